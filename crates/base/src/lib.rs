@@ -1,0 +1,23 @@
+//! The words of the engine: keys, sequence numbers, orders, coding, checksums, errors.
+//!
+//! Floor 0: no I/O, no threads, no `unsafe`. Every other crate imports this one.
+
+pub mod error;
+pub mod limits;
+pub mod coding;
+pub mod checksum;
+pub mod comparator;
+pub mod seqno;
+pub mod key;
+pub mod pinned;
+pub mod iter;
+pub mod range_del;
+pub mod metrics;
+pub mod inspect;
+
+pub use comparator::{Comparator, UserComparator};
+pub use error::{Error, ErrorKind, Result};
+pub use iter::InternalIterator;
+pub use key::{ParsedInternalKey, ValueKind};
+pub use pinned::PinnedValue;
+pub use seqno::{FileNo, SeqNo};

@@ -1,0 +1,1 @@
+//! Workload tool with db_bench's names.

@@ -1,0 +1,1 @@
+//! Sharded cache counted in bytes.

@@ -1,0 +1,2 @@
+//! The orogen command.
+fn main() {}

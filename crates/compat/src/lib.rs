@@ -1,0 +1,1 @@
+//! Interchange with RocksDB's own programs.

@@ -1,0 +1,1 @@
+//! The LSM engine: write, flush, read, compact.

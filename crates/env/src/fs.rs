@@ -1,0 +1,244 @@
+//! What the engine asks of a file system.
+//!
+//! Contracts hold for every implementation: POSIX, memory with power cuts, and the one that
+//! fails on purpose. Paths are whole paths. All calls may be made from any thread.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use orogen_base::Result;
+
+/// A file that is written from its end.
+///
+/// Dropping it without [`WritableFile::sync`] promises nothing about its bytes after a power
+/// loss.
+pub trait WritableFile: Send {
+    /// Adds bytes at the end; they are with the operating system when this returns.
+    ///
+    /// # Errors
+    /// `NoSpace` or `Io`; some of the bytes may have been written.
+    fn append(&mut self, bytes: &[u8]) -> Result<()>;
+    /// Makes all appended bytes and the size survive a power loss.
+    ///
+    /// # Errors
+    /// `Io`. The caller must not retry on the same file: what was dirty may be lost for good.
+    fn sync(&mut self) -> Result<()>;
+    /// Bytes in the file.
+    fn size(&self) -> u64;
+    /// Asks the system to start writing out what was appended so far, without waiting.
+    ///
+    /// # Errors
+    /// `Io`.
+    fn start_writeback(&mut self) -> Result<()> {
+        Ok(())
+    }
+    /// Reserves disk space beyond the end without changing the size.
+    ///
+    /// # Errors
+    /// `NoSpace` or `Io`.
+    fn preallocate(&mut self, bytes: u64) -> Result<()> {
+        let _ = bytes;
+        Ok(())
+    }
+}
+
+/// How a file will be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// Here and there: no readahead.
+    Random,
+    /// From front to back: readahead.
+    Sequential,
+}
+
+/// A file that is read at any place by many threads.
+pub trait RandomAccessFile: Send + Sync {
+    /// Reads up to `buf.len()` bytes at `offset`; fewer only at the end of the file.
+    ///
+    /// # Errors
+    /// `Io`.
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<usize>;
+    /// Bytes in the file now.
+    ///
+    /// # Errors
+    /// `Io`.
+    fn size(&self) -> Result<u64>;
+    /// Tells the system how the file will be read.
+    fn advise(&self, access: Access) {
+        let _ = access;
+    }
+    /// Asks the system to read a range ahead, without waiting.
+    fn prefetch(&self, offset: u64, len: u64) {
+        let _ = (offset, len);
+    }
+    /// The path, for messages.
+    fn path(&self) -> &Path;
+}
+
+impl dyn RandomAccessFile {
+    /// Reads exactly `buf.len()` bytes at `offset`.
+    ///
+    /// # Errors
+    /// `Corruption` if the file ends before; `Io`.
+    pub fn read_exact_at(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
+        let n = self.read_at(offset, buf)?;
+        if n == buf.len() {
+            return Ok(());
+        }
+        Err(orogen_base::Error::corruption("file is cut off")
+            .with("file", self.path().display())
+            .with("offset", offset)
+            .with("wanted", buf.len())
+            .with("got", n))
+    }
+}
+
+/// Keeps other processes and other opens out until it is dropped.
+pub trait FileLock: Send + Sync {}
+
+/// What is known of a file without opening it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Metadata {
+    /// Size in bytes.
+    pub size: u64,
+    /// Disk space taken in bytes.
+    pub allocated: u64,
+    /// True for a directory.
+    pub is_dir: bool,
+    /// Last change in seconds since 1970.
+    pub modified_secs: u64,
+    /// How many names the file has.
+    pub links: u64,
+}
+
+/// A file system.
+///
+/// New, renamed, linked and removed names survive a power loss after
+/// [`FileSystem::sync_dir`] of their directory.
+pub trait FileSystem: Send + Sync {
+    /// A new file; one of that name is emptied.
+    ///
+    /// # Errors
+    /// `NoSpace` or `Io`.
+    fn create(&self, path: &Path) -> Result<Box<dyn WritableFile>>;
+    /// A file to go on writing at its end.
+    ///
+    /// # Errors
+    /// `Io`, also where it does not exist.
+    fn open_append(&self, path: &Path) -> Result<Box<dyn WritableFile>>;
+    /// Renames `old` to `new` and writes over its bytes from the start (log recycling).
+    ///
+    /// # Errors
+    /// `Io`.
+    fn reuse(&self, old: &Path, new: &Path) -> Result<Box<dyn WritableFile>>;
+    /// A file to read.
+    ///
+    /// # Errors
+    /// `Io`, also where it does not exist.
+    fn open(&self, path: &Path, access: Access) -> Result<Arc<dyn RandomAccessFile>>;
+    /// Shortens a file.
+    ///
+    /// # Errors
+    /// `Io`.
+    fn truncate(&self, path: &Path, size: u64) -> Result<()>;
+    /// What is known of a file.
+    ///
+    /// # Errors
+    /// `Io`, also where it does not exist.
+    fn metadata(&self, path: &Path) -> Result<Metadata>;
+    /// The names in a directory, without `.` and `..`, in any order.
+    ///
+    /// # Errors
+    /// `Io`.
+    fn list(&self, dir: &Path) -> Result<Vec<String>>;
+    /// Makes a directory and its parents; content with one that is there.
+    ///
+    /// # Errors
+    /// `Io`.
+    fn create_dir_all(&self, dir: &Path) -> Result<()>;
+    /// Removes a file.
+    ///
+    /// # Errors
+    /// `Io`, also where it does not exist.
+    fn remove_file(&self, path: &Path) -> Result<()>;
+    /// Removes an empty directory.
+    ///
+    /// # Errors
+    /// `Io`.
+    fn remove_dir(&self, dir: &Path) -> Result<()>;
+    /// Gives a file another name at once, replacing what has it.
+    ///
+    /// # Errors
+    /// `Io`.
+    fn rename(&self, from: &Path, to: &Path) -> Result<()>;
+    /// Gives a file a second name.
+    ///
+    /// # Errors
+    /// `Io`; `NotSupported` across file systems.
+    fn hard_link(&self, from: &Path, to: &Path) -> Result<()>;
+    /// Makes the names in a directory survive a power loss.
+    ///
+    /// # Errors
+    /// `Io`.
+    fn sync_dir(&self, dir: &Path) -> Result<()>;
+    /// Makes and locks a file, without waiting.
+    ///
+    /// # Errors
+    /// `Busy` if this process or another holds it; `Io`.
+    fn lock(&self, path: &Path) -> Result<Box<dyn FileLock>>;
+    /// Bytes free to this user on the file system of `dir`.
+    ///
+    /// # Errors
+    /// `Io`.
+    fn free_space(&self, dir: &Path) -> Result<u64>;
+
+    /// True if the name exists.
+    ///
+    /// # Errors
+    /// `Io`.
+    fn exists(&self, path: &Path) -> Result<bool> {
+        match self.metadata(path) {
+            Ok(_) => Ok(true),
+            Err(e) if e.is_file_not_found() => Ok(false),
+            Err(e) => Err(e),
+        }
+    }
+}
+
+/// The whole of a file.
+///
+/// # Errors
+/// `Io`; `Corruption` if it shrinks meanwhile.
+pub fn read_file(fs: &dyn FileSystem, path: &Path) -> Result<Vec<u8>> {
+    let file = fs.open(path, Access::Sequential)?;
+    let size = file.size()?;
+    let mut bytes = vec![0; usize::try_from(size).unwrap_or(usize::MAX)];
+    file.read_exact_at(0, &mut bytes)?;
+    Ok(bytes)
+}
+
+/// Writes a new file and syncs it; the name is not synced.
+///
+/// # Errors
+/// `NoSpace` or `Io`.
+pub fn write_file(fs: &dyn FileSystem, path: &Path, bytes: &[u8]) -> Result<()> {
+    let mut file = fs.create(path)?;
+    file.append(bytes)?;
+    file.sync()
+}
+
+/// Replaces a file so that after a power loss either the old or the new bytes are there.
+///
+/// # Errors
+/// `NoSpace` or `Io`; the old file is then still there.
+pub fn replace_file(fs: &dyn FileSystem, path: &Path, bytes: &[u8]) -> Result<()> {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".dbtmp");
+    let temporary = PathBuf::from(name);
+    write_file(fs, &temporary, bytes)?;
+    fs.rename(&temporary, path)?;
+    if let Some(dir) = path.parent() {
+        fs.sync_dir(dir)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,58 @@
+//! Sorted memory of recent writes: the place between the log and the first table.
+//!
+//! Writers insert in parallel; readers never wait. Point entries and range tombstones live
+//! apart. A memtable only grows; it is dropped whole after its flush.
+
+use std::sync::Arc;
+
+use orogen_base::range_del::FragmentedRangeTombstones;
+use orogen_base::{InternalIterator, ParsedInternalKey, SeqNo, ValueKind};
+
+/// What a lookup does after it was shown an entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Visit {
+    /// Show the next older version.
+    Continue,
+    /// Enough.
+    Stop,
+}
+
+/// Sorted memory of writes of one column family.
+///
+/// All methods may be called from any thread at once. An entry is visible to readers when its
+/// `insert` has returned; which entries a reader may see is decided by sequence numbers above.
+pub trait MemTable: Send + Sync {
+    /// Adds an entry. The pair (key, sequence number) must be new, `kind` any but
+    /// `RangeDeletion`.
+    fn insert(&self, key: &[u8], seqno: SeqNo, kind: ValueKind, value: &[u8]);
+
+    /// Adds a range tombstone over `[start, end)`.
+    fn insert_range_deletion(&self, start: &[u8], end: &[u8], seqno: SeqNo);
+
+    /// Shows the versions of `key` with sequence numbers up to `read_seqno`, newest first, until
+    /// `visit` stops it.
+    fn get(
+        &self,
+        key: &[u8],
+        read_seqno: SeqNo,
+        visit: &mut dyn FnMut(ParsedInternalKey<'_>, &[u8]) -> Visit,
+    );
+
+    /// A cursor over the point entries; sees entries that are inserted later.
+    fn iter(self: Arc<Self>) -> Box<dyn InternalIterator>;
+
+    /// The range tombstones so far; shared and cheap if none was added since the last call.
+    fn range_tombstones(&self) -> Arc<FragmentedRangeTombstones>;
+
+    /// True if there is a range tombstone; cheap.
+    fn has_range_tombstones(&self) -> bool;
+
+    /// Bytes of memory held, for deciding when it is full.
+    fn memory_usage(&self) -> usize;
+
+    /// Point entries and range tombstones.
+    fn entry_count(&self) -> u64;
+
+    /// Entries that delete, range tombstones included.
+    fn deletion_count(&self) -> u64;
+}

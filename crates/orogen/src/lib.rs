@@ -1,0 +1,1 @@
+//! An embedded key-value store in RocksDB's formats.

@@ -1,0 +1,1 @@
+//! Models, generators and drawing for tests.

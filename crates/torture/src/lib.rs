@@ -1,0 +1,1 @@
+//! Long runs: model, metamorphic, crash, fault.
