@@ -1,1 +1,159 @@
-//! Sharded cache counted in bytes.
+//! Sharded cache counted in bytes: what was read from files and decoded, shared by all readers.
+//!
+//! The engine owns one cache; a table reader asks it for a block before it reads the file and
+//! offers what it read. Values are handed out as `Arc`, so an evicted value lives on for those
+//! who hold it. Hot path: a hit takes one shard's lock shared and stores at most one byte.
+//!
+//! 1. Each shard keeps the charges it was told of within its share of the capacity.
+//! 2. A key has one value at a time; the first insert wins and the others get it.
+//! 3. Keys of different [`Cache::new_id`] never meet, so a file's number may be used again.
+//!
+//! Eviction is S3-FIFO (see `resident.rs`): a scan passes through without pushing out what is
+//! read again and again. Source: Yang et al., "FIFO queues are all you need for cache
+//! eviction", SOSP 2023.
+
+mod resident;
+mod shard;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+use orogen_base::inspect::Inspect;
+
+use shard::Shard;
+
+/// Shards at most.
+const SHARDS_MAX: usize = 64;
+
+/// Bytes below which splitting further would leave too few blocks in a shard.
+const SHARD_BYTES_MIN: usize = 512 << 10;
+
+/// What a value is found by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct CacheKey {
+    /// The opened file, from [`Cache::new_id`].
+    pub id: u64,
+    /// The place in the file.
+    pub offset: u64,
+}
+
+impl CacheKey {
+    /// Mixes both halves so that all bits of the result depend on all bits of the key.
+    #[inline]
+    fn mix(self) -> u64 {
+        let x = self.id.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ self.offset;
+        let wide = u128::from(x ^ 0xa076_1d64_78bd_642f) * 0xe703_7ed1_a0b4_28db;
+        (wide as u64) ^ ((wide >> 64) as u64)
+    }
+}
+
+/// A cache of values of type `V`, counted in bytes.
+///
+/// All methods may be called from any thread. Values are dropped outside the locks.
+pub struct Cache<V: Send + Sync + 'static> {
+    shards: Box<[Shard<V>]>,
+    capacity: AtomicUsize,
+    next_id: AtomicU64,
+}
+
+impl<V: Send + Sync + 'static> Cache<V> {
+    /// A cache that holds up to `capacity_bytes`, split over up to 64 shards of at least 512 KiB.
+    #[must_use]
+    pub fn new(capacity_bytes: usize) -> Self {
+        let wanted = (capacity_bytes / SHARD_BYTES_MIN).clamp(1, SHARDS_MAX);
+        let count = 1 << wanted.ilog2();
+        let shards = (0..count)
+            .map(|_| Shard::new(capacity_bytes / count))
+            .collect();
+        Self {
+            shards,
+            capacity: AtomicUsize::new(capacity_bytes),
+            next_id: AtomicU64::new(1),
+        }
+    }
+
+    /// A number that no other opened file of this cache has.
+    #[must_use]
+    pub fn new_id(&self) -> u64 {
+        self.next_id.fetch_add(1, Ordering::Relaxed)
+    }
+
+    #[inline]
+    fn shard(&self, mixed: u64) -> &Shard<V> {
+        // The count is a power of two, and the high bits are not used by the shard's own table.
+        &self.shards[(mixed >> 48) as usize & (self.shards.len() - 1)]
+    }
+
+    /// The value of `key`, if it is here.
+    #[inline]
+    #[must_use]
+    pub fn get(&self, key: CacheKey) -> Option<Arc<V>> {
+        self.shard(key.mix()).get(key)
+    }
+
+    /// Keeps `value`, which takes `charge` bytes, and returns it; if the key has a value
+    /// already, returns that one.
+    ///
+    /// A value that does not fit a shard is returned but not kept.
+    pub fn insert(&self, key: CacheKey, value: Arc<V>, charge: usize) -> Arc<V> {
+        self.shard(key.mix()).insert(key, value, charge)
+    }
+
+    /// Drops the value of `key`, if it is here.
+    pub fn erase(&self, key: CacheKey) {
+        self.shard(key.mix()).erase(key);
+    }
+
+    /// Bytes charged for what is here.
+    #[must_use]
+    pub fn usage(&self) -> usize {
+        self.shards.iter().map(|s| s.usage()).sum()
+    }
+
+    /// Bytes charged for what is here and held by somebody at this moment; walks the cache.
+    #[must_use]
+    pub fn pinned_usage(&self) -> usize {
+        self.shards.iter().map(Shard::pinned_usage).sum()
+    }
+
+    /// Bytes that may be charged.
+    #[must_use]
+    pub fn capacity(&self) -> usize {
+        self.capacity.load(Ordering::Relaxed)
+    }
+
+    /// Changes the capacity and evicts down to it; the number of shards stays.
+    pub fn set_capacity(&self, capacity_bytes: usize) {
+        self.capacity.store(capacity_bytes, Ordering::Relaxed);
+        for shard in &self.shards {
+            shard.set_capacity(capacity_bytes / self.shards.len());
+        }
+    }
+
+    /// Values that are here.
+    #[must_use]
+    pub fn entry_count(&self) -> usize {
+        self.shards.iter().map(|s| s.entry_count()).sum()
+    }
+}
+
+impl<V: Send + Sync + 'static> Inspect for Cache<V> {
+    fn inspect(&self, visit: &mut dyn FnMut(&str, String)) {
+        visit("capacity_bytes", self.capacity().to_string());
+        visit("usage_bytes", self.usage().to_string());
+        visit("pinned_usage_bytes", self.pinned_usage().to_string());
+        visit("entry_count", self.entry_count().to_string());
+        visit("shard_count", self.shards.len().to_string());
+        let (mut inserted, mut evicted) = (0, 0);
+        for shard in &self.shards {
+            let (i, e) = shard.inserted_and_evicted();
+            inserted += i;
+            evicted += e;
+        }
+        visit("inserted_total", inserted.to_string());
+        visit("evicted_total", evicted.to_string());
+    }
+}
+
+#[cfg(test)]
+mod tests;

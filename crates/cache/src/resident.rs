@@ -1,0 +1,299 @@
+//! The entries of a shard and who leaves next: S3-FIFO.
+//!
+//! ```text
+//! insert --new--> small (a tenth) --hit twice--> main (the rest) --no hit--> out
+//!    |               |                             ^   |
+//!    |               +--fewer hits--> out, key     |   +--hit: again at the tail
+//!    +--key in ghost-------------------------------+
+//! ```
+//! Most entries are never asked for again; they leave by the small queue and never reach the
+//! main one. A key that comes back soon after it left was misjudged and enters main at once.
+//!
+//! 1. `small.bytes + main.bytes` is the sum of the charges in `table`, and at most `capacity`.
+//! 2. Each entry of `table` has exactly one slot with its ticket, in the queue `in_main` says;
+//!    slots with another ticket are left over from an erase and are skipped.
+//! 3. Hit counts rise only under the shared lock and fall only under the exclusive one, so an
+//!    eviction ends; it gives at most `SECOND_CHANCES_MAX` second chances, so it ends soon.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
+
+use foldhash::fast::RandomState;
+
+use crate::CacheKey;
+
+/// The small queue's share of the capacity is one part in this many.
+const SMALL_PART: usize = 10;
+
+/// Hits are counted up to here.
+const HITS_MAX: u8 = 3;
+
+/// Hits that move an entry from small to main: two, because one lookup and its neighbour often
+/// come together.
+const HITS_TO_MAIN: u8 = 2;
+
+/// Bounds how long one eviction holds the lock.
+const SECOND_CHANCES_MAX: usize = 256;
+
+/// Left-over slots that are not worth a clean-up.
+const STALE_SLOTS_MAX: usize = 64;
+
+struct Entry<V> {
+    value: Arc<V>,
+    charge: usize,
+    ticket: u64,
+    hits: AtomicU8,
+    in_main: bool,
+}
+
+#[derive(Clone, Copy)]
+struct Slot {
+    key: CacheKey,
+    ticket: u64,
+}
+
+#[derive(Default)]
+struct Queue {
+    slots: VecDeque<Slot>,
+    bytes: usize,
+    live: usize,
+}
+
+impl Queue {
+    fn push(&mut self, slot: Slot, charge: usize) {
+        self.slots.push_back(slot);
+        self.bytes += charge;
+        self.live += 1;
+    }
+
+    fn forget(&mut self, charge: usize) {
+        self.bytes -= charge;
+        self.live -= 1;
+    }
+}
+
+/// Keys that left the small queue lately, oldest first.
+#[derive(Default)]
+struct Ghost {
+    order: VecDeque<Slot>,
+    tickets: HashMap<CacheKey, u64, RandomState>,
+}
+
+impl Ghost {
+    fn add(&mut self, slot: Slot, len_max: usize) {
+        self.tickets.insert(slot.key, slot.ticket);
+        self.order.push_back(slot);
+        while self.order.len() > len_max {
+            let Some(old) = self.order.pop_front() else {
+                break;
+            };
+            if self.tickets.get(&old.key) == Some(&old.ticket) {
+                self.tickets.remove(&old.key);
+            }
+        }
+    }
+
+    fn take(&mut self, key: CacheKey) -> bool {
+        self.tickets.remove(&key).is_some()
+    }
+}
+
+pub(crate) struct Residents<V> {
+    table: HashMap<CacheKey, Entry<V>, RandomState>,
+    small: Queue,
+    main: Queue,
+    ghost: Ghost,
+    capacity: usize,
+    inserted: u64,
+    evicted: u64,
+}
+
+impl<V> Residents<V> {
+    pub(crate) fn new(capacity: usize) -> Self {
+        Self {
+            table: HashMap::default(),
+            small: Queue::default(),
+            main: Queue::default(),
+            ghost: Ghost::default(),
+            capacity,
+            inserted: 0,
+            evicted: 0,
+        }
+    }
+
+    #[inline]
+    pub(crate) fn get(&self, key: CacheKey) -> Option<Arc<V>> {
+        let entry = self.table.get(&key)?;
+        // Two hits at once may count as one: a store is cheaper than an atomic add, and hot
+        // entries stand at the maximum and are not written at all.
+        let hits = entry.hits.load(Ordering::Relaxed);
+        if hits < HITS_MAX {
+            entry.hits.store(hits + 1, Ordering::Relaxed);
+        }
+        Some(entry.value.clone())
+    }
+
+    /// Adds a key that is not here; `leaving` gets what had to go.
+    pub(crate) fn insert(
+        &mut self,
+        key: CacheKey,
+        value: &Arc<V>,
+        charge: usize,
+        leaving: &mut Vec<Arc<V>>,
+    ) {
+        if charge > self.capacity {
+            return;
+        }
+        self.evict_to(self.capacity - charge, leaving);
+        self.inserted += 1;
+        let slot = Slot {
+            key,
+            ticket: self.inserted,
+        };
+        let in_main = self.ghost.take(key);
+        let queue = if in_main {
+            &mut self.main
+        } else {
+            &mut self.small
+        };
+        queue.push(slot, charge);
+        let entry = Entry {
+            value: value.clone(),
+            charge,
+            ticket: slot.ticket,
+            hits: AtomicU8::new(0),
+            in_main,
+        };
+        let before = self.table.insert(key, entry);
+        debug_assert!(before.is_none(), "the key was not here");
+    }
+
+    pub(crate) fn erase(&mut self, key: CacheKey) -> Option<Arc<V>> {
+        let entry = self.table.remove(&key)?;
+        let queue = if entry.in_main {
+            &mut self.main
+        } else {
+            &mut self.small
+        };
+        queue.forget(entry.charge);
+        if queue.slots.len() > 2 * queue.live + STALE_SLOTS_MAX {
+            let table = &self.table;
+            queue
+                .slots
+                .retain(|s| table.get(&s.key).is_some_and(|e| e.ticket == s.ticket));
+        }
+        Some(entry.value)
+    }
+
+    pub(crate) fn set_capacity(&mut self, capacity: usize, leaving: &mut Vec<Arc<V>>) {
+        self.capacity = capacity;
+        self.evict_to(capacity, leaving);
+    }
+
+    fn evict_to(&mut self, bytes: usize, leaving: &mut Vec<Arc<V>>) {
+        let mut chances = SECOND_CHANCES_MAX;
+        while self.usage() > bytes {
+            let small = self.small.live > 0
+                && (self.main.live == 0 || self.small.bytes > self.capacity / SMALL_PART);
+            if small {
+                self.step_small(leaving);
+            } else {
+                self.step_main(&mut chances, leaving);
+            }
+        }
+    }
+
+    /// Takes the oldest entry off the small queue: to main if it was hit, else out.
+    fn step_small(&mut self, leaving: &mut Vec<Arc<V>>) {
+        let Some(slot) = self.small.slots.pop_front() else {
+            return;
+        };
+        let Some(entry) = self
+            .table
+            .get_mut(&slot.key)
+            .filter(|e| e.ticket == slot.ticket)
+        else {
+            return;
+        };
+        self.small.forget(entry.charge);
+        if *entry.hits.get_mut() >= HITS_TO_MAIN {
+            *entry.hits.get_mut() = 0;
+            entry.in_main = true;
+            self.main.push(slot, entry.charge);
+            return;
+        }
+        // The ghost remembers about as many keys as main holds.
+        self.ghost.add(slot, self.main.live.max(STALE_SLOTS_MAX));
+        self.remove(slot.key, leaving);
+    }
+
+    /// Takes the oldest entry off the main queue: back to its tail if it was hit, else out.
+    fn step_main(&mut self, chances: &mut usize, leaving: &mut Vec<Arc<V>>) {
+        let Some(slot) = self.main.slots.pop_front() else {
+            return;
+        };
+        let Some(entry) = self
+            .table
+            .get_mut(&slot.key)
+            .filter(|e| e.ticket == slot.ticket)
+        else {
+            return;
+        };
+        let hits = entry.hits.get_mut();
+        if *hits > 0 && *chances > 0 {
+            *hits -= 1;
+            *chances -= 1;
+            self.main.slots.push_back(slot);
+            return;
+        }
+        self.main.forget(entry.charge);
+        self.remove(slot.key, leaving);
+    }
+
+    fn remove(&mut self, key: CacheKey, leaving: &mut Vec<Arc<V>>) {
+        if let Some(entry) = self.table.remove(&key) {
+            self.evicted += 1;
+            leaving.push(entry.value);
+        }
+    }
+
+    pub(crate) fn usage(&self) -> usize {
+        self.small.bytes + self.main.bytes
+    }
+
+    pub(crate) fn pinned_usage(&self) -> usize {
+        self.table
+            .values()
+            .filter(|e| Arc::strong_count(&e.value) > 1)
+            .map(|e| e.charge)
+            .sum()
+    }
+
+    pub(crate) fn entry_count(&self) -> usize {
+        self.table.len()
+    }
+
+    pub(crate) fn inserted_and_evicted(&self) -> (u64, u64) {
+        (self.inserted, self.evicted)
+    }
+
+    #[cfg(test)]
+    pub(crate) fn check(&self) {
+        assert!(self.usage() <= self.capacity);
+        assert_eq!(
+            self.usage(),
+            self.table.values().map(|e| e.charge).sum::<usize>()
+        );
+        assert_eq!(self.small.live + self.main.live, self.table.len());
+        for (queue, in_main) in [(&self.small, false), (&self.main, true)] {
+            assert!(queue.slots.len() <= 2 * queue.live + STALE_SLOTS_MAX + 1);
+            let is_live = |s: &&Slot| {
+                self.table
+                    .get(&s.key)
+                    .is_some_and(|e| e.ticket == s.ticket && e.in_main == in_main)
+            };
+            assert_eq!(queue.slots.iter().filter(is_live).count(), queue.live);
+        }
+    }
+}

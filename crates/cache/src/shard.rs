@@ -1,0 +1,72 @@
+//! One shard: the resident entries behind a lock.
+//!
+//! The lock guards the table and the queues; it is a leaf, nothing is locked under it. Hits
+//! take it shared. What leaves the cache is dropped after the lock is given back.
+
+use std::sync::Arc;
+
+use parking_lot::RwLock;
+
+use crate::CacheKey;
+use crate::resident::Residents;
+
+/// Aligned so that the locks of two shards share no cache line.
+#[repr(align(128))]
+pub(crate) struct Shard<V>(RwLock<Residents<V>>);
+
+impl<V> Shard<V> {
+    pub(crate) fn new(capacity: usize) -> Self {
+        Self(RwLock::new(Residents::new(capacity)))
+    }
+
+    #[inline]
+    pub(crate) fn get(&self, key: CacheKey) -> Option<Arc<V>> {
+        self.0.read().get(key)
+    }
+
+    pub(crate) fn insert(&self, key: CacheKey, value: Arc<V>, charge: usize) -> Arc<V> {
+        let mut leaving = Vec::new();
+        let mut residents = self.0.write();
+        if let Some(resident) = residents.get(key) {
+            // The lock goes before `value`, whose drop may be long.
+            drop(residents);
+            return resident;
+        }
+        residents.insert(key, &value, charge, &mut leaving);
+        drop(residents);
+        drop(leaving);
+        value
+    }
+
+    pub(crate) fn erase(&self, key: CacheKey) {
+        let value = self.0.write().erase(key);
+        drop(value);
+    }
+
+    pub(crate) fn set_capacity(&self, capacity: usize) {
+        let mut leaving = Vec::new();
+        self.0.write().set_capacity(capacity, &mut leaving);
+        drop(leaving);
+    }
+
+    pub(crate) fn usage(&self) -> usize {
+        self.0.read().usage()
+    }
+
+    pub(crate) fn pinned_usage(&self) -> usize {
+        self.0.read().pinned_usage()
+    }
+
+    pub(crate) fn entry_count(&self) -> usize {
+        self.0.read().entry_count()
+    }
+
+    pub(crate) fn inserted_and_evicted(&self) -> (u64, u64) {
+        self.0.read().inserted_and_evicted()
+    }
+
+    #[cfg(test)]
+    pub(crate) fn check(&self) {
+        self.0.read().check();
+    }
+}

@@ -1,0 +1,213 @@
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use orogen_base::inspect::Inspect;
+
+use crate::{Cache, CacheKey};
+
+fn key(offset: u64) -> CacheKey {
+    CacheKey { id: 1, offset }
+}
+
+struct Rng(u64);
+
+impl Rng {
+    fn below(&mut self, n: u64) -> u64 {
+        self.0 = self
+            .0
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963);
+        (self.0 >> 33) % n
+    }
+}
+
+fn check<V: Send + Sync>(cache: &Cache<V>) {
+    for shard in &cache.shards {
+        shard.check();
+    }
+}
+
+#[test]
+fn a_value_is_found_until_it_is_erased() {
+    let cache = Cache::new(1000);
+    assert!(cache.get(key(1)).is_none());
+    cache.insert(key(1), Arc::new("one"), 10);
+    assert_eq!(cache.get(key(1)).as_deref(), Some(&"one"));
+    assert!(cache.get(CacheKey { id: 2, offset: 1 }).is_none());
+    assert_eq!((cache.usage(), cache.entry_count()), (10, 1));
+    cache.erase(key(1));
+    cache.erase(key(1));
+    assert!(cache.get(key(1)).is_none());
+    assert_eq!((cache.usage(), cache.entry_count()), (0, 0));
+}
+
+#[test]
+fn the_first_insert_of_a_key_wins() {
+    let cache = Cache::new(1000);
+    let first = cache.insert(key(1), Arc::new(1), 10);
+    let second = cache.insert(key(1), Arc::new(2), 20);
+    assert!(Arc::ptr_eq(&first, &second));
+    assert_eq!(cache.usage(), 10);
+}
+
+#[test]
+fn ids_are_unique() {
+    let cache = Cache::<()>::new(0);
+    let ids: std::collections::HashSet<u64> = (0..100).map(|_| cache.new_id()).collect();
+    assert_eq!(ids.len(), 100);
+}
+
+#[test]
+fn what_is_larger_than_a_shard_is_returned_but_not_kept() {
+    let cache = Cache::new(100);
+    cache.insert(key(1), Arc::new(1), 60);
+    assert_eq!(*cache.insert(key(2), Arc::new(2), 101), 2);
+    assert!(cache.get(key(2)).is_none());
+    assert!(cache.get(key(1)).is_some());
+    let none = Cache::new(0);
+    none.insert(key(1), Arc::new(1), 1);
+    assert_eq!(none.entry_count(), 0);
+}
+
+#[test]
+fn shards_are_a_power_of_two_of_at_least_half_a_mebibyte() {
+    for (capacity, shards) in [(0, 1), (1 << 20, 2), (3 << 20, 4), (8 << 30, 64)] {
+        assert_eq!(Cache::<()>::new(capacity).shards.len(), shards);
+    }
+}
+
+#[test]
+fn charges_stay_within_the_capacity_under_any_operations() {
+    let cache = Cache::new(2 << 20);
+    let mut rng = Rng(1);
+    for i in 0..60_000u64 {
+        let k = key(rng.below(900));
+        match rng.below(10) {
+            0..5 => drop(cache.insert(k, Arc::new(k.offset), 1 + rng.below(9000) as usize)),
+            5..8 => assert!(cache.get(k).is_none_or(|v| *v == k.offset)),
+            _ => cache.erase(k),
+        }
+        if i % 1000 == 0 {
+            check(&cache);
+            assert!(cache.usage() <= cache.capacity());
+        }
+        if i % 20_000 == 19_999 {
+            cache.set_capacity((1 + rng.below(3) as usize) << 20);
+            check(&cache);
+            assert!(cache.usage() <= cache.capacity());
+        }
+    }
+    cache.set_capacity(0);
+    assert_eq!((cache.usage(), cache.entry_count()), (0, 0));
+}
+
+#[test]
+fn erased_keys_leave_no_queue_behind() {
+    let cache = Cache::new(1000);
+    for i in 0..10_000 {
+        cache.insert(key(i), Arc::new(i), 1);
+        cache.erase(key(i));
+    }
+    check(&cache);
+}
+
+#[test]
+fn a_scan_does_not_push_out_what_is_read_again_and_again() {
+    let cache = Cache::new(100_000);
+    let hot = 0..500u64;
+    for _ in 0..4 {
+        for i in hot.clone() {
+            if cache.get(key(i)).is_none() {
+                cache.insert(key(i), Arc::new(i), 100);
+            }
+        }
+    }
+    for i in 10_000..60_000 {
+        cache.insert(key(i), Arc::new(i), 100);
+    }
+    let kept = hot.filter(|&i| cache.get(key(i)).is_some()).count();
+    assert_eq!(
+        kept, 500,
+        "a scan of fifty times the cache evicted hot entries"
+    );
+}
+
+#[test]
+fn a_key_that_comes_back_soon_is_kept_over_a_scan() {
+    let cache = Cache::new(10_000);
+    for i in 0..110 {
+        cache.insert(key(i), Arc::new(i), 100);
+    }
+    assert!(
+        cache.get(key(0)).is_none(),
+        "the oldest left by the small queue"
+    );
+    cache.insert(key(0), Arc::new(0), 100);
+    for i in 1000..2000 {
+        cache.insert(key(i), Arc::new(i), 100);
+    }
+    assert!(cache.get(key(0)).is_some());
+}
+
+#[test]
+fn pinned_bytes_are_those_held_outside() {
+    let cache = Cache::new(1000);
+    let held = cache.insert(key(1), Arc::new(1), 10);
+    drop(cache.insert(key(2), Arc::new(2), 20));
+    assert_eq!(cache.pinned_usage(), 10);
+    drop(held);
+    assert_eq!(cache.pinned_usage(), 0);
+}
+
+#[test]
+fn it_shows_itself() {
+    let cache = Cache::new(1000);
+    cache.insert(key(1), Arc::new(1), 10);
+    let mut shown = Vec::new();
+    cache.inspect(&mut |name, value| shown.push((name.to_owned(), value)));
+    assert!(shown.contains(&("usage_bytes".to_owned(), "10".to_owned())));
+    assert!(shown.contains(&("inserted_total".to_owned(), "1".to_owned())));
+}
+
+#[test]
+fn threads_see_only_right_values_and_all_are_dropped() {
+    static ALIVE: AtomicUsize = AtomicUsize::new(0);
+    struct Counted(u64);
+    impl Counted {
+        fn new(v: u64) -> Arc<Self> {
+            ALIVE.fetch_add(1, Ordering::Relaxed);
+            Arc::new(Self(v))
+        }
+    }
+    impl Drop for Counted {
+        fn drop(&mut self) {
+            ALIVE.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+    let cache = Cache::new(1 << 20);
+    std::thread::scope(|scope| {
+        for t in 0..4u64 {
+            let cache = &cache;
+            scope.spawn(move || {
+                let mut rng = Rng(t);
+                for _ in 0..30_000 {
+                    let k = key(rng.below(700));
+                    match rng.below(16) {
+                        0 => cache.erase(k),
+                        1 => assert!(cache.usage() <= 1 << 20),
+                        _ => {
+                            let v = cache
+                                .get(k)
+                                .unwrap_or_else(|| cache.insert(k, Counted::new(k.offset), 4096));
+                            assert_eq!(v.0, k.offset);
+                        }
+                    }
+                }
+            });
+        }
+    });
+    check(&cache);
+    assert_eq!(ALIVE.load(Ordering::Relaxed), cache.entry_count());
+    drop(cache);
+    assert_eq!(ALIVE.load(Ordering::Relaxed), 0);
+}
