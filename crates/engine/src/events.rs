@@ -1,0 +1,107 @@
+//! What listeners are told while the database runs.
+//!
+//! Listeners are called without any lock held, on the thread that did the work; they must
+//! return soon.
+
+use orogen_base::{Error, FileNo};
+
+/// A memtable became a table.
+#[derive(Clone, Debug)]
+pub struct FlushInfo {
+    /// The family's name.
+    pub column_family: String,
+    /// The job's number.
+    pub job_id: u64,
+    /// The new table; `None` if everything in the memtable cancelled out.
+    pub file: Option<FileNo>,
+    /// Bytes of the new table.
+    pub bytes: u64,
+    /// Entries of the memtables.
+    pub entries: u64,
+    /// Why it was flushed.
+    pub reason: &'static str,
+    /// How long it took.
+    pub micros: u64,
+}
+
+/// Tables became better tables.
+#[derive(Clone, Debug)]
+pub struct CompactionInfo {
+    /// The family's name.
+    pub column_family: String,
+    /// The job's number.
+    pub job_id: u64,
+    /// The level of the first inputs.
+    pub start_level: usize,
+    /// The level of the outputs.
+    pub output_level: usize,
+    /// The inputs.
+    pub inputs: Vec<FileNo>,
+    /// The outputs.
+    pub outputs: Vec<FileNo>,
+    /// Bytes of the inputs.
+    pub bytes_read: u64,
+    /// Bytes of the outputs.
+    pub bytes_written: u64,
+    /// True if the files were moved as they are.
+    pub trivial_move: bool,
+    /// Why it ran.
+    pub reason: &'static str,
+    /// How long it took.
+    pub micros: u64,
+}
+
+/// Writers are slowed, stopped, or free again.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StallInfo {
+    /// The family that caused it.
+    pub column_family: String,
+    /// What holds now.
+    pub condition: StallCondition,
+    /// Why, with the figures.
+    pub cause: String,
+}
+
+/// How writers are held back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub enum StallCondition {
+    /// Not at all.
+    #[default]
+    Normal,
+    /// They are slowed to a rate.
+    Delayed,
+    /// They wait.
+    Stopped,
+}
+
+/// Told of what the database does.
+pub trait EventListener: Send + Sync {
+    /// A flush starts.
+    fn on_flush_begin(&self, info: &FlushInfo) {
+        let _ = info;
+    }
+    /// A flush has ended.
+    fn on_flush_completed(&self, info: &FlushInfo) {
+        let _ = info;
+    }
+    /// A compaction starts.
+    fn on_compaction_begin(&self, info: &CompactionInfo) {
+        let _ = info;
+    }
+    /// A compaction has ended.
+    fn on_compaction_completed(&self, info: &CompactionInfo) {
+        let _ = info;
+    }
+    /// Writers are held back more or less than before.
+    fn on_stall_conditions_changed(&self, info: &StallInfo) {
+        let _ = info;
+    }
+    /// A file is gone.
+    fn on_table_file_deleted(&self, file: FileNo) {
+        let _ = file;
+    }
+    /// Background work failed; the database may be read-only now.
+    fn on_background_error(&self, error: &Error) {
+        let _ = error;
+    }
+}

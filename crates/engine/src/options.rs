@@ -1,0 +1,395 @@
+//! Settings as plain data. Names, meanings and, where nothing else is said, defaults are
+//! RocksDB's.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+
+use orogen_base::metrics::Statistics;
+use orogen_base::slice_transform::SliceTransform;
+use orogen_base::{Error, Result, UserComparator};
+use orogen_env::{Clock, FileSystem, PosixFileSystem, SystemClock};
+use orogen_memtable::{MemTable, SkipListMemTable};
+use orogen_sst::{BlockBasedOptions, BlockCache, CompressionOptions, CompressionType};
+
+use crate::events::EventListener;
+use crate::plugin::compaction_filter::CompactionFilterFactory;
+use crate::plugin::merge_operator::MergeOperator;
+
+/// What recovery does about damage in the WAL.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum WalRecoveryMode {
+    /// A record cut off at the end of a log is dropped; any other damage is an error.
+    TolerateCorruptedTailRecords,
+    /// Any damage is an error, a cut-off tail too.
+    AbsoluteConsistency,
+    /// Everything up to the first damage is kept and everything after it is dropped.
+    ///
+    /// Where intact records of the same log follow the damage, the database opens only with
+    /// [`WalRecoveryMode::SkipAnyCorruptedRecords`] or after repair, so that a flipped bit is not
+    /// taken for a torn tail.
+    #[default]
+    PointInTimeRecovery,
+    /// Damaged records are left out: for salvage.
+    SkipAnyCorruptedRecords,
+}
+
+/// How much the info LOG says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub enum InfoLogLevel {
+    /// Everything.
+    Debug,
+    /// Changes of state.
+    #[default]
+    Info,
+    /// The unexpected.
+    Warn,
+    /// What a person must look at.
+    Error,
+}
+
+/// Settings of a database.
+#[derive(Clone)]
+pub struct DbOptions {
+    /// Make the database if it is not there. Default false.
+    pub create_if_missing: bool,
+    /// Make families that are named in [`Options::families`] but not there. Default false.
+    pub create_missing_column_families: bool,
+    /// Refuse a database that is there. Default false.
+    pub error_if_exists: bool,
+    /// Check versions and files more often; a damaged file at open is an error. Default true.
+    pub paranoid_checks: bool,
+    /// Threads for flushes and compactions together; at least one is kept for flushes.
+    /// Default 2.
+    pub max_background_jobs: usize,
+    /// Threads that one compaction may use. Default 1.
+    pub max_subcompactions: usize,
+    /// Bytes of WAL beyond which the families that pin the oldest log are flushed. 0, the
+    /// default: four times the sum of all write buffers.
+    pub max_total_wal_size: u64,
+    /// What recovery does about damage in the WAL.
+    pub wal_recovery_mode: WalRecoveryMode,
+    /// Old logs kept to be written over. Default 0.
+    pub recycle_log_file_num: usize,
+    /// Bytes a second that writers get when compaction is behind. Default 16 MiB/s.
+    pub delayed_write_rate: u64,
+    /// Let the writers of a group insert in parallel. Default true.
+    pub allow_concurrent_memtable_write: bool,
+    /// Bytes of all memtables together beyond which the largest is flushed. 0, the default:
+    /// no bound.
+    pub db_write_buffer_size: u64,
+    /// Start writing out SSTs each time so many bytes were written. Default 1 MiB; 0: never.
+    pub bytes_per_sync: u64,
+    /// Start a new MANIFEST when it has grown so large. Default 1 GiB.
+    pub max_manifest_file_size: u64,
+    /// Leave what the WAL held in memtables after open instead of flushing it. Default false.
+    pub avoid_flush_during_recovery: bool,
+    /// Do not flush at close what a WAL-less write left in memtables. Default false.
+    pub avoid_flush_during_shutdown: bool,
+    /// What the info LOG says. Default: changes of state.
+    pub info_log_level: InfoLogLevel,
+    /// Old info LOGs kept. Default 10.
+    pub keep_log_file_num: usize,
+    /// Keep the info LOG. Default true.
+    pub info_log: bool,
+    /// Counters; shared if several databases are given the same.
+    pub statistics: Arc<Statistics>,
+    /// Told of flushes, compactions, stalls and errors.
+    pub listeners: Vec<Arc<dyn EventListener>>,
+    /// Where the files are.
+    pub fs: Arc<dyn FileSystem>,
+    /// What time it is.
+    pub clock: Arc<dyn Clock>,
+}
+
+impl Default for DbOptions {
+    fn default() -> Self {
+        Self {
+            create_if_missing: false,
+            create_missing_column_families: false,
+            error_if_exists: false,
+            paranoid_checks: true,
+            max_background_jobs: 2,
+            max_subcompactions: 1,
+            max_total_wal_size: 0,
+            wal_recovery_mode: WalRecoveryMode::default(),
+            recycle_log_file_num: 0,
+            delayed_write_rate: 16 << 20,
+            allow_concurrent_memtable_write: true,
+            db_write_buffer_size: 0,
+            bytes_per_sync: 1 << 20,
+            max_manifest_file_size: 1 << 30,
+            avoid_flush_during_recovery: false,
+            avoid_flush_during_shutdown: false,
+            info_log_level: InfoLogLevel::default(),
+            keep_log_file_num: 10,
+            info_log: true,
+            statistics: Arc::new(Statistics::new()),
+            listeners: Vec::new(),
+            fs: Arc::new(PosixFileSystem::new()),
+            clock: Arc::new(SystemClock),
+        }
+    }
+}
+
+/// Makes the memtables of a family.
+pub type MemTableFactory = Arc<dyn Fn(&UserComparator) -> Arc<dyn MemTable> + Send + Sync>;
+
+/// Settings of a column family.
+#[derive(Clone)]
+pub struct ColumnFamilyOptions {
+    /// The order of keys; fixed for the family's life.
+    pub comparator: UserComparator,
+    /// Folds merge operands. `None`: an operator that the directory names is taken if it is
+    /// built in; else merges fail.
+    pub merge_operator: Option<Arc<dyn MergeOperator>>,
+    /// Filters values in compactions.
+    pub compaction_filter_factory: Option<Arc<dyn CompactionFilterFactory>>,
+    /// Cuts the prefix of a key that filters index too.
+    pub prefix_extractor: Option<Arc<dyn SliceTransform>>,
+    /// Bytes a memtable may hold before it is sealed and queued for flush.
+    ///
+    /// Larger: fewer flushes, longer recovery. Default 64 MiB.
+    pub write_buffer_size: u64,
+    /// Memtables, the active one included, at which writers stop. Default 2, at least 2.
+    pub max_write_buffer_number: usize,
+    /// Sealed memtables that a flush waits for and merges. Default 1.
+    pub min_write_buffer_number_to_merge: usize,
+    /// Makes memtables. Default: the arena skip list.
+    pub memtable_factory: MemTableFactory,
+    /// How blocks are compressed. Default LZ4.
+    pub compression: CompressionType,
+    /// How blocks of each level are compressed, from level 0; the last holds for those below.
+    /// Empty, the default: [`Self::compression`] for all.
+    pub compression_per_level: Vec<CompressionType>,
+    /// How blocks of the last level with data are compressed. `None`, the default: as the others.
+    pub bottommost_compression: Option<CompressionType>,
+    /// Level, dictionary and so on of the codecs.
+    pub compression_opts: CompressionOptions,
+    /// The same for the last level, if it differs.
+    pub bottommost_compression_opts: Option<CompressionOptions>,
+    /// Levels. Default 7.
+    pub num_levels: usize,
+    /// Files in level 0 that start a compaction. Default 4.
+    pub level0_file_num_compaction_trigger: usize,
+    /// Files in level 0 at which writers are slowed. Default 20.
+    pub level0_slowdown_writes_trigger: usize,
+    /// Files in level 0 at which writers stop. Default 36.
+    pub level0_stop_writes_trigger: usize,
+    /// Bytes of a file of level 1. Default 64 MiB.
+    pub target_file_size_base: u64,
+    /// How much larger files are a level further down. Default 1.
+    pub target_file_size_multiplier: u64,
+    /// Bytes of level 1. Default 256 MiB.
+    pub max_bytes_for_level_base: u64,
+    /// How much larger a level is than the one above. Default 10.
+    pub max_bytes_for_level_multiplier: f64,
+    /// Derive the sizes of levels from the last level's real size. Default true.
+    pub level_compaction_dynamic_level_bytes: bool,
+    /// Bytes of compaction debt at which writers are slowed. Default 64 GiB.
+    pub soft_pending_compaction_bytes_limit: u64,
+    /// Bytes of compaction debt at which writers stop. Default 256 GiB.
+    pub hard_pending_compaction_bytes_limit: u64,
+    /// Bytes of inputs of one compaction at most. 0, the default: 25 files.
+    pub max_compaction_bytes: u64,
+    /// No compaction but on request. Default false.
+    pub disable_auto_compactions: bool,
+    /// How tables are laid out.
+    pub table: BlockBasedOptions,
+    /// Cache of blocks. `None`, the default: one of 32 MiB shared by the families of the
+    /// database.
+    pub block_cache: Option<Arc<BlockCache>>,
+}
+
+impl Default for ColumnFamilyOptions {
+    fn default() -> Self {
+        Self {
+            comparator: UserComparator::BYTEWISE,
+            merge_operator: None,
+            compaction_filter_factory: None,
+            prefix_extractor: None,
+            write_buffer_size: 64 << 20,
+            max_write_buffer_number: 2,
+            min_write_buffer_number_to_merge: 1,
+            memtable_factory: Arc::new(|order| SkipListMemTable::new(order.clone())),
+            compression: CompressionType::Lz4,
+            compression_per_level: Vec::new(),
+            bottommost_compression: None,
+            compression_opts: CompressionOptions::default(),
+            bottommost_compression_opts: None,
+            num_levels: 7,
+            level0_file_num_compaction_trigger: 4,
+            level0_slowdown_writes_trigger: 20,
+            level0_stop_writes_trigger: 36,
+            target_file_size_base: 64 << 20,
+            target_file_size_multiplier: 1,
+            max_bytes_for_level_base: 256 << 20,
+            max_bytes_for_level_multiplier: 10.0,
+            level_compaction_dynamic_level_bytes: true,
+            soft_pending_compaction_bytes_limit: 64 << 30,
+            hard_pending_compaction_bytes_limit: 256 << 30,
+            max_compaction_bytes: 0,
+            disable_auto_compactions: false,
+            table: BlockBasedOptions::default(),
+            block_cache: None,
+        }
+    }
+}
+
+impl ColumnFamilyOptions {
+    /// Refuses settings that cannot work.
+    ///
+    /// # Errors
+    /// `InvalidArgument` naming the setting, its value and its bounds.
+    pub fn validate(&self) -> Result<()> {
+        let refuse = |option: &'static str, value: String, bounds: &'static str| {
+            Err(Error::invalid_argument("option is out of bounds")
+                .with("option", option)
+                .with("value", value)
+                .with("bounds", bounds))
+        };
+        if !(1..=orogen_base::limits::NUM_LEVELS_MAX).contains(&self.num_levels) {
+            return refuse("num_levels", self.num_levels.to_string(), "1 to 64");
+        }
+        if self.max_write_buffer_number < 2 {
+            return refuse(
+                "max_write_buffer_number",
+                self.max_write_buffer_number.to_string(),
+                "at least 2",
+            );
+        }
+        if self.write_buffer_size < 4 << 10 {
+            return refuse(
+                "write_buffer_size",
+                self.write_buffer_size.to_string(),
+                "at least 4 KiB",
+            );
+        }
+        if self.target_file_size_base == 0 || self.target_file_size_multiplier == 0 {
+            return refuse("target_file_size_base", "0".to_owned(), "at least 1");
+        }
+        if self.max_bytes_for_level_base == 0 || self.max_bytes_for_level_multiplier < 1.0 {
+            return refuse(
+                "max_bytes_for_level_multiplier",
+                self.max_bytes_for_level_multiplier.to_string(),
+                "at least 1, over a base of at least 1",
+            );
+        }
+        if self.level0_slowdown_writes_trigger > self.level0_stop_writes_trigger {
+            return refuse(
+                "level0_slowdown_writes_trigger",
+                self.level0_slowdown_writes_trigger.to_string(),
+                "at most level0_stop_writes_trigger",
+            );
+        }
+        Ok(())
+    }
+
+    /// Bytes of a file of `level` (0 counts as 1).
+    #[must_use]
+    pub fn target_file_size(&self, level: usize) -> u64 {
+        let steps = u32::try_from(level.saturating_sub(1)).unwrap_or(u32::MAX);
+        let factor = self.target_file_size_multiplier.saturating_pow(steps);
+        self.target_file_size_base.saturating_mul(factor)
+    }
+
+    /// Bytes of inputs of one compaction at most.
+    #[must_use]
+    pub fn max_compaction_bytes(&self) -> u64 {
+        if self.max_compaction_bytes > 0 {
+            self.max_compaction_bytes
+        } else {
+            self.target_file_size_base.saturating_mul(25)
+        }
+    }
+
+    /// The codec of a file of `level`; `bottommost` if nothing lies below it.
+    #[must_use]
+    pub fn compression_of(&self, level: usize, bottommost: bool) -> CompressionType {
+        if let (true, Some(c)) = (bottommost, self.bottommost_compression) {
+            return c;
+        }
+        let per_level = &self.compression_per_level;
+        per_level
+            .get(level.min(per_level.len().wrapping_sub(1)))
+            .copied()
+            .unwrap_or(self.compression)
+    }
+}
+
+impl fmt::Debug for ColumnFamilyOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ColumnFamilyOptions")
+            .field("comparator", &self.comparator)
+            .field("write_buffer_size", &self.write_buffer_size)
+            .field("compression", &self.compression)
+            .field("num_levels", &self.num_levels)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Everything that opening a database asks for.
+#[derive(Clone, Default)]
+pub struct Options {
+    /// Settings of the database.
+    pub db: DbOptions,
+    /// Settings of every family that [`Self::families`] does not name.
+    pub cf: ColumnFamilyOptions,
+    /// Settings of single families.
+    pub families: BTreeMap<String, ColumnFamilyOptions>,
+}
+
+impl Options {
+    /// The settings of a family.
+    #[must_use]
+    pub fn family(&self, name: &str) -> &ColumnFamilyOptions {
+        self.families.get(name).unwrap_or(&self.cf)
+    }
+}
+
+/// How a write is done.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct WriteOptions {
+    /// Return only when the write survives a power loss. Without it a write survives the end of
+    /// the process, not of the machine. Default false.
+    pub sync: bool,
+    /// Do not write the WAL: the write is lost if the process ends before a flush. Default
+    /// false.
+    pub disable_wal: bool,
+    /// Fail with `Busy` where the write would be slowed or stopped. Default false.
+    pub no_slowdown: bool,
+}
+
+/// How a flush is done.
+#[derive(Clone, Copy, Debug)]
+pub struct FlushOptions {
+    /// Return when the data is in a table. Default true.
+    pub wait: bool,
+}
+
+impl Default for FlushOptions {
+    fn default() -> Self {
+        Self { wait: true }
+    }
+}
+
+/// What a manual compaction does with the last level.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum BottommostLevelCompaction {
+    /// Leave its files where nothing above overlaps them.
+    Skip,
+    /// Rewrite its files only if a compaction filter wants to see them.
+    #[default]
+    IfHaveCompactionFilter,
+    /// Rewrite its files.
+    Force,
+}
+
+/// How a manual compaction is done.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct CompactRangeOptions {
+    /// What happens to the last level.
+    pub bottommost_level_compaction: BottommostLevelCompaction,
+    /// Threads; 0: as [`DbOptions::max_subcompactions`].
+    pub max_subcompactions: usize,
+}
