@@ -1,0 +1,60 @@
+//! `cargo x check`: all of the gate, in the order of what fails fastest.
+
+use crate::step::{Steps, shell};
+use crate::workspace::cargo;
+use crate::{fuzz, tidy};
+
+pub(crate) const HELP: &str = "
+usage: cargo x check [--fast]
+
+Runs, and goes on after a failure so that one run shows all of them:
+  fmt     cargo fmt --check
+  tidy    cargo x tidy
+  clippy  every crate and target, warnings are errors
+  docs    cargo doc, warnings are errors
+  test    every test of the workspace
+  fuzz    every fuzz target for a few seconds on a kept corpus
+A table with the seconds of each step closes the run. `--fast` leaves out docs and fuzz.
+Needs `cargo x setup` once.
+";
+
+/// Seconds for each fuzz target.
+const FUZZ_SECONDS: u64 = 5;
+
+pub(crate) fn run(args: &[String]) -> Result<(), String> {
+    let fast = match args {
+        [] => false,
+        [flag] if flag == "--fast" => true,
+        _ => return Err(format!("unknown arguments `{}`", args.join(" "))),
+    };
+    let mut steps = Steps::default();
+    steps.run("fmt", || shell(cargo().args(["fmt", "--all", "--check"])));
+    steps.run("tidy", || tidy::run(&[]));
+    steps.run("clippy", || {
+        shell(cargo().args([
+            "clippy",
+            "--workspace",
+            "--all-targets",
+            "--locked",
+            "--",
+            "-D",
+            "warnings",
+        ]))
+    });
+    if !fast {
+        steps.run("docs", || {
+            shell(
+                cargo()
+                    .args(["doc", "--workspace", "--no-deps", "--locked", "--quiet"])
+                    .env("RUSTDOCFLAGS", "-D warnings"),
+            )
+        });
+        steps.run("fuzz", || {
+            fuzz::run(&["--seconds".into(), FUZZ_SECONDS.to_string()])
+        });
+    }
+    steps.run("test", || {
+        shell(cargo().args(["test", "--workspace", "--locked"]))
+    });
+    steps.finish()
+}

@@ -1,0 +1,175 @@
+//! `cargo x fuzz`: builds the fuzz targets on the stable compiler and runs them.
+//!
+//! libFuzzer comes with `libfuzzer-sys`; what it needs of the compiler are the coverage counters
+//! that LLVM's `sancov-module` pass puts in, which stable rustc runs when it is asked by name.
+//! No sanitizer is linked: what is looked for are panics, overflows, endless loops and greed for
+//! memory in decoders that have no `unsafe` of their own.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::step::{self, Steps};
+use crate::workspace;
+
+pub(crate) const HELP: &str = "
+usage: cargo x fuzz [--seconds N] [--list] [target...]
+
+Builds every target of fuzz/ with coverage counters and runs each (or those named) for N seconds,
+60 by default, on its corpus in fuzz/corpus/<target>, started from testdata. What crashes a
+target is left in fuzz/artifacts/<target>; `cargo x fuzz --seconds 0 <target>` runs the corpus
+and those files once.
+";
+
+/// Passes of the compiler that count which edges run and what is compared.
+const COVERAGE: [&str; 6] = [
+    "--cfg=fuzzing",
+    "-Cpasses=sancov-module",
+    "-Cllvm-args=-sanitizer-coverage-level=4",
+    "-Cllvm-args=-sanitizer-coverage-inline-8bit-counters",
+    "-Cllvm-args=-sanitizer-coverage-pc-table",
+    "-Cllvm-args=-sanitizer-coverage-trace-compares",
+];
+
+/// Greed for memory beyond this is a finding; the tables of libFuzzer are part of it.
+const MEMORY_MIB_MAX: u32 = 1024;
+/// One input may take this long.
+const INPUT_SECONDS_MAX: u32 = 10;
+/// Longest input.
+const INPUT_BYTES_MAX: u32 = 65536;
+
+pub(crate) fn run(args: &[String]) -> Result<(), String> {
+    let options = Options::parse(args)?;
+    let dir = workspace::root().join("fuzz");
+    let all = targets(&dir)?;
+    if options.list {
+        for target in &all {
+            println!("{target}");
+        }
+        return Ok(());
+    }
+    if let Some(unknown) = options.targets.iter().find(|t| !all.contains(t)) {
+        return Err(format!(
+            "no target `{unknown}`; there are: {}",
+            all.join(" ")
+        ));
+    }
+    let chosen = if options.targets.is_empty() {
+        &all
+    } else {
+        &options.targets
+    };
+    build(&dir, chosen)?;
+    let mut steps = Steps::default();
+    for target in chosen {
+        steps.run(target, || run_target(&dir, target, options.seconds));
+    }
+    steps.finish()
+}
+
+struct Options {
+    seconds: u64,
+    list: bool,
+    targets: Vec<String>,
+}
+
+impl Options {
+    fn parse(args: &[String]) -> Result<Self, String> {
+        let mut options = Self {
+            seconds: 60,
+            list: false,
+            targets: Vec::new(),
+        };
+        let mut args = args.iter();
+        while let Some(arg) = args.next() {
+            match arg.as_str() {
+                "--seconds" => {
+                    let value = args.next().ok_or("--seconds needs a number")?;
+                    options.seconds = value
+                        .parse()
+                        .map_err(|_| format!("`{value}` is not a number"))?;
+                }
+                "--list" => options.list = true,
+                flag if flag.starts_with('-') => return Err(format!("unknown option `{flag}`")),
+                target => options.targets.push(target.to_owned()),
+            }
+        }
+        Ok(options)
+    }
+}
+
+/// Names of the targets: the files of fuzz/fuzz_targets.
+fn targets(dir: &Path) -> Result<Vec<String>, String> {
+    let folder = dir.join("fuzz_targets");
+    let entries = std::fs::read_dir(&folder).map_err(|e| format!("{}: {e}", folder.display()))?;
+    let mut names: Vec<String> = entries
+        .filter_map(|e| Some(e.ok()?.path()))
+        .filter(|p| p.extension().is_some_and(|e| e == "rs"))
+        .filter_map(|p| Some(p.file_stem()?.to_str()?.to_owned()))
+        .collect();
+    names.sort();
+    Ok(names)
+}
+
+fn build(dir: &Path, targets: &[String]) -> Result<(), String> {
+    let mut command = workspace::cargo();
+    command
+        .current_dir(dir)
+        .args(["build", "--release", "--locked"])
+        .env("CARGO_ENCODED_RUSTFLAGS", COVERAGE.join("\u{1f}"))
+        .env("CARGO_TARGET_DIR", dir.join("target"));
+    for target in targets {
+        command.args(["--bin", target]);
+    }
+    step::shell(&mut command)
+}
+
+fn run_target(dir: &Path, target: &str, seconds: u64) -> Result<(), String> {
+    let corpus = dir.join("corpus").join(target);
+    let artifacts = dir.join("artifacts").join(target);
+    for folder in [&corpus, &artifacts] {
+        std::fs::create_dir_all(folder).map_err(|e| format!("{}: {e}", folder.display()))?;
+    }
+    let mut command = Command::new(dir.join("target").join("release").join(target));
+    let mut artifact_prefix = artifacts.clone().into_os_string();
+    artifact_prefix.push("/");
+    command
+        .arg(format!(
+            "-artifact_prefix={}",
+            artifact_prefix.to_string_lossy()
+        ))
+        .arg(format!("-rss_limit_mb={MEMORY_MIB_MAX}"))
+        .arg(format!("-timeout={INPUT_SECONDS_MAX}"))
+        .arg(format!("-max_len={INPUT_BYTES_MAX}"))
+        .args(["-print_final_stats=1", "-use_value_profile=1"]);
+    if seconds == 0 {
+        command.arg("-runs=0").arg(&artifacts);
+    } else {
+        command.arg(format!("-max_total_time={seconds}"));
+    }
+    command.arg(&corpus);
+    command.args(seeds(dir, target));
+    step::shell(&mut command)
+}
+
+/// The folder of files to start from, if the target has one.
+fn seeds(dir: &Path, target: &str) -> Option<PathBuf> {
+    let folder = dir.parent()?.join("testdata").join("fuzz").join(target);
+    folder.is_dir().then_some(folder)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options_are_read_in_any_order() {
+        let args = ["wal", "--seconds", "5", "block"].map(str::to_owned);
+        let options = Options::parse(&args).expect("good arguments");
+        assert_eq!(
+            (options.seconds, options.targets.len(), options.list),
+            (5, 2, false)
+        );
+        assert!(Options::parse(&["--seconds".to_owned(), "x".to_owned()]).is_err());
+        assert!(Options::parse(&["--fast".to_owned()]).is_err());
+    }
+}
