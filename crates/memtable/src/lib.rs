@@ -3,10 +3,19 @@
 //! Writers insert in parallel; readers never wait. Point entries and range tombstones live
 //! apart. A memtable only grows; it is dropped whole after its flush.
 
+mod arena;
+mod node;
+mod list;
+mod range_tombstones;
+mod iter;
+pub mod skiplist;
+
 use std::sync::Arc;
 
 use orogen_base::range_del::FragmentedRangeTombstones;
 use orogen_base::{InternalIterator, ParsedInternalKey, SeqNo, ValueKind};
+
+pub use skiplist::SkipListMemTable;
 
 /// What a lookup does after it was shown an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

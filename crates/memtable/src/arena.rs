@@ -1,0 +1,224 @@
+//! Memory that is only ever added to, and freed all at once.
+//!
+//! A memtable's entries live and die together, so each is cut from the end of the current chunk
+//! with one compare-and-swap. Only a new chunk takes the lock. Hot path.
+//!
+//! 1. `current` points to the last chunk of `chunks`, whose headers never move.
+//! 2. Bytes of a chunk below `used` belong to whoever got them; those above to nobody.
+//! 3. Chunks double from 8 KiB, so that a small memtable costs little, up to 2 MiB, aligned so
+//!    that the system can back each with one huge page.
+#![expect(
+    unsafe_code,
+    reason = "hands out raw memory that lives as long as the arena"
+)]
+
+use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
+
+use parking_lot::Mutex;
+
+/// All memory is aligned and sized to this.
+pub(crate) const ALIGNMENT: usize = 8;
+
+const CHUNK_MIN: usize = 8 << 10;
+const CHUNK_MAX: usize = 2 << 20;
+
+/// A larger request gets a chunk of its own, so that it does not end the current one early.
+const SHARED_MAX: usize = CHUNK_MAX / 4;
+
+struct Chunk {
+    base: NonNull<u8>,
+    layout: Layout,
+    used: AtomicUsize,
+}
+
+impl Chunk {
+    fn new(size: usize) -> Self {
+        let alignment = if size == CHUNK_MAX {
+            CHUNK_MAX
+        } else {
+            ALIGNMENT
+        };
+        let layout = Layout::from_size_align(size.max(ALIGNMENT), alignment)
+            .expect("keys and values are far below the address space");
+        // SAFETY: the layout's size is not zero.
+        let base = unsafe { alloc(layout) };
+        let Some(base) = NonNull::new(base) else {
+            handle_alloc_error(layout)
+        };
+        Self {
+            base,
+            layout,
+            used: AtomicUsize::new(0),
+        }
+    }
+
+    /// Takes `size` bytes, a multiple of the alignment, if so many are left.
+    #[inline]
+    fn take(&self, size: usize) -> Option<NonNull<u8>> {
+        let mut used = self.used.load(Ordering::Relaxed);
+        loop {
+            if size > self.layout.size() - used {
+                return None;
+            }
+            let next = used + size;
+            match self
+                .used
+                .compare_exchange_weak(used, next, Ordering::Relaxed, Ordering::Relaxed)
+            {
+                // SAFETY: `used + size` is within the allocation, as checked above.
+                Ok(_) => return Some(unsafe { self.base.add(used) }),
+                Err(now) => used = now,
+            }
+        }
+    }
+}
+
+impl Drop for Chunk {
+    fn drop(&mut self) {
+        // SAFETY: `base` came from `alloc` with this layout and is freed only here.
+        unsafe { dealloc(self.base.as_ptr(), self.layout) };
+    }
+}
+
+/// What the lock guards; it is a leaf.
+#[derive(Default)]
+struct Chunks {
+    /// Boxed: `current` points into the last one while the vector grows.
+    #[expect(
+        clippy::vec_box,
+        reason = "the address of a chunk is held by `current`"
+    )]
+    shared: Vec<Box<Chunk>>,
+    alone: Vec<Chunk>,
+}
+
+/// Memory of one memtable.
+pub(crate) struct Arena {
+    current: AtomicPtr<Chunk>,
+    /// Bytes of all chunks but the current one.
+    closed_bytes: AtomicUsize,
+    chunks: Mutex<Chunks>,
+}
+
+// SAFETY: chunks are plain memory owned by the arena; `used` is atomic and the lists are locked.
+unsafe impl Send for Arena {}
+// SAFETY: as above; all methods take `&self` and synchronise by the atomics and the lock.
+unsafe impl Sync for Arena {}
+
+impl Arena {
+    /// An arena with its first, small chunk.
+    pub(crate) fn new() -> Self {
+        let mut chunks = Chunks::default();
+        chunks.shared.push(Box::new(Chunk::new(CHUNK_MIN)));
+        let first = NonNull::from(&*chunks.shared[0]);
+        Self {
+            current: AtomicPtr::new(first.as_ptr()),
+            closed_bytes: AtomicUsize::new(0),
+            chunks: Mutex::new(chunks),
+        }
+    }
+
+    #[inline]
+    fn current(&self) -> &Chunk {
+        // SAFETY: points to a boxed chunk that is kept until the arena is dropped.
+        unsafe { &*self.current.load(Ordering::Acquire) }
+    }
+
+    /// `size` bytes of uninitialised memory that live as long as the arena, aligned to
+    /// [`ALIGNMENT`]; nobody else gets them.
+    #[inline]
+    pub(crate) fn allocate(&self, size: usize) -> NonNull<u8> {
+        let size = size.next_multiple_of(ALIGNMENT);
+        if size <= SHARED_MAX {
+            if let Some(memory) = self.current().take(size) {
+                return memory;
+            }
+            return self.allocate_from_new_chunk(size);
+        }
+        let chunk = Chunk::new(size);
+        let memory = chunk.base;
+        self.closed_bytes.fetch_add(size, Ordering::Relaxed);
+        self.chunks.lock().alone.push(chunk);
+        memory
+    }
+
+    #[cold]
+    fn allocate_from_new_chunk(&self, size: usize) -> NonNull<u8> {
+        let mut chunks = self.chunks.lock();
+        // Another thread may have added a chunk while this one waited.
+        let full = self.current();
+        if let Some(memory) = full.take(size) {
+            return memory;
+        }
+        let full_size = full.layout.size();
+        let next_size = (full_size * 2)
+            .max((size * 4).next_power_of_two())
+            .min(CHUNK_MAX);
+        let chunk = Box::new(Chunk::new(next_size));
+        let memory = chunk
+            .take(size)
+            .expect("a shared chunk holds the largest shared request");
+        self.closed_bytes.fetch_add(full_size, Ordering::Relaxed);
+        self.current
+            .store(NonNull::from(&*chunk).as_ptr(), Ordering::Release);
+        chunks.shared.push(chunk);
+        memory
+    }
+
+    /// Bytes taken from the system, without the free end of the current chunk.
+    pub(crate) fn memory_usage(&self) -> usize {
+        self.closed_bytes.load(Ordering::Relaxed) + self.current().used.load(Ordering::Relaxed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pieces_are_aligned_and_do_not_overlap() {
+        let arena = Arena::new();
+        let sizes = [
+            1,
+            7,
+            8,
+            100,
+            5000,
+            9000,
+            300_000,
+            SHARED_MAX,
+            SHARED_MAX + 1,
+            3 << 20,
+        ];
+        let mut pieces: Vec<(usize, usize)> = std::thread::scope(|scope| {
+            let allocate = || -> Vec<(usize, usize)> {
+                (0..3000)
+                    .map(|i| sizes[if i % 500 == 0 { i / 500 + 4 } else { i % 4 }])
+                    .map(|size| (arena.allocate(size).as_ptr().addr(), size))
+                    .collect()
+            };
+            let threads: Vec<_> = (0..4).map(|_| scope.spawn(allocate)).collect();
+            threads
+                .into_iter()
+                .flat_map(|t| t.join().unwrap())
+                .collect()
+        });
+        pieces.sort_unstable();
+        let total: usize = pieces.iter().map(|p| p.1).sum();
+        for pair in pieces.windows(2) {
+            assert!(pair[0].0 + pair[0].1 <= pair[1].0);
+        }
+        assert!(pieces.iter().all(|p| p.0 % ALIGNMENT == 0));
+        assert!(arena.memory_usage() >= total && arena.memory_usage() < total * 3 / 2);
+    }
+
+    #[test]
+    fn a_small_arena_counts_small() {
+        let arena = Arena::new();
+        assert_eq!(arena.memory_usage(), 0);
+        arena.allocate(20);
+        assert_eq!(arena.memory_usage(), 24);
+    }
+}

@@ -1,0 +1,57 @@
+//! The range tombstones of a memtable: kept as written, cut into fragments when first asked for.
+//!
+//! Few memtables have any, so readers first look at one atomic count. The fragments are built
+//! by the first reader after a change and shared by the later ones.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+use orogen_base::UserComparator;
+use orogen_base::range_del::{FragmentedRangeTombstones, RangeTombstone};
+use parking_lot::Mutex;
+
+/// What the lock guards; it is a leaf.
+#[derive(Default)]
+struct Written {
+    tombstones: Vec<RangeTombstone>,
+    /// Those of `tombstones`, or nothing after a change.
+    fragments: Option<Arc<FragmentedRangeTombstones>>,
+}
+
+#[derive(Default)]
+pub(crate) struct RangeTombstones {
+    written: Mutex<Written>,
+    count: AtomicU64,
+    bytes: AtomicUsize,
+}
+
+impl RangeTombstones {
+    pub(crate) fn add(&self, tombstone: RangeTombstone) {
+        let bytes = size_of::<RangeTombstone>() + tombstone.start.len() + tombstone.end.len();
+        let mut written = self.written.lock();
+        written.tombstones.push(tombstone);
+        written.fragments = None;
+        self.bytes.fetch_add(bytes, Ordering::Relaxed);
+        self.count.fetch_add(1, Ordering::Release);
+    }
+
+    #[inline]
+    pub(crate) fn count(&self) -> u64 {
+        self.count.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn memory_usage(&self) -> usize {
+        self.bytes.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn fragments(&self, order: &UserComparator) -> Arc<FragmentedRangeTombstones> {
+        let mut written = self.written.lock();
+        if let Some(fragments) = &written.fragments {
+            return fragments.clone();
+        }
+        let tombstones = written.tombstones.clone();
+        let fragments = Arc::new(FragmentedRangeTombstones::new(order, tombstones));
+        written.fragments = Some(fragments.clone());
+        fragments
+    }
+}
