@@ -5,6 +5,7 @@
 //! No sanitizer is linked: what is looked for are panics, overflows, endless loops and greed for
 //! memory in decoders that have no `unsafe` of their own.
 
+use std::fmt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -34,6 +35,8 @@ const COVERAGE: [&str; 6] = [
 const MEMORY_MIB_MAX: u32 = 1024;
 /// One input may take this long.
 const INPUT_SECONDS_MAX: u32 = 10;
+/// Lines of libFuzzer's log to show of a run that failed.
+const LOG_LINES_TOLD: usize = 80;
 /// Longest input.
 const INPUT_BYTES_MAX: u32 = 65536;
 
@@ -58,10 +61,14 @@ pub(crate) fn run(args: &[String]) -> Result<(), String> {
     } else {
         &options.targets
     };
-    build(&dir, chosen)?;
+    let host = host()?;
+    build(&dir, &host, chosen)?;
+    let programs = dir.join("target").join(&host).join("release");
     let mut steps = Steps::default();
     for target in chosen {
-        steps.run(target, || run_target(&dir, target, options.seconds));
+        steps.run(target, || {
+            run_target(&dir, &programs.join(target), target, options.seconds)
+        });
     }
     steps.finish()
 }
@@ -110,11 +117,24 @@ fn targets(dir: &Path) -> Result<Vec<String>, String> {
     Ok(names)
 }
 
-fn build(dir: &Path, targets: &[String]) -> Result<(), String> {
+/// The platform we are on. Naming it keeps the coverage flags away from build scripts and macros,
+/// which are linked without libFuzzer.
+fn host() -> Result<String, String> {
+    let output = Command::new("rustc")
+        .arg("-vV")
+        .output()
+        .map_err(|e| format!("rustc: {e}"))?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    let host = text.lines().find_map(|l| l.strip_prefix("host: "));
+    host.map(str::to_owned)
+        .ok_or_else(|| "rustc -vV names no host".to_owned())
+}
+
+fn build(dir: &Path, host: &str, targets: &[String]) -> Result<(), String> {
     let mut command = workspace::cargo();
     command
         .current_dir(dir)
-        .args(["build", "--release", "--locked"])
+        .args(["build", "--release", "--locked", "--target", host])
         .env("CARGO_ENCODED_RUSTFLAGS", COVERAGE.join("\u{1f}"))
         .env("CARGO_TARGET_DIR", dir.join("target"));
     for target in targets {
@@ -123,13 +143,13 @@ fn build(dir: &Path, targets: &[String]) -> Result<(), String> {
     step::shell(&mut command)
 }
 
-fn run_target(dir: &Path, target: &str, seconds: u64) -> Result<(), String> {
+fn run_target(dir: &Path, program: &Path, target: &str, seconds: u64) -> Result<(), String> {
     let corpus = dir.join("corpus").join(target);
     let artifacts = dir.join("artifacts").join(target);
     for folder in [&corpus, &artifacts] {
         std::fs::create_dir_all(folder).map_err(|e| format!("{}: {e}", folder.display()))?;
     }
-    let mut command = Command::new(dir.join("target").join("release").join(target));
+    let mut command = Command::new(program);
     let mut artifact_prefix = artifacts.clone().into_os_string();
     artifact_prefix.push("/");
     command
@@ -148,7 +168,73 @@ fn run_target(dir: &Path, target: &str, seconds: u64) -> Result<(), String> {
     }
     command.arg(&corpus);
     command.args(seeds(dir, target));
-    step::shell(&mut command)
+    let output = command
+        .output()
+        .map_err(|e| format!("{}: {e}", program.display()))?;
+    let log = String::from_utf8_lossy(&output.stderr);
+    if !output.status.success() {
+        let lines: Vec<&str> = log.lines().collect();
+        println!(
+            "{}",
+            lines[lines.len().saturating_sub(LOG_LINES_TOLD)..].join("\n")
+        );
+        return Err(format!(
+            "`{}` ended with {}",
+            step::line(&command),
+            output.status
+        ));
+    }
+    println!("{}", Progress::read(&log)?);
+    Ok(())
+}
+
+/// How far a run came, from libFuzzer's log.
+#[derive(Debug, PartialEq, Eq)]
+struct Progress {
+    runs: u64,
+    edges_first: u64,
+    edges_last: u64,
+    corpus: u64,
+}
+
+impl Progress {
+    /// Reads `#1024 NEW cov: 77 ft: 120 corp: 30/1Kb ...` and `stat::number_of_executed_units: n`.
+    /// A run without edges was built without counters and is an error: it would find nothing.
+    fn read(log: &str) -> Result<Self, String> {
+        let after = |line: &str, label: &str| -> Option<u64> {
+            let rest = line.split_once(label)?.1.trim_start();
+            rest.split(|c: char| !c.is_ascii_digit())
+                .next()?
+                .parse()
+                .ok()
+        };
+        let last = |label: &str| log.lines().rev().find_map(|l| after(l, label));
+        let progress = Self {
+            runs: last("stat::number_of_executed_units:").unwrap_or(0),
+            edges_first: log.lines().find_map(|l| after(l, " cov: ")).unwrap_or(0),
+            edges_last: last(" cov: ").unwrap_or(0),
+            corpus: last(" corp: ").unwrap_or(0),
+        };
+        if progress.edges_last == 0 {
+            return Err("no coverage was counted".into());
+        }
+        Ok(progress)
+    }
+}
+
+impl fmt::Display for Progress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            runs,
+            edges_first,
+            edges_last,
+            corpus,
+        } = self;
+        write!(
+            f,
+            "{runs} runs, edges {edges_first} -> {edges_last}, corpus of {corpus}"
+        )
+    }
 }
 
 /// The folder of files to start from, if the target has one.
@@ -171,5 +257,19 @@ mod tests {
         );
         assert!(Options::parse(&["--seconds".to_owned(), "x".to_owned()]).is_err());
         assert!(Options::parse(&["--fast".to_owned()]).is_err());
+    }
+
+    #[test]
+    fn progress_is_read_and_missing_coverage_is_an_error() {
+        let log = "#2\tINITED cov: 7 ft: 8 corp: 1/1b\n#9\tNEW    cov: 12 ft: 20 corp: 5/9b\n\
+                   stat::number_of_executed_units: 99\n";
+        let want = Progress {
+            runs: 99,
+            edges_first: 7,
+            edges_last: 12,
+            corpus: 5,
+        };
+        assert_eq!(Progress::read(log), Ok(want));
+        assert!(Progress::read("#2 INITED ft: 8 corp: 1/1b\n").is_err());
     }
 }
