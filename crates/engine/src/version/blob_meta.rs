@@ -1,0 +1,111 @@
+//! What the MANIFEST knows of blob files: which there are, and how much of each is garbage.
+//!
+//! ```text
+//! addition: number | count | bytes (varint64 each) | checksum method | checksum value | customs
+//! garbage:  number | count | bytes (varint64 each) | customs
+//! customs:  (tag varint32 | length-prefixed bytes)* | 0
+//! ```
+//! A reader skips custom fields that it does not know, unless bit 6 of the tag is set. Source:
+//! RocksDB `db/blob/blob_file_addition.cc`, `db/blob/blob_file_garbage.cc`.
+
+use orogen_base::coding::{Decoder, put_length_prefixed, put_varint32, put_varint64};
+use orogen_base::{Error, FileNo, Result};
+
+const END: u32 = 0;
+const MUST_UNDERSTAND: u32 = 1 << 6;
+
+/// A blob file came into being.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct BlobFileAddition {
+    /// The number in its name.
+    pub number: FileNo,
+    /// Values in it.
+    pub total_blob_count: u64,
+    /// Bytes of its records, header and key included.
+    pub total_blob_bytes: u64,
+    /// Name of the checksum over the whole file; empty if there is none.
+    pub checksum_method: Vec<u8>,
+    /// That checksum.
+    pub checksum_value: Vec<u8>,
+}
+
+/// Values of a blob file lost their last pointer.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct BlobFileGarbage {
+    /// The blob file.
+    pub number: FileNo,
+    /// Values that became garbage.
+    pub garbage_blob_count: u64,
+    /// Bytes of their records.
+    pub garbage_blob_bytes: u64,
+}
+
+/// A blob file of a version.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BlobFileMeta {
+    /// The file as it was written.
+    pub addition: BlobFileAddition,
+    /// Values in it that are garbage.
+    pub garbage_blob_count: u64,
+    /// Bytes of their records.
+    pub garbage_blob_bytes: u64,
+}
+
+impl BlobFileAddition {
+    pub(crate) fn encode(&self, out: &mut Vec<u8>) {
+        put_varint64(out, self.number);
+        put_varint64(out, self.total_blob_count);
+        put_varint64(out, self.total_blob_bytes);
+        put_length_prefixed(out, &self.checksum_method);
+        put_length_prefixed(out, &self.checksum_value);
+        put_varint32(out, END);
+    }
+
+    pub(crate) fn decode(input: &mut Decoder<'_>) -> Result<Self> {
+        let addition = Self {
+            number: input.varint64("blob file number")?,
+            total_blob_count: input.varint64("total blob count")?,
+            total_blob_bytes: input.varint64("total blob bytes")?,
+            checksum_method: input.length_prefixed("blob checksum method")?.to_vec(),
+            checksum_value: input.length_prefixed("blob checksum value")?.to_vec(),
+        };
+        skip_custom_fields(input, addition.number)?;
+        Ok(addition)
+    }
+}
+
+impl BlobFileGarbage {
+    pub(crate) fn encode(&self, out: &mut Vec<u8>) {
+        put_varint64(out, self.number);
+        put_varint64(out, self.garbage_blob_count);
+        put_varint64(out, self.garbage_blob_bytes);
+        put_varint32(out, END);
+    }
+
+    pub(crate) fn decode(input: &mut Decoder<'_>) -> Result<Self> {
+        let garbage = Self {
+            number: input.varint64("blob file number")?,
+            garbage_blob_count: input.varint64("garbage blob count")?,
+            garbage_blob_bytes: input.varint64("garbage blob bytes")?,
+        };
+        skip_custom_fields(input, garbage.number)?;
+        Ok(garbage)
+    }
+}
+
+fn skip_custom_fields(input: &mut Decoder<'_>, number: FileNo) -> Result<()> {
+    loop {
+        let tag = input.varint32("blob custom field tag")?;
+        if tag == END {
+            return Ok(());
+        }
+        if tag & MUST_UNDERSTAND != 0 {
+            return Err(
+                Error::not_supported("custom field of a blob file in the manifest")
+                    .with("tag", tag)
+                    .with("blob_file_number", number),
+            );
+        }
+        input.length_prefixed("blob custom field")?;
+    }
+}
