@@ -23,7 +23,7 @@ pub trait WritableFile: Send {
     /// # Errors
     /// `Io`. The caller must not retry on the same file: what was dirty may be lost for good.
     fn sync(&mut self) -> Result<()>;
-    /// Bytes in the file.
+    /// Bytes in the file; of one that is written over, those written so far.
     fn size(&self) -> u64;
     /// Asks the system to start writing out what was appended so far, without waiting.
     ///

@@ -1,11 +1,19 @@
 //! The only code that meets the operating system: files, clock, threads.
 //!
 //! Everything above asks a [`FileSystem`] and a [`Clock`], so that a test can take their place:
-//! in memory with power cuts, or failing on purpose.
+//! in memory with power cuts ([`MemFileSystem`]), or failing on purpose.
 
 pub mod clock;
 pub mod threads;
+pub mod rate_limiter;
 pub mod fs;
+pub mod posix;
+pub mod mem;
+pub mod buffered;
 
-pub use clock::{Clock, SystemClock};
+pub use buffered::BufferedFile;
+pub use clock::{Clock, ManualClock, SystemClock};
 pub use fs::{Access, FileLock, FileSystem, Metadata, RandomAccessFile, WritableFile};
+pub use mem::{MemFileSystem, PowerCut};
+pub use posix::PosixFileSystem;
+pub use rate_limiter::RateLimiter;

@@ -1,0 +1,392 @@
+//! The file system of the operating system (Linux).
+//!
+//! Floor of everything that is on a real disk. Invariants:
+//!
+//! 1. A writable file keeps its own place and writes there (`pwrite`), so a failed append never
+//!    makes a later one leave a hole or write twice at one place.
+//! 2. A call that a signal interrupted is made again; no other failure is retried, a failed sync
+//!    least of all.
+//! 3. Every error names its file in the context `file`.
+//! 4. Room reserved beyond the end is given back when the file is closed.
+//! 5. A lock keeps out other processes, RocksDB among them, and other opens of this process:
+//!    see [`lock`].
+
+mod lock;
+
+use std::fs::{self, OpenOptions};
+use std::io;
+use std::num::NonZeroU64;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use orogen_base::{Error, Result};
+use rustix::fs::{Advice, FallocateFlags};
+use rustix::io::Errno;
+
+use crate::fs::{Access, FileLock, FileSystem, Metadata, RandomAccessFile, WritableFile};
+
+#[expect(
+    clippy::disallowed_types,
+    reason = "this is the module that the others must use"
+)]
+type File = fs::File;
+
+/// The operating system's files.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct PosixFileSystem;
+
+impl PosixFileSystem {
+    /// The file system; it has no state of its own.
+    #[must_use]
+    pub fn new() -> Self {
+        Self
+    }
+}
+
+#[cold]
+fn failed(doing: &'static str, path: &Path, e: impl Into<io::Error>) -> Error {
+    Error::io(doing, e.into()).with("file", path.display())
+}
+
+/// `Path::parent` of a bare name is empty and means the working directory.
+fn directory(path: &Path) -> &Path {
+    if path.as_os_str().is_empty() {
+        Path::new(".")
+    } else {
+        path
+    }
+}
+
+impl FileSystem for PosixFileSystem {
+    fn create(&self, path: &Path) -> Result<Box<dyn WritableFile>> {
+        let file = OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .open(path)
+            .map_err(|e| failed("cannot create the file", path, e))?;
+        Ok(Box::new(PosixWritableFile::new(file, path, 0, 0)))
+    }
+
+    fn open_append(&self, path: &Path) -> Result<Box<dyn WritableFile>> {
+        let doing = "cannot open the file to append";
+        let file = OpenOptions::new()
+            .write(true)
+            .open(path)
+            .map_err(|e| failed(doing, path, e))?;
+        let size = file.metadata().map_err(|e| failed(doing, path, e))?.len();
+        Ok(Box::new(PosixWritableFile::new(file, path, size, size)))
+    }
+
+    fn reuse(&self, old: &Path, new: &Path) -> Result<Box<dyn WritableFile>> {
+        let doing = "cannot reuse the file";
+        fs::rename(old, new).map_err(|e| failed(doing, old, e).with("new_name", new.display()))?;
+        let file = OpenOptions::new()
+            .write(true)
+            .open(new)
+            .map_err(|e| failed(doing, new, e))?;
+        let size = file.metadata().map_err(|e| failed(doing, new, e))?.len();
+        Ok(Box::new(PosixWritableFile::new(file, new, 0, size)))
+    }
+
+    fn open(&self, path: &Path, access: Access) -> Result<Arc<dyn RandomAccessFile>> {
+        let doing = "cannot open the file";
+        let file = OpenOptions::new()
+            .read(true)
+            .open(path)
+            .map_err(|e| failed(doing, path, e))?;
+        if file
+            .metadata()
+            .map_err(|e| failed(doing, path, e))?
+            .is_dir()
+        {
+            return Err(failed(doing, path, Errno::ISDIR));
+        }
+        let file = PosixRandomAccessFile {
+            file,
+            path: path.to_owned(),
+        };
+        file.advise(access);
+        Ok(Arc::new(file))
+    }
+
+    fn truncate(&self, path: &Path, size: u64) -> Result<()> {
+        OpenOptions::new()
+            .write(true)
+            .open(path)
+            .and_then(|file| file.set_len(size))
+            .map_err(|e| failed("cannot truncate the file", path, e))
+    }
+
+    fn metadata(&self, path: &Path) -> Result<Metadata> {
+        let meta = fs::metadata(path).map_err(|e| failed("cannot ask about the file", path, e))?;
+        Ok(Metadata {
+            size: meta.len(),
+            allocated: meta.blocks() * 512,
+            is_dir: meta.is_dir(),
+            modified_secs: u64::try_from(meta.mtime()).unwrap_or(0),
+            links: meta.nlink(),
+        })
+    }
+
+    fn list(&self, dir: &Path) -> Result<Vec<String>> {
+        let doing = "cannot list the directory";
+        fs::read_dir(directory(dir))
+            .map_err(|e| failed(doing, dir, e))?
+            .map(|entry| match entry {
+                // A name that is not UTF-8 is no file of ours; it is shown and never opened.
+                Ok(entry) => Ok(entry.file_name().to_string_lossy().into_owned()),
+                Err(e) => Err(failed(doing, dir, e)),
+            })
+            .collect()
+    }
+
+    fn create_dir_all(&self, dir: &Path) -> Result<()> {
+        fs::create_dir_all(dir).map_err(|e| failed("cannot create the directory", dir, e))
+    }
+
+    fn remove_file(&self, path: &Path) -> Result<()> {
+        fs::remove_file(path).map_err(|e| failed("cannot remove the file", path, e))
+    }
+
+    fn remove_dir(&self, dir: &Path) -> Result<()> {
+        fs::remove_dir(dir).map_err(|e| failed("cannot remove the directory", dir, e))
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> Result<()> {
+        fs::rename(from, to)
+            .map_err(|e| failed("cannot rename the file", from, e).with("new_name", to.display()))
+    }
+
+    fn hard_link(&self, from: &Path, to: &Path) -> Result<()> {
+        fs::hard_link(from, to).map_err(|e| {
+            let error = match e.kind() {
+                io::ErrorKind::CrossesDevices => {
+                    Error::not_supported("cannot link across file systems")
+                        .with("file", from.display())
+                        .caused_by(e)
+                }
+                _ => failed("cannot link the file", from, e),
+            };
+            error.with("new_name", to.display())
+        })
+    }
+
+    fn sync_dir(&self, dir: &Path) -> Result<()> {
+        OpenOptions::new()
+            .read(true)
+            .open(directory(dir))
+            .and_then(|d| {
+                if d.metadata()?.is_dir() {
+                    d.sync_all()
+                } else {
+                    Err(Errno::NOTDIR.into())
+                }
+            })
+            .map_err(|e| failed("cannot sync the directory", dir, e))
+    }
+
+    fn lock(&self, path: &Path) -> Result<Box<dyn FileLock>> {
+        lock::lock(path)
+    }
+
+    fn free_space(&self, dir: &Path) -> Result<u64> {
+        let stat = rustix::fs::statvfs(directory(dir))
+            .map_err(|e| failed("cannot ask for the free space", dir, e))?;
+        Ok(stat.f_bavail.saturating_mul(stat.f_frsize))
+    }
+}
+
+struct PosixWritableFile {
+    file: File,
+    path: PathBuf,
+    /// Where the next byte goes.
+    position: u64,
+    /// Bytes in the file; more than `position` where an old file is written over.
+    end: u64,
+    /// Up to here writeback was asked for.
+    writeback: u64,
+    /// Up to here room was reserved.
+    reserved: u64,
+}
+
+impl PosixWritableFile {
+    fn new(file: File, path: &Path, position: u64, end: u64) -> Self {
+        Self {
+            file,
+            path: path.to_owned(),
+            position,
+            size,
+            writeback: position,
+            reserved: 0,
+        }
+    }
+}
+
+impl WritableFile for PosixWritableFile {
+    fn append(&mut self, mut bytes: &[u8]) -> Result<()> {
+        while !bytes.is_empty() {
+            match self.file.write_at(bytes, self.position) {
+                Ok(0) => return Err(failed("cannot append", &self.path, Errno::IO)),
+                Ok(n) => {
+                    self.position += n as u64;
+                    bytes = &bytes[n..];
+                }
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) => return Err(failed("cannot append", &self.path, e)),
+            }
+        }
+        self.end = self.end.max(self.position);
+        Ok(())
+    }
+
+    fn sync(&mut self) -> Result<()> {
+        self.file
+            .sync_data()
+            .map_err(|e| failed("cannot sync the file", &self.path, e))
+    }
+
+    /// Of a file that is reused: what was written over.
+    fn size(&self) -> u64 {
+        self.position
+    }
+
+    fn start_writeback(&mut self) -> Result<()> {
+        let len = self.position - self.writeback;
+        if len == 0 {
+            return Ok(());
+        }
+        writeback::start(self.file.as_raw_fd(), self.writeback, len)
+            .map_err(|e| failed("cannot start writing out", &self.path, e))?;
+        self.writeback = self.position;
+        Ok(())
+    }
+
+    fn preallocate(&mut self, bytes: u64) -> Result<()> {
+        if bytes == 0 {
+            return Ok(());
+        }
+        loop {
+            return match rustix::fs::fallocate(
+                &self.file,
+                FallocateFlags::KEEP_SIZE,
+                self.position,
+                bytes,
+            ) {
+                Ok(()) => {
+                    self.reserved = self.reserved.max(self.position.saturating_add(bytes));
+                    Ok(())
+                }
+                Err(Errno::INTR) => continue,
+                Err(Errno::OPNOTSUPP | Errno::NOSYS) => Ok(()),
+                Err(e) => Err(failed("cannot reserve disk space", &self.path, e)),
+            };
+        }
+    }
+}
+
+impl Drop for PosixWritableFile {
+    fn drop(&mut self) {
+        if self.reserved > self.end {
+            // Setting the size that the file has frees what is reserved behind it. If that
+            // fails, disk space is wasted and nothing else. Somebody may have shortened or
+            // lengthened the file by its path, so its size is asked.
+            let _ = self
+                .file
+                .metadata()
+                .and_then(|meta| self.file.set_len(meta.len()));
+        }
+    }
+}
+
+/// The one system call that neither std nor rustix has.
+mod writeback {
+    #![expect(unsafe_code, reason = "sync_file_range is only in the C library")]
+
+    use std::io;
+    use std::os::fd::RawFd;
+
+    const SYNC_FILE_RANGE_WRITE: u32 = 2;
+
+    unsafe extern "C" {
+        fn sync_file_range(fd: i32, offset: i64, nbytes: i64, flags: u32) -> i32;
+    }
+
+    /// Starts writing out a range of dirty pages; a file system without the call is content.
+    pub(super) fn start(fd: RawFd, offset: u64, len: u64) -> io::Result<()> {
+        let (Ok(offset), Ok(len)) = (i64::try_from(offset), i64::try_from(len)) else {
+            return Err(io::ErrorKind::InvalidInput.into());
+        };
+        loop {
+            // SAFETY: the call takes integers only and touches no memory of this process; a
+            // wrong descriptor would be answered with EBADF.
+            let result = unsafe { sync_file_range(fd, offset, len, SYNC_FILE_RANGE_WRITE) };
+            if result == 0 {
+                return Ok(());
+            }
+            let e = io::Error::last_os_error();
+            match e.kind() {
+                io::ErrorKind::Interrupted => {}
+                // It is a hint: pipes and odd file systems do not know it.
+                io::ErrorKind::Unsupported | io::ErrorKind::InvalidInput => return Ok(()),
+                io::ErrorKind::NotSeekable => return Ok(()),
+                _ => return Err(e),
+            }
+        }
+    }
+}
+
+struct PosixRandomAccessFile {
+    file: File,
+    path: PathBuf,
+}
+
+impl RandomAccessFile for PosixRandomAccessFile {
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        let mut done = 0;
+        while done < buf.len() {
+            match self.file.read_at(&mut buf[done..], offset + done as u64) {
+                Ok(0) => break,
+                Ok(n) => done += n,
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) => {
+                    return Err(failed("cannot read", &self.path, e)
+                        .with("offset", offset)
+                        .with("bytes", buf.len()));
+                }
+            }
+        }
+        Ok(done)
+    }
+
+    fn size(&self) -> Result<u64> {
+        let meta = self.file.metadata();
+        Ok(meta
+            .map_err(|e| failed("cannot ask for the size", &self.path, e))?
+            .len())
+    }
+
+    fn advise(&self, access: Access) {
+        let advice = match access {
+            Access::Random => Advice::Random,
+            Access::Sequential => Advice::Sequential,
+        };
+        // A hint; a file system that does not take it serves all the same.
+        let _ = rustix::fs::fadvise(&self.file, 0, None, advice);
+    }
+
+    fn prefetch(&self, offset: u64, len: u64) {
+        if let Some(len) = NonZeroU64::new(len) {
+            let _ = rustix::fs::fadvise(&self.file, offset, Some(len), Advice::WillNeed);
+        }
+    }
+
+    fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+#[cfg(test)]
+mod tests;

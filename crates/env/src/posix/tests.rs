@@ -1,0 +1,98 @@
+use std::process::{Command, Stdio};
+
+use orogen_base::ErrorKind;
+
+use super::*;
+
+const PATH_FOR_CHILD: &str = "OROGEN_ENV_TEST_LOCK";
+
+fn temp_dir(name: &str) -> PathBuf {
+    let dir = std::env::temp_dir().join(format!("orogen-posix-{}-{name}", std::process::id()));
+    fs::create_dir_all(&dir).unwrap();
+    dir
+}
+
+/// Runs `the_child` in another process; true if that got the lock.
+fn another_process_gets(path: &Path) -> bool {
+    Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "posix::tests::the_child", "--test-threads=1"])
+        .env(PATH_FOR_CHILD, path)
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status()
+        .unwrap()
+        .success()
+}
+
+/// Does nothing unless [`another_process_gets`] started it.
+#[test]
+fn the_child() {
+    if let Some(path) = std::env::var_os(PATH_FOR_CHILD) {
+        PosixFileSystem.lock(Path::new(&path)).unwrap();
+    }
+}
+
+#[test]
+fn a_lock_keeps_other_processes_out() {
+    let dir = temp_dir("lock");
+    let path = dir.join("LOCK");
+    let lock = PosixFileSystem.lock(&path).unwrap();
+    assert!(!another_process_gets(&path));
+    // A refused attempt of this process must not give the lock up.
+    assert_eq!(
+        PosixFileSystem.lock(&path).err().unwrap().kind(),
+        ErrorKind::Busy
+    );
+    assert!(!another_process_gets(&path));
+    drop(lock);
+    assert!(another_process_gets(&path));
+    fs::remove_dir_all(dir).unwrap();
+}
+
+#[test]
+fn errors_name_the_file_and_the_cause() {
+    let dir = temp_dir("errors");
+    let missing = dir.join("missing/a");
+    let posix = PosixFileSystem::new();
+    let errors = [
+        posix.create(&missing).err().unwrap(),
+        posix.open(&missing, Access::Random).err().unwrap(),
+        posix.open_append(&missing).err().unwrap(),
+        posix.reuse(&missing, &dir.join("a")).err().unwrap(),
+        posix.truncate(&missing, 0).unwrap_err(),
+        posix.remove_file(&missing).unwrap_err(),
+        posix.remove_dir(&missing).unwrap_err(),
+        posix.rename(&missing, &dir.join("a")).unwrap_err(),
+        posix.hard_link(&missing, &dir.join("a")).unwrap_err(),
+        posix.list(&missing).unwrap_err(),
+        posix.sync_dir(&missing).unwrap_err(),
+        posix.lock(&missing).err().unwrap(),
+        posix.free_space(&missing).unwrap_err(),
+    ];
+    for e in errors {
+        assert_eq!(e.context("file"), Some(missing.to_str().unwrap()), "{e}");
+        assert_eq!(e.kind(), ErrorKind::Io, "{e}");
+        assert!(e.is_file_not_found(), "{e}");
+    }
+    fs::remove_dir_all(dir).unwrap();
+}
+
+#[test]
+fn a_full_device_is_no_space() {
+    let full = Path::new("/dev/full");
+    if full.exists() {
+        let mut file = PosixFileSystem.open_append(full).unwrap();
+        let e = file.append(b"x").unwrap_err();
+        assert_eq!(e.kind(), ErrorKind::NoSpace);
+        assert_eq!(e.context("file"), Some("/dev/full"));
+        assert_eq!(file.size(), 0);
+    }
+}
+
+#[test]
+fn the_empty_directory_name_is_the_working_directory() {
+    let fs = PosixFileSystem::new();
+    fs.sync_dir(Path::new("")).unwrap();
+    assert!(!fs.list(Path::new("")).unwrap().is_empty());
+    assert!(fs.free_space(Path::new("")).unwrap() > 0);
+}
