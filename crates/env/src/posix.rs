@@ -218,7 +218,7 @@ impl PosixWritableFile {
             file,
             path: path.to_owned(),
             position,
-            size,
+            end,
             writeback: position,
             reserved: 0,
         }
