@@ -1,7 +1,8 @@
 //! The only code that meets the operating system: files, clock, threads.
 //!
 //! Everything above asks a [`FileSystem`] and a [`Clock`], so that a test can take their place:
-//! in memory with power cuts ([`MemFileSystem`]), or failing on purpose.
+//! in memory with power cuts ([`MemFileSystem`]), or failing on purpose
+//! ([`FaultFileSystem`]).
 
 pub mod clock;
 pub mod threads;
@@ -9,10 +10,12 @@ pub mod rate_limiter;
 pub mod fs;
 pub mod posix;
 pub mod mem;
+pub mod fault;
 pub mod buffered;
 
 pub use buffered::BufferedFile;
 pub use clock::{Clock, ManualClock, SystemClock};
+pub use fault::{Fault, FaultFileSystem, Faults, OpKind};
 pub use fs::{Access, FileLock, FileSystem, Metadata, RandomAccessFile, WritableFile};
 pub use mem::{MemFileSystem, PowerCut};
 pub use posix::PosixFileSystem;

@@ -291,12 +291,15 @@ impl Drop for PosixWritableFile {
     fn drop(&mut self) {
         if self.reserved > self.end {
             // Setting the size that the file has frees what is reserved behind it. If that
-            // fails, disk space is wasted and nothing else. Somebody may have shortened or
-            // lengthened the file by its path, so its size is asked.
-            let _ = self
+            // fails, disk space is wasted and nothing else. A file that somebody else made
+            // longer or shorter meanwhile is left as it is.
+            let same_size = self
                 .file
                 .metadata()
-                .and_then(|meta| self.file.set_len(meta.len()));
+                .is_ok_and(|meta| meta.len() == self.end);
+            if same_size {
+                let _ = self.file.set_len(self.end);
+            }
         }
     }
 }

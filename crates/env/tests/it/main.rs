@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use orogen_env::{FileSystem, MemFileSystem, PosixFileSystem};
+use orogen_env::{FaultFileSystem, FileSystem, MemFileSystem, PosixFileSystem};
 
 /// A directory of its own, removed at the end.
 struct TempDir(PathBuf);
@@ -38,10 +38,22 @@ impl Drop for TempDir {
 /// Runs a test in an empty directory of every file system.
 fn everywhere(test: impl Fn(&dyn FileSystem, &Path)) {
     let temp = TempDir::new();
-    test(&PosixFileSystem::new(), &temp.0);
-    let mem = MemFileSystem::new();
-    mem.create_dir_all(Path::new("/a/dir")).unwrap();
-    test(&mem, Path::new("/a/dir"));
+    for name in ["plain", "fault"] {
+        std::fs::create_dir(temp.0.join(name)).unwrap();
+    }
+    let in_memory = Path::new("/a/dir");
+    let memory = || {
+        let mem = MemFileSystem::new();
+        mem.create_dir_all(in_memory).unwrap();
+        mem
+    };
+    test(&PosixFileSystem::new(), &temp.0.join("plain"));
+    test(
+        &FaultFileSystem::new(Arc::new(PosixFileSystem::new())),
+        &temp.0.join("fault"),
+    );
+    test(&memory(), in_memory);
+    test(&FaultFileSystem::over_memory(memory()), in_memory);
 }
 
 /// The operating system's number of an error.

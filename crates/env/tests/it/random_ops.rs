@@ -151,7 +151,7 @@ impl Subject {
 
 #[test]
 fn memory_and_disk_agree_on_random_histories() {
-    for seed in 0..30 {
+    for seed in 0..15 {
         let temp = TempDir::new();
         let mem = MemFileSystem::new();
         let mut posix = Subject::new(share(PosixFileSystem::new()), &temp.0);
