@@ -9,7 +9,8 @@
 //! 3. Every error names its file in the context `file`.
 //! 4. Room reserved beyond the end is given back when the file is closed.
 //! 5. A lock keeps out other processes, RocksDB among them, and other opens of this process:
-//!    see [`lock`].
+//!    see `posix/lock.rs`. Nobody may open a lock file by another way: closing it would give
+//!    the lock up.
 
 mod lock;
 
