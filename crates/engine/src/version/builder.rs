@@ -22,6 +22,7 @@ use super::level::Level;
 use super::version::Version;
 
 /// Gathers edits of one column family on top of a version.
+#[derive(Clone)]
 pub struct VersionBuilder {
     base: Arc<Version>,
     added: BTreeMap<usize, HashMap<FileNo, Arc<FileMeta>>>,

@@ -15,6 +15,7 @@ use std::sync::Arc;
 use orogen_base::coding::{Decoder, put_length_prefixed, put_varint32, put_varint64, varint_len};
 use orogen_base::key::TRAILER_LEN;
 use orogen_base::limits::NUM_LEVELS_MAX;
+use orogen_base::seqno::SEQNO_MAX;
 use orogen_base::{Error, FileNo, Result, SeqNo};
 
 use super::blob_meta::{BlobFileAddition, BlobFileGarbage};
@@ -53,6 +54,9 @@ const WAL_ADDITION: u32 = SKIPPABLE + 7;
 const WAL_DELETION: u32 = SKIPPABLE + 8;
 const PERSIST_USER_DEFINED_TIMESTAMPS: u32 = SKIPPABLE + 9;
 const LAST_COMPACTED_MANIFEST_FILE_SIZE: u32 = SKIPPABLE + 11;
+
+/// The largest number that a file may have; RocksDB keeps the path id in the two bits above.
+pub const FILE_NUMBER_MAX: FileNo = (1 << 62) - 1;
 
 /// A column family comes or goes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -326,6 +330,13 @@ impl VersionEdit {
     fn decode_file(&mut self, input: &mut Decoder<'_>, generation: Generation) -> Result<()> {
         let level = level(input)?;
         let decoded = FileMeta::decode(input, generation)?;
+        let f = &decoded.file;
+        if f.number > FILE_NUMBER_MAX || f.smallest_seqno.max(f.largest_seqno) > SEQNO_MAX {
+            return Err(
+                Error::corruption("file number or sequence number is too large")
+                    .with("file_number", f.number),
+            );
+        }
         if decoded.min_log_number_to_keep.is_some() {
             self.min_log_number_to_keep = decoded.min_log_number_to_keep;
         }

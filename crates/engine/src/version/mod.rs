@@ -21,11 +21,13 @@ pub mod level;
 pub mod version;
 pub mod text;
 pub mod builder;
+pub mod manifest;
 
 pub use blob_meta::{BlobFileAddition, BlobFileGarbage, BlobFileMeta};
 pub use builder::VersionBuilder;
 pub use edit::{ColumnFamilyChange, VersionEdit};
 pub use file_meta::{FileChecksum, FileMeta, Temperature};
 pub use level::{KeyRange, Level};
+pub use manifest::{RecoveredFamily, RecoveredManifest};
 pub use version::Version;
 pub use wal_set::{WalAddition, WalSet};

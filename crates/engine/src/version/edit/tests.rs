@@ -50,13 +50,13 @@ impl Random {
             value: self.bytes(9),
         };
         FileMeta {
-            number: self.number(),
+            number: self.number() >> 2,
             path_id: self.next(4) as u32,
             size: self.number(),
             smallest: self.key(),
             largest: self.key(),
-            smallest_seqno: self.number(),
-            largest_seqno: self.number(),
+            smallest_seqno: self.number() >> 8,
+            largest_seqno: self.number() >> 8,
             marked_for_compaction: self.chance(),
             oldest_ancester_time: self.number(),
             file_creation_time: self.number(),
