@@ -1,1 +1,14 @@
-//! Models, generators and drawing for tests.
+//! What tests and benches share: random numbers of a seed, keys and values, datadriven files,
+//! folders that vanish.
+//!
+//! Imports nothing of the project, so that the tests of every crate can use it. Whatever goes
+//! wrong here panics: a test ends at its first error.
+
+pub mod rng;
+pub mod data;
+pub mod datadriven;
+pub mod temp_dir;
+
+pub use data::{KeyOrder, Keys, compressible};
+pub use rng::Rng;
+pub use temp_dir::TempDir;
