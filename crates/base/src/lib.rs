@@ -14,6 +14,7 @@ pub mod iter;
 pub mod range_del;
 pub mod metrics;
 pub mod inspect;
+pub mod slice_transform;
 
 pub use comparator::{Comparator, UserComparator};
 pub use error::{Error, ErrorKind, Result};
@@ -21,3 +22,4 @@ pub use iter::InternalIterator;
 pub use key::{ParsedInternalKey, ValueKind};
 pub use pinned::PinnedValue;
 pub use seqno::{FileNo, SeqNo};
+pub use slice_transform::SliceTransform;

@@ -1,0 +1,310 @@
+//! A place among the entries of a block.
+//!
+//! The cursor holds no block: whoever holds the block passes it in, so that a cursor can move
+//! over a borrowed block as well as over one of the cache. `Hot path`: the current key is kept
+//! in one buffer that is reused; stepping back keeps the entries it had to pass.
+
+use std::cmp::Ordering;
+
+use orogen_base::coding::{get_varint32, get_varint64};
+use orogen_base::key::TRAILER_LEN;
+use orogen_base::{Result, UserComparator};
+
+use super::{Block, bad_entry};
+
+/// How the keys of a block are ordered.
+#[derive(Clone, Debug)]
+pub(crate) enum KeyOrder {
+    /// Internal keys over an order of user keys.
+    Internal(UserComparator),
+    /// User keys alone.
+    User(UserComparator),
+}
+
+impl KeyOrder {
+    /// The shortest key that may stand in the block.
+    #[inline]
+    pub(crate) fn key_len_min(&self) -> usize {
+        match self {
+            Self::Internal(_) => TRAILER_LEN,
+            Self::User(_) => 0,
+        }
+    }
+
+    #[inline]
+    pub(crate) fn compare(&self, a: &[u8], b: &[u8]) -> Ordering {
+        match self {
+            Self::Internal(order) => compare_internal(order, a, b),
+            Self::User(order) => order.compare(a, b),
+        }
+    }
+}
+
+/// Orders two internal keys; a key without a trailer is before all that have one.
+#[inline]
+pub(crate) fn compare_internal(order: &UserComparator, a: &[u8], b: &[u8]) -> Ordering {
+    match (a.split_last_chunk::<8>(), b.split_last_chunk::<8>()) {
+        (Some((a, s)), Some((b, t))) => order
+            .compare(a, b)
+            .then_with(|| u64::from_le_bytes(*t).cmp(&u64::from_le_bytes(*s))),
+        (a, b) => a.is_some().cmp(&b.is_some()),
+    }
+}
+
+/// An entry's parts as places in the block.
+#[derive(Clone, Copy)]
+pub(super) struct Entry {
+    pub(super) shared: u32,
+    pub(super) key: u32,
+    pub(super) value: u32,
+    pub(super) next: u32,
+}
+
+/// Reads the head of an entry that has a value length.
+#[inline]
+pub(super) fn decode_entry(entries: &[u8], at: u32) -> Option<Entry> {
+    let head = entries.get(at as usize..)?;
+    let (shared, unshared, value_len, n) = match head.first_chunk::<3>() {
+        Some(&[a, b, c]) if (a | b | c) < 0x80 => (u32::from(a), u32::from(b), u32::from(c), 3),
+        _ => {
+            let (shared, i) = get_varint32(head)?;
+            let (unshared, j) = get_varint32(&head[i..])?;
+            let (value_len, k) = get_varint64(&head[i + j..])?;
+            (shared, unshared, u32::try_from(value_len).ok()?, i + j + k)
+        }
+    };
+    let key = at as usize + n;
+    let value = key.checked_add(unshared as usize)?;
+    let next = value.checked_add(value_len as usize)?;
+    if next > entries.len() {
+        return None;
+    }
+    // No overflow: all are at most the length of a block, which fits 32 bits.
+    Some(Entry {
+        shared,
+        key: key as u32,
+        value: value as u32,
+        next: next as u32,
+    })
+}
+
+/// An entry that was passed on the way to the one before.
+#[derive(Clone, Copy)]
+struct Passed {
+    at: u32,
+    next: u32,
+    value: u32,
+    key: (u32, u32),
+}
+
+const NOWHERE: u32 = u32::MAX;
+
+/// A place among the entries of a block of keys and values.
+pub(crate) struct BlockCursor {
+    key: Vec<u8>,
+    at: u32,
+    value: u32,
+    next: u32,
+    passed: Vec<Passed>,
+    passed_keys: Vec<u8>,
+}
+
+impl BlockCursor {
+    pub(crate) fn new() -> Self {
+        Self::with_buffer(Vec::new())
+    }
+
+    /// A cursor that keeps its key in `buffer`.
+    pub(crate) fn with_buffer(buffer: Vec<u8>) -> Self {
+        Self {
+            key: buffer,
+            at: NOWHERE,
+            value: 0,
+            next: 0,
+            passed: Vec::new(),
+            passed_keys: Vec::new(),
+        }
+    }
+
+    /// The buffer back, for the next cursor.
+    pub(crate) fn into_buffer(self) -> Vec<u8> {
+        self.key
+    }
+
+    #[inline]
+    pub(crate) fn valid(&self) -> bool {
+        self.at != NOWHERE
+    }
+
+    #[inline]
+    pub(crate) fn invalidate(&mut self) {
+        self.at = NOWHERE;
+        self.passed.clear();
+    }
+
+    #[inline]
+    pub(crate) fn key(&self) -> &[u8] {
+        &self.key
+    }
+
+    #[inline]
+    pub(crate) fn value_range(&self) -> std::ops::Range<usize> {
+        self.value as usize..self.next as usize
+    }
+
+    #[inline]
+    pub(crate) fn value<'a>(&self, block: &'a Block) -> &'a [u8] {
+        block.bytes().get(self.value_range()).unwrap_or_default()
+    }
+
+    /// Reads the entry at `at`, whose key follows the key held now.
+    #[inline]
+    fn enter(&mut self, block: &Block, at: u32, key_len_min: usize) -> Result<bool> {
+        let entries = block.entries();
+        if at as usize >= entries.len() {
+            self.at = NOWHERE;
+            return Ok(false);
+        }
+        let entry = match decode_entry(entries, at) {
+            Some(e) if e.shared as usize <= self.key.len() => e,
+            _ => return self.damaged(at),
+        };
+        let suffix = &entries[entry.key as usize..entry.value as usize];
+        self.key.truncate(entry.shared as usize);
+        self.key.extend_from_slice(suffix);
+        if self.key.len() < key_len_min {
+            return self.damaged(at);
+        }
+        self.at = at;
+        self.value = entry.value;
+        self.next = entry.next;
+        Ok(true)
+    }
+
+    #[cold]
+    fn damaged(&mut self, at: u32) -> Result<bool> {
+        self.invalidate();
+        Err(bad_entry(at))
+    }
+
+    pub(crate) fn seek_to_first(&mut self, block: &Block, order: &KeyOrder) -> Result<bool> {
+        self.passed.clear();
+        self.key.clear();
+        self.enter(block, 0, order.key_len_min())
+    }
+
+    pub(crate) fn seek_to_last(&mut self, block: &Block, order: &KeyOrder) -> Result<bool> {
+        self.passed.clear();
+        self.key.clear();
+        if block.num_restarts() == 0 {
+            self.at = NOWHERE;
+            return Ok(false);
+        }
+        let end = block.entries().len() as u32;
+        let mut at = block.restart(block.num_restarts() - 1);
+        if at >= end && at != 0 {
+            return self.damaged(at);
+        }
+        while self.enter(block, at, order.key_len_min())? && self.next < end {
+            at = self.next;
+        }
+        Ok(self.valid())
+    }
+
+    /// Moves to the next entry; false at the end.
+    #[inline]
+    pub(crate) fn next(&mut self, block: &Block, order: &KeyOrder) -> Result<bool> {
+        debug_assert!(self.valid());
+        if !self.passed.is_empty() {
+            self.passed.clear();
+        }
+        self.enter(block, self.next, order.key_len_min())
+    }
+
+    /// Moves to the entry before; false at the start.
+    pub(crate) fn prev(&mut self, block: &Block, order: &KeyOrder) -> Result<bool> {
+        debug_assert!(self.valid());
+        if self.passed.is_empty() {
+            self.pass_entries_before(block, order)?;
+        }
+        let Some(p) = self.passed.pop() else {
+            self.at = NOWHERE;
+            return Ok(false);
+        };
+        self.key.clear();
+        self.key
+            .extend_from_slice(&self.passed_keys[p.key.0 as usize..p.key.1 as usize]);
+        (self.at, self.value, self.next) = (p.at, p.value, p.next);
+        Ok(true)
+    }
+
+    /// Lists the entries from the restart point before this entry up to this entry.
+    fn pass_entries_before(&mut self, block: &Block, order: &KeyOrder) -> Result<()> {
+        let here = self.at;
+        let (mut low, mut high) = (0, block.num_restarts());
+        while low < high {
+            let mid = low + (high - low) / 2;
+            if block.restart(mid) < here {
+                low = mid + 1;
+            } else {
+                high = mid;
+            }
+        }
+        if low == 0 {
+            return Ok(());
+        }
+        let mut at = block.restart(low - 1);
+        self.key.clear();
+        self.passed_keys.clear();
+        while at < here {
+            if !self.enter(block, at, order.key_len_min())? {
+                break;
+            }
+            let start = self.passed_keys.len() as u32;
+            self.passed_keys.extend_from_slice(&self.key);
+            let key = (start, self.passed_keys.len() as u32);
+            self.passed.push(Passed {
+                at,
+                next: self.next,
+                value: self.value,
+                key,
+            });
+            at = self.next;
+        }
+        Ok(())
+    }
+
+    /// Moves to the first entry that is not before `target`; false if there is none.
+    pub(crate) fn seek(&mut self, block: &Block, target: &[u8], order: &KeyOrder) -> Result<bool> {
+        self.passed.clear();
+        self.key.clear();
+        let n = block.num_restarts();
+        if n == 0 {
+            self.at = NOWHERE;
+            return Ok(false);
+        }
+        let entries = block.entries();
+        let (mut low, mut high) = (0, n - 1);
+        while low < high {
+            let mid = low + (high - low).div_ceil(2);
+            let at = block.restart(mid);
+            let key = match decode_entry(entries, at) {
+                Some(e) if e.shared == 0 => &entries[e.key as usize..e.value as usize],
+                _ => return self.damaged(at),
+            };
+            match order.compare(key, target) {
+                Ordering::Less => low = mid,
+                Ordering::Equal => (low, high) = (mid, mid),
+                Ordering::Greater => high = mid - 1,
+            }
+        }
+        let mut at = block.restart(low);
+        while self.enter(block, at, order.key_len_min())? {
+            if order.compare(&self.key, target) != Ordering::Less {
+                return Ok(true);
+            }
+            at = self.next;
+        }
+        Ok(false)
+    }
+}

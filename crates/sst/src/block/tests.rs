@@ -1,0 +1,215 @@
+use std::cmp::Ordering;
+use std::collections::BTreeMap;
+
+use orogen_base::UserComparator;
+use orogen_base::coding::put_varsigned64;
+
+use super::*;
+use crate::footer::BlockHandle;
+use crate::tests_support::Rng;
+
+fn user_order() -> KeyOrder {
+    KeyOrder::User(UserComparator::BYTEWISE)
+}
+
+fn random_map(rng: &mut Rng, n: usize) -> BTreeMap<Vec<u8>, Vec<u8>> {
+    (0..n).map(|_| (rng.key(12, 3), rng.bytes(200))).collect()
+}
+
+#[test]
+fn cursors_move_as_a_map_does() {
+    let mut rng = Rng::new(1);
+    for round in 0..60 {
+        let n = rng.below(60) as usize;
+        let map = random_map(&mut rng, n);
+        let block = build(&map, 1 + round % 17);
+        let order = user_order();
+        let mut c = BlockCursor::new();
+        let mut seen = Vec::new();
+        let mut on = c.seek_to_first(&block, &order).unwrap();
+        while on {
+            seen.push((c.key().to_vec(), c.value(&block).to_vec()));
+            on = c.next(&block, &order).unwrap();
+        }
+        assert!(seen.iter().map(|(k, v)| (k, v)).eq(map.iter()));
+        let mut back = Vec::new();
+        let mut on = c.seek_to_last(&block, &order).unwrap();
+        while on {
+            back.push((c.key().to_vec(), c.value(&block).to_vec()));
+            on = c.prev(&block, &order).unwrap();
+        }
+        back.reverse();
+        assert_eq!(back, seen);
+        for _ in 0..100 {
+            let target = rng.key(12, 3);
+            let found = c.seek(&block, &target, &order).unwrap();
+            let want = map.range(target.clone()..).next();
+            assert_eq!(
+                found.then(|| c.key().to_vec()),
+                want.map(|(k, _)| k.clone())
+            );
+            // Steps in both directions from there, mixed.
+            let mut here = want.map(|(k, _)| k.clone());
+            for _ in 0..6 {
+                let Some(k) = here else { break };
+                let (on, want) = if rng.below(2) == 0 {
+                    let above = (std::ops::Bound::Excluded(k), std::ops::Bound::Unbounded);
+                    (c.next(&block, &order).unwrap(), map.range(above).next())
+                } else {
+                    (c.prev(&block, &order).unwrap(), map.range(..k).next_back())
+                };
+                assert_eq!(on, want.is_some());
+                here = want.map(|(k, v)| {
+                    assert_eq!((c.key(), c.value(&block)), (&k[..], &v[..]));
+                    k.clone()
+                });
+            }
+        }
+    }
+}
+
+fn build(map: &BTreeMap<Vec<u8>, Vec<u8>>, interval: u32) -> Block {
+    let mut b = BlockBuilder::new(interval, false);
+    for (k, v) in map {
+        b.add(k, v);
+    }
+    let size = b.size();
+    let bytes = b.finish().to_vec();
+    assert_eq!(bytes.len(), size);
+    Block::new(bytes).unwrap()
+}
+
+#[test]
+fn no_byte_of_a_block_leads_outside_it() {
+    let mut rng = Rng::new(2);
+    let map = random_map(&mut rng, 20);
+    let bytes = build(&map, 4).bytes().to_vec();
+    let order = user_order();
+    for i in 0..bytes.len() * 8 {
+        let mut bad = bytes.clone();
+        bad[i / 8] ^= 1 << (i % 8);
+        let Ok(block) = Block::new(bad) else { continue };
+        let mut c = BlockCursor::new();
+        let mut on = c.seek_to_first(&block, &order);
+        let mut steps = 0;
+        while let Ok(true) = on {
+            steps += 1;
+            assert!(steps <= bytes.len());
+            let _ = c.value(&block);
+            on = c.next(&block, &order);
+        }
+        let mut on = c.seek_to_last(&block, &order);
+        for _ in 0..bytes.len() {
+            let Ok(true) = on else { break };
+            on = c.prev(&block, &order);
+        }
+        let _ = c.seek(&block, b"\x01\x01", &order);
+        let internal = KeyOrder::Internal(UserComparator::BYTEWISE);
+        let _ = c.seek(&block, b"\x01\x0112345678", &internal);
+    }
+    for n in 0..bytes.len() {
+        if let Ok(block) = Block::new(bytes[..n].to_vec()) {
+            let mut c = BlockCursor::new();
+            let _ = c.seek(&block, b"\x01", &order);
+        }
+    }
+}
+
+#[test]
+fn index_cursors_find_the_block_of_a_key() {
+    let mut rng = Rng::new(3);
+    for round in 0..60u32 {
+        let (delta_values, interval) = (round % 2 == 0, 1 + round % 5);
+        let format = IndexFormat {
+            order: user_order(),
+            delta_values,
+            first_keys: false,
+        };
+        let mut offset = 0;
+        let mut map = BTreeMap::new();
+        let n = 1 + rng.below(50);
+        let keys: std::collections::BTreeSet<_> = (0..n).map(|_| rng.key(9, 3)).collect();
+        for k in keys {
+            let size = rng.below(5000);
+            map.insert(k, BlockHandle { offset, size });
+            offset += size + 5;
+        }
+        let mut b = BlockBuilder::new(interval, delta_values);
+        let mut before = None::<BlockHandle>;
+        for (k, h) in &map {
+            let (mut whole, mut delta) = (Vec::new(), Vec::new());
+            h.encode(&mut whole);
+            if let Some(p) = before {
+                put_varsigned64(&mut delta, h.size as i64 - p.size as i64);
+            }
+            b.add_index(k, &whole, &delta);
+            before = Some(*h);
+        }
+        let block = Block::new(b.finish().to_vec()).unwrap();
+        let mut c = IndexCursor::new();
+        let mut on = c.seek_to_first(&block, &format).unwrap();
+        let mut seen = Vec::new();
+        while on {
+            seen.push((c.key().to_vec(), c.handle()));
+            on = c.next(&block, &format).unwrap();
+        }
+        assert!(seen.iter().map(|(k, h)| (k, h)).eq(map.iter()));
+        let mut on = c.seek_to_last(&block, &format).unwrap();
+        for (k, h) in map.iter().rev() {
+            assert!(on);
+            assert_eq!((c.key(), c.handle()), (&k[..], *h));
+            on = c.prev(&block, &format).unwrap();
+        }
+        assert!(!on);
+        for _ in 0..50 {
+            let target = rng.key(9, 3);
+            let found = c.seek(&block, &target, &format).unwrap();
+            let want = map.range(target..).next();
+            assert_eq!(
+                found.then(|| (c.key().to_vec(), c.handle())),
+                want.map(|(k, h)| (k.clone(), *h))
+            );
+        }
+    }
+}
+
+#[test]
+fn a_hash_index_is_stepped_over_and_newer_layouts_are_refused() {
+    let mut rng = Rng::new(4);
+    let map = random_map(&mut rng, 10);
+    let plain = build(&map, 4).bytes().to_vec();
+    let restarts = u32::from_le_bytes(*plain.last_chunk().unwrap());
+    let mut hashed = plain[..plain.len() - 4].to_vec();
+    hashed.extend_from_slice(&[0xff, 0, 1]);
+    hashed.extend_from_slice(&3u16.to_le_bytes());
+    hashed.extend_from_slice(&(restarts | HASH_INDEX).to_le_bytes());
+    let block = Block::new(hashed).unwrap();
+    assert_eq!(
+        block.entries(),
+        Block::new(plain.clone()).unwrap().entries()
+    );
+    assert_eq!(block.num_restarts(), restarts);
+    for (bit, refused) in [
+        (UNIFORM_KEYS, false),
+        (SEPARATED_VALUES, true),
+        (1 << 30, true),
+    ] {
+        let mut b = plain.clone();
+        let n = b.len();
+        b[n - 4..].copy_from_slice(&(restarts | bit).to_le_bytes());
+        assert_eq!(Block::new(b).is_err(), refused);
+    }
+}
+
+#[test]
+fn internal_keys_order_newest_first() {
+    let order = KeyOrder::Internal(UserComparator::BYTEWISE);
+    let key = |s: &[u8], n: u64| {
+        let mut k = s.to_vec();
+        k.extend_from_slice(&(n << 8 | 1).to_le_bytes());
+        k
+    };
+    assert_eq!(order.compare(&key(b"a", 9), &key(b"a", 8)), Ordering::Less);
+    assert_eq!(order.compare(&key(b"a", 1), &key(b"aa", 8)), Ordering::Less);
+    assert_eq!(order.compare(b"short", &key(b"", 8)), Ordering::Less);
+}

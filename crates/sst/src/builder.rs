@@ -1,0 +1,724 @@
+//! Writes a table: entries in rising order go in, a synced file comes out.
+//!
+//! A flush, a compaction and a bulk load each own builders; one builder is one thread's.
+//! Invariants: (1) keys rise, which every `add` checks; (2) the same entries under the same
+//! options give the same bytes; (3) nothing is read back. With a dictionary the data blocks are
+//! held until the dictionary is made, then written. `Hot path`: `add` allocates nothing once
+//! its buffers have grown. Source: RocksDB `table/block_based/block_based_table_builder.cc`.
+
+mod index;
+
+use std::cmp::Ordering;
+use std::sync::Arc;
+
+use orogen_base::key::{TRAILER_LEN, append_internal_key, seqno_of, user_key};
+use orogen_base::limits::VALUE_SIZE_MAX;
+use orogen_base::{Error, FileNo, Result, SeqNo, SliceTransform, UserComparator, ValueKind};
+use orogen_env::WritableFile;
+
+use crate::block::{Block, BlockBuilder, BlockCursor, KeyOrder, compare_internal};
+use crate::compress::{CompressionType, Compressor, Dictionary, decompress, train_dictionary};
+use crate::filter::{FULL_PREFIX, FilterBuilder, POLICY_NAME, hash64};
+use crate::footer::{BLOCK_TRAILER_LEN, BlockHandle, FOOTER_LEN, Footer, context_modifier};
+use crate::options::{BlockBasedOptions, CompressionOptions, compression_options_text};
+use crate::properties::{INDEX_TYPE, PREFIX_FILTERING, TableProperties, WHOLE_KEY_FILTERING};
+use index::IndexBuilder;
+
+/// Bytes gathered before the file is asked to append them.
+const WRITE_BUFFER_LEN: usize = 1 << 20;
+
+/// The meta index's name of the properties.
+pub(crate) const PROPERTIES_BLOCK: &str = "rocksdb.properties";
+/// The meta index's name of the index, in formats 6 and later.
+pub(crate) const INDEX_BLOCK: &str = "rocksdb.index";
+/// The meta index's name of the compression dictionary.
+pub(crate) const DICTIONARY_BLOCK: &str = "rocksdb.compression_dict";
+/// The meta index's name of the range tombstones.
+pub(crate) const RANGE_DEL_BLOCK: &str = "rocksdb.range_del";
+
+/// Everything that a table is written with.
+#[derive(Clone, Default)]
+pub struct TableBuilderOptions {
+    /// Layout.
+    pub table: BlockBasedOptions,
+    /// The codec of data blocks, and of index blocks if they are compressed.
+    pub compression: CompressionType,
+    /// The codec's options.
+    pub compression_options: CompressionOptions,
+    /// The order of user keys.
+    pub comparator: UserComparator,
+    /// Puts prefixes into the filter.
+    pub prefix_extractor: Option<Arc<dyn SliceTransform>>,
+    /// Recorded; empty stands for none.
+    pub merge_operator_name: String,
+    /// Names of the property collectors, recorded.
+    pub property_collectors: Vec<String>,
+    /// Recorded.
+    pub column_family_id: u32,
+    /// Recorded.
+    pub column_family_name: String,
+    /// The file's number, recorded; with the session it makes the table's identity.
+    pub file_number: FileNo,
+    /// Recorded.
+    pub db_id: String,
+    /// Recorded.
+    pub db_session_id: String,
+    /// Recorded.
+    pub db_host_id: String,
+    /// Seconds since 1970 of the oldest input, recorded.
+    pub creation_time: u64,
+    /// Seconds since 1970 of the oldest key, recorded.
+    pub oldest_key_time: u64,
+    /// Seconds since 1970, recorded.
+    pub file_creation_time: u64,
+}
+
+/// What was written.
+#[derive(Clone, Debug)]
+pub struct TableSummary {
+    /// Bytes of the file.
+    pub file_size: u64,
+    /// Bytes behind the data blocks, which a reader wants first.
+    pub tail_size: u64,
+    /// As they stand in the table.
+    pub properties: TableProperties,
+    /// The smallest internal key, starts of range tombstones included.
+    pub smallest: Option<Vec<u8>>,
+    /// The largest internal key; the end of a range tombstone stands with the largest sequence
+    /// number, since the end itself is not deleted.
+    pub largest: Option<Vec<u8>>,
+    /// Smallest sequence number of all entries, 0 without any.
+    pub smallest_seqno: SeqNo,
+    /// Largest sequence number of all entries, 0 without any.
+    pub largest_seqno: SeqNo,
+}
+
+struct RangeTombstoneEntry {
+    key: Vec<u8>,
+    end: Vec<u8>,
+}
+
+/// Data blocks that wait for the dictionary.
+struct Held {
+    blocks: Vec<Vec<u8>>,
+    bytes: u64,
+}
+
+/// Writes one table.
+pub struct TableBuilder {
+    options: TableBuilderOptions,
+    blocks: DataBlocks,
+    data: BlockBuilder,
+    filter: Option<FilterBuilder>,
+    index_compressor: Option<Compressor>,
+    dictionary: Vec<u8>,
+    held: Option<Held>,
+    last_key: Vec<u8>,
+    first_key: Vec<u8>,
+    range_tombstones: Vec<RangeTombstoneEntry>,
+    properties: TableProperties,
+    seqnos: Option<(SeqNo, SeqNo)>,
+    block_size_min: usize,
+}
+
+impl TableBuilder {
+    /// A builder that writes to `file`, which is empty.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for options that cannot be written; `NotSupported` for a codec that is
+    /// only read.
+    pub fn new(file: Box<dyn WritableFile>, options: TableBuilderOptions) -> Result<Self> {
+        let table = &options.table;
+        table.validate()?;
+        let kind = options.compression;
+        let compressor = || match kind {
+            CompressionType::None => Ok(None),
+            _ => Compressor::new(kind, &options.compression_options, &[]).map(Some),
+        };
+        let with_dictionary =
+            kind == CompressionType::Zstd && options.compression_options.max_dict_bytes > 0;
+        let filter = (table.filter_bits_per_key > 0.0
+            && (table.whole_key_filtering || options.prefix_extractor.is_some()))
+        .then(|| FilterBuilder::new(table.filter_bits_per_key, table.format_version));
+        let deviation = 100 - usize::from(table.block_size_deviation.min(100));
+        let base_context_checksum = if table.format_version >= 6 {
+            // Files of one session differ in their numbers; 0 would switch the context off.
+            let mut identity = options.db_session_id.clone().into_bytes();
+            identity.extend_from_slice(&options.file_number.to_le_bytes());
+            (hash64(&identity) as u32).max(1)
+        } else {
+            0
+        };
+        let out = Output {
+            file,
+            buffer: Vec::with_capacity(WRITE_BUFFER_LEN + WRITE_BUFFER_LEN / 8),
+            offset: 0,
+            checksum: table.checksum,
+            base_context_checksum,
+            scratch: Vec::new(),
+        };
+        Ok(Self {
+            blocks: DataBlocks {
+                out,
+                index: IndexBuilder::new(table),
+                order: options.comparator.clone(),
+                compressor: compressor()?,
+                max_per_kb: options.compression_options.max_compressed_bytes_per_kb,
+                verify: table.verify_compression.then_some(None),
+                count: 0,
+                rejected: 0,
+            },
+            data: BlockBuilder::new(table.block_restart_interval, false),
+            filter,
+            index_compressor: if table.enable_index_compression {
+                compressor()?
+            } else {
+                None
+            },
+            dictionary: Vec::new(),
+            held: with_dictionary.then(|| Held {
+                blocks: Vec::new(),
+                bytes: 0,
+            }),
+            last_key: Vec::new(),
+            first_key: Vec::new(),
+            range_tombstones: Vec::new(),
+            properties: TableProperties::default(),
+            seqnos: None,
+            block_size_min: (table.block_size * deviation).div_ceil(100),
+            options,
+        })
+    }
+
+    /// Adds an entry that is after all entries so far.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if it is not, or is too large; `NoSpace` or `Io` from the file. The
+    /// builder must then be abandoned.
+    pub fn add(&mut self, internal_key: &[u8], value: &[u8]) -> Result<()> {
+        let kind = match internal_key.len().checked_sub(TRAILER_LEN) {
+            Some(at) if u32::try_from(internal_key.len()).is_ok() => internal_key[at],
+            _ => return Err(bad_input("internal key has a bad length", internal_key)),
+        };
+        if value.len() > VALUE_SIZE_MAX {
+            return Err(bad_input("value is too large", internal_key));
+        }
+        if !self.last_key.is_empty() {
+            let order = &self.options.comparator;
+            if compare_internal(order, &self.last_key, internal_key) != Ordering::Less {
+                return Err(bad_input("key is not after the key before", internal_key));
+            }
+            if self.is_block_full(internal_key, value) {
+                self.flush_block(Some(internal_key))?;
+            }
+        } else {
+            self.first_key.extend_from_slice(internal_key);
+        }
+        match ValueKind::from_u8(kind) {
+            Some(ValueKind::Value | ValueKind::BlobIndex) => {}
+            Some(ValueKind::Deletion | ValueKind::SingleDeletion) => {
+                self.properties.num_deletions += 1;
+            }
+            Some(ValueKind::Merge) => self.properties.num_merge_operands += 1,
+            Some(ValueKind::RangeDeletion) | None => {
+                return Err(bad_input(
+                    "key is of a kind that does not stand here",
+                    internal_key,
+                ));
+            }
+        }
+        if self.held.is_none() {
+            self.add_to_filter(user_key(internal_key));
+        }
+        self.data.add(internal_key, value);
+        self.last_key.clear();
+        self.last_key.extend_from_slice(internal_key);
+        self.count(internal_key, value.len());
+        Ok(())
+    }
+
+    #[inline]
+    fn count(&mut self, internal_key: &[u8], value_len: usize) {
+        let p = &mut self.properties;
+        p.num_entries += 1;
+        p.raw_key_size += internal_key.len() as u64;
+        p.raw_value_size += value_len as u64;
+        let seqno = seqno_of(internal_key);
+        self.seqnos = Some(match self.seqnos {
+            Some((low, high)) => (low.min(seqno), high.max(seqno)),
+            None => (seqno, seqno),
+        });
+    }
+
+    /// Adds a range tombstone over `[start, end)`; they may come in any order, between entries.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if a key is too long.
+    pub fn add_range_tombstone(&mut self, start: &[u8], end: &[u8], seqno: SeqNo) -> Result<()> {
+        if start.len().max(end.len()) > orogen_base::limits::KEY_SIZE_MAX {
+            return Err(bad_input("range tombstone is too large", &[]));
+        }
+        let mut key = Vec::with_capacity(start.len() + TRAILER_LEN);
+        append_internal_key(&mut key, start, seqno, ValueKind::RangeDeletion);
+        self.count(&key, end.len());
+        self.properties.num_deletions += 1;
+        self.properties.num_range_deletions += 1;
+        self.range_tombstones.push(RangeTombstoneEntry {
+            key,
+            end: end.to_vec(),
+        });
+        Ok(())
+    }
+
+    #[inline]
+    fn is_block_full(&self, key: &[u8], value: &[u8]) -> bool {
+        if self.data.is_empty() {
+            return false;
+        }
+        let (size, limit) = (self.data.size(), self.options.table.block_size);
+        size >= limit || (size > self.block_size_min && self.data.size_after(key, value) > limit)
+    }
+
+    #[inline]
+    fn add_to_filter(&mut self, key: &[u8]) {
+        if let Some(filter) = &mut self.filter {
+            if let Some(extractor) = &self.options.prefix_extractor
+                && extractor.in_domain(key)
+            {
+                filter.add_prefix(extractor.transform(key));
+            }
+            if self.options.table.whole_key_filtering {
+                filter.add_key(key);
+            }
+        }
+    }
+
+    /// Ends the data block; `next_key` is the first key after it.
+    fn flush_block(&mut self, next_key: Option<&[u8]>) -> Result<()> {
+        if self.data.is_empty() {
+            return Ok(());
+        }
+        if let Some(held) = &mut self.held {
+            let block = self.data.finish().to_vec();
+            self.data.reset();
+            held.bytes += block.len() as u64;
+            held.blocks.push(block);
+            let limit = self.options.compression_options.max_dict_buffer_bytes;
+            if limit != 0 && held.bytes > limit {
+                self.release_held(next_key)?;
+            }
+            return Ok(());
+        }
+        self.blocks
+            .write(self.data.finish(), &self.last_key, next_key)?;
+        self.data.reset();
+        Ok(())
+    }
+
+    /// Makes the dictionary out of the held blocks and writes them.
+    fn release_held(&mut self, next_key: Option<&[u8]>) -> Result<()> {
+        let Some(held) = self.held.take() else {
+            return Ok(());
+        };
+        if held.blocks.is_empty() {
+            return Ok(());
+        }
+        let options = self.options.compression_options;
+        self.dictionary = make_dictionary(&held.blocks, &options);
+        if !self.dictionary.is_empty() {
+            self.blocks.compressor = Some(Compressor::new(
+                CompressionType::Zstd,
+                &options,
+                &self.dictionary,
+            )?);
+            if let Some(verify) = &mut self.blocks.verify {
+                *verify = Some(Dictionary::new(self.dictionary.clone())?);
+            }
+        }
+        let order = KeyOrder::Internal(self.options.comparator.clone());
+        let mut blocks = held.blocks.into_iter().peekable();
+        let mut cursor = BlockCursor::new();
+        while let Some(bytes) = blocks.next() {
+            let block = Block::new(bytes)?;
+            let mut last_key = Vec::new();
+            let mut on = cursor.seek_to_first(&block, &order)?;
+            while on {
+                self.add_to_filter(user_key(cursor.key()));
+                last_key.clear();
+                last_key.extend_from_slice(cursor.key());
+                on = cursor.next(&block, &order)?;
+            }
+            let following = match blocks.peek() {
+                Some(next) => {
+                    let next = Block::new(next.clone())?;
+                    cursor.seek_to_first(&next, &order)?;
+                    Some(cursor.key().to_vec())
+                }
+                None => next_key.map(<[u8]>::to_vec),
+            };
+            self.blocks
+                .write(block.bytes(), &last_key, following.as_deref())?;
+        }
+        Ok(())
+    }
+
+    /// Bytes that the file would have if it were finished now, about.
+    #[must_use]
+    pub fn estimated_file_size(&self) -> u64 {
+        let held = self.held.as_ref().map_or(0, |h| h.bytes);
+        let tail = self.blocks.index.size() + self.filter.as_ref().map_or(0, FilterBuilder::size);
+        self.blocks.out.offset + held + self.data.size() as u64 + tail as u64
+    }
+
+    /// Bytes of finished data blocks; grows by whole blocks.
+    #[must_use]
+    pub fn file_size(&self) -> u64 {
+        self.blocks.out.offset + self.held.as_ref().map_or(0, |h| h.bytes)
+    }
+
+    /// Entries and range tombstones so far.
+    #[must_use]
+    pub fn num_entries(&self) -> u64 {
+        self.properties.num_entries
+    }
+
+    /// True if nothing was added.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.properties.num_entries == 0
+    }
+
+    /// Writes everything behind the data blocks, with the properties that collectors gathered,
+    /// and syncs the file.
+    ///
+    /// # Errors
+    /// `NoSpace` or `Io`; the file is then no table.
+    pub fn finish(
+        mut self,
+        user_properties: impl IntoIterator<Item = (String, Vec<u8>)>,
+    ) -> Result<TableSummary> {
+        self.flush_block(None)?;
+        self.release_held(None)?;
+        let tail_start = self.blocks.out.offset;
+        self.properties.data_size = tail_start;
+        self.properties.num_data_blocks = self.blocks.count;
+        self.properties.num_data_blocks_compression_rejected = self.blocks.rejected;
+        let mut metaindex: Vec<(String, BlockHandle)> = Vec::new();
+
+        let filter = self.filter.take().map(|f| (f.finish(), f.entries()));
+        if let Some((filter, entries)) = filter
+            && !filter.is_empty()
+        {
+            let handle = self.blocks.out.write_plain(&filter)?;
+            metaindex.push((format!("{FULL_PREFIX}{POLICY_NAME}"), handle));
+            self.properties.filter_size = filter.len() as u64;
+            self.properties.num_filter_entries = entries;
+        }
+
+        let index = self.blocks.index.finish();
+        let per_kb = self.options.compression_options.max_compressed_bytes_per_kb;
+        let (index_handle, _) =
+            self.blocks
+                .out
+                .write_compressed(&index, self.index_compressor.as_mut(), per_kb)?;
+        self.properties.index_size = (index.len() + BLOCK_TRAILER_LEN) as u64;
+        let format_version = self.options.table.format_version;
+        if format_version >= 6 {
+            metaindex.push((INDEX_BLOCK.to_owned(), index_handle));
+        }
+
+        if !self.dictionary.is_empty() {
+            let dictionary = std::mem::take(&mut self.dictionary);
+            metaindex.push((
+                DICTIONARY_BLOCK.to_owned(),
+                self.blocks.out.write_plain(&dictionary)?,
+            ));
+        }
+        if let Some(block) = self.range_tombstone_block() {
+            metaindex.push((
+                RANGE_DEL_BLOCK.to_owned(),
+                self.blocks.out.write_plain(&block)?,
+            ));
+        }
+
+        self.fill_properties(tail_start);
+        self.properties.user_collected.extend(user_properties);
+        let handle = self.blocks.out.write_plain(&self.properties.encode())?;
+        metaindex.push((PROPERTIES_BLOCK.to_owned(), handle));
+
+        metaindex.sort_by(|a, b| a.0.cmp(&b.0));
+        let mut block = BlockBuilder::new(1, false);
+        for (name, handle) in &metaindex {
+            let mut value = Vec::new();
+            handle.encode(&mut value);
+            block.add(name.as_bytes(), &value);
+        }
+        let metaindex = self.blocks.out.write_plain(block.finish())?;
+
+        let footer = Footer {
+            format_version,
+            checksum: self.options.table.checksum,
+            base_context_checksum: self.blocks.out.base_context_checksum,
+            metaindex,
+            index: (format_version < 6).then_some(index_handle),
+            len: FOOTER_LEN,
+        };
+        let mut bytes = Vec::with_capacity(FOOTER_LEN);
+        footer.encode(self.blocks.out.offset, &mut bytes)?;
+        self.blocks.out.append(&bytes)?;
+        self.blocks.out.flush()?;
+        self.blocks.out.file.sync()?;
+
+        let (smallest, largest) = self.bounds();
+        let (smallest_seqno, largest_seqno) = self.seqnos.unwrap_or((0, 0));
+        Ok(TableSummary {
+            file_size: self.blocks.out.offset,
+            tail_size: self.blocks.out.offset - tail_start,
+            properties: self.properties,
+            smallest,
+            largest,
+            smallest_seqno,
+            largest_seqno,
+        })
+    }
+
+    /// Gives up; the file keeps what was appended so far, and is no table.
+    pub fn abandon(self) {
+        drop(self);
+    }
+
+    fn range_tombstone_block(&mut self) -> Option<Vec<u8>> {
+        if self.range_tombstones.is_empty() {
+            return None;
+        }
+        let order = &self.options.comparator;
+        self.range_tombstones.sort_by(|a, b| {
+            compare_internal(order, &a.key, &b.key).then_with(|| order.compare(&a.end, &b.end))
+        });
+        let mut block = BlockBuilder::new(1, false);
+        for t in &self.range_tombstones {
+            block.add(&t.key, &t.end);
+        }
+        Some(block.finish().to_vec())
+    }
+
+    fn fill_properties(&mut self, tail_start: u64) {
+        let o = &self.options;
+        let or_nullptr = |s: &str| if s.is_empty() { "nullptr" } else { s }.to_owned();
+        let p = &mut self.properties;
+        p.original_file_number = o.file_number;
+        p.index_key_is_user_key = u64::from(self.blocks.index.keys_are_user_keys());
+        p.index_value_is_delta_encoded = u64::from(o.table.format_version >= 4);
+        p.column_family_id = u64::from(o.column_family_id);
+        p.column_family_name = o.column_family_name.clone();
+        p.creation_time = o.creation_time;
+        p.oldest_key_time = o.oldest_key_time;
+        p.file_creation_time = o.file_creation_time;
+        p.tail_start_offset = tail_start;
+        (p.key_smallest_seqno, p.key_largest_seqno) = self.seqnos.unwrap_or((0, 0));
+        p.data_block_restart_interval = u64::from(o.table.block_restart_interval);
+        p.index_block_restart_interval = u64::from(o.table.index_block_restart_interval);
+        p.db_id = o.db_id.clone();
+        p.db_session_id = o.db_session_id.clone();
+        p.db_host_id = o.db_host_id.clone();
+        if o.table.filter_bits_per_key > 0.0 {
+            p.filter_policy = POLICY_NAME.to_owned();
+        }
+        p.comparator = o.comparator.name().to_owned();
+        p.merge_operator = or_nullptr(&o.merge_operator_name);
+        p.prefix_extractor = or_nullptr(o.prefix_extractor.as_ref().map_or("", |e| e.name()));
+        p.property_collectors = format!("[{}]", o.property_collectors.join(","));
+        p.compression = o.compression.property_name().to_owned();
+        p.compression_options = compression_options_text(&o.compression_options);
+        let flag = |on: bool| if on { b"1".to_vec() } else { b"0".to_vec() };
+        let collected = &mut p.user_collected;
+        collected.insert(INDEX_TYPE.to_owned(), 0u32.to_le_bytes().to_vec());
+        collected.insert(
+            WHOLE_KEY_FILTERING.to_owned(),
+            flag(o.table.whole_key_filtering),
+        );
+        collected.insert(
+            PREFIX_FILTERING.to_owned(),
+            flag(o.prefix_extractor.is_some()),
+        );
+    }
+
+    fn bounds(&self) -> (Option<Vec<u8>>, Option<Vec<u8>>) {
+        let order = &self.options.comparator;
+        let mut smallest = Some(&self.first_key).filter(|k| !k.is_empty()).cloned();
+        let mut largest = Some(&self.last_key).filter(|k| !k.is_empty()).cloned();
+        for t in &self.range_tombstones {
+            if order.compare(user_key(&t.key), &t.end) != Ordering::Less {
+                continue;
+            }
+            let mut end = Vec::with_capacity(t.end.len() + TRAILER_LEN);
+            let seqno = orogen_base::seqno::SEQNO_MAX;
+            append_internal_key(&mut end, &t.end, seqno, ValueKind::RangeDeletion);
+            if smallest
+                .as_ref()
+                .is_none_or(|s| compare_internal(order, &t.key, s).is_lt())
+            {
+                smallest = Some(t.key.clone());
+            }
+            if largest
+                .as_ref()
+                .is_none_or(|l| compare_internal(order, &end, l).is_gt())
+            {
+                largest = Some(end);
+            }
+        }
+        (smallest, largest)
+    }
+}
+
+#[cold]
+fn bad_input(message: &'static str, internal_key: &[u8]) -> Error {
+    Error::invalid_argument(message).with("key_len", internal_key.len())
+}
+
+/// Takes blocks from all over the table until there are enough bytes, and makes a dictionary.
+fn make_dictionary(blocks: &[Vec<u8>], options: &CompressionOptions) -> Vec<u8> {
+    let dict_len = options.max_dict_bytes as usize;
+    let train_len = options.zstd_max_train_bytes as usize;
+    let want = if train_len > 0 { train_len } else { dict_len };
+    // A large prime is a generator of the block numbers, whatever their count.
+    let step = (545_055_921_143 % blocks.len() as u64) as usize;
+    let mut at = blocks.len() / 2;
+    let (mut samples, mut lens) = (Vec::new(), Vec::new());
+    for _ in 0..blocks.len() {
+        if samples.len() >= want {
+            break;
+        }
+        let n = blocks[at].len().min(want - samples.len());
+        samples.extend_from_slice(&blocks[at][..n]);
+        lens.push(n);
+        at = (at + step) % blocks.len();
+    }
+    if train_len > 0 {
+        train_dictionary(&samples, &lens, dict_len)
+    } else {
+        samples
+    }
+}
+
+/// The file, with the bytes that it was not given yet.
+struct Output {
+    file: Box<dyn WritableFile>,
+    buffer: Vec<u8>,
+    /// Bytes so far, those in the buffer included.
+    offset: u64,
+    checksum: orogen_base::checksum::ChecksumType,
+    base_context_checksum: u32,
+    scratch: Vec<u8>,
+}
+
+/// Where data blocks go: into the file, and into the index.
+struct DataBlocks {
+    out: Output,
+    index: IndexBuilder,
+    order: UserComparator,
+    compressor: Option<Compressor>,
+    max_per_kb: u32,
+    /// Checks every compressed block, with the dictionary if there is one.
+    verify: Option<Option<Dictionary>>,
+    count: u64,
+    rejected: u64,
+}
+
+impl DataBlocks {
+    fn write(&mut self, block: &[u8], last_key: &[u8], next_key: Option<&[u8]>) -> Result<()> {
+        let (handle, stored) =
+            self.out
+                .write_compressed(block, self.compressor.as_mut(), self.max_per_kb)?;
+        if stored == CompressionType::None {
+            self.rejected += u64::from(self.compressor.is_some());
+        } else if let Some(dictionary) = &self.verify {
+            self.out.verify(block, stored, dictionary.as_ref())?;
+        }
+        self.count += 1;
+        self.index.add(&self.order, last_key, next_key, handle);
+        Ok(())
+    }
+}
+
+impl Output {
+    fn append(&mut self, bytes: &[u8]) -> Result<()> {
+        self.buffer.extend_from_slice(bytes);
+        self.offset += bytes.len() as u64;
+        if self.buffer.len() >= WRITE_BUFFER_LEN {
+            self.flush()
+        } else {
+            Ok(())
+        }
+    }
+
+    fn flush(&mut self) -> Result<()> {
+        if !self.buffer.is_empty() {
+            self.file.append(&self.buffer)?;
+            self.buffer.clear();
+        }
+        Ok(())
+    }
+
+    /// Writes a block as it is.
+    fn write_plain(&mut self, block: &[u8]) -> Result<BlockHandle> {
+        self.write(block, CompressionType::None)
+    }
+
+    /// Writes a block, compressed if that saves enough.
+    fn write_compressed(
+        &mut self,
+        block: &[u8],
+        compressor: Option<&mut Compressor>,
+        max_per_kb: u32,
+    ) -> Result<(BlockHandle, CompressionType)> {
+        if let Some(c) = compressor {
+            // At most 1023: a block that does not shrink is stored as it is.
+            let limit = (block.len() as u64 * u64::from(max_per_kb.min(1023))) >> 10;
+            let mut scratch = std::mem::take(&mut self.scratch);
+            let shrunk = c.compress(block, limit as usize, &mut scratch);
+            self.scratch = scratch;
+            if shrunk? {
+                let compressed = std::mem::take(&mut self.scratch);
+                let handle = self.write(&compressed, c.kind());
+                self.scratch = compressed;
+                return Ok((handle?, c.kind()));
+            }
+        }
+        Ok((self.write_plain(block)?, CompressionType::None))
+    }
+
+    /// Checks that what was just compressed gives `block` again.
+    fn verify(
+        &self,
+        block: &[u8],
+        kind: CompressionType,
+        dictionary: Option<&Dictionary>,
+    ) -> Result<()> {
+        if decompress(kind, &self.scratch, dictionary, 2)? == block {
+            return Ok(());
+        }
+        Err(
+            Error::corruption("compressed block does not give back what it was made of")
+                .with("offset", self.offset),
+        )
+    }
+
+    fn write(&mut self, bytes: &[u8], kind: CompressionType) -> Result<BlockHandle> {
+        let handle = BlockHandle {
+            offset: self.offset,
+            size: bytes.len() as u64,
+        };
+        let sum = self
+            .checksum
+            .compute(bytes, kind as u8)
+            .wrapping_add(context_modifier(self.base_context_checksum, handle.offset));
+        let mut trailer = [0; BLOCK_TRAILER_LEN];
+        trailer[0] = kind as u8;
+        trailer[1..].copy_from_slice(&sum.to_le_bytes());
+        self.buffer.extend_from_slice(bytes);
+        self.offset += bytes.len() as u64;
+        self.append(&trailer)?;
+        Ok(handle)
+    }
+}

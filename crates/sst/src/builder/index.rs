@@ -1,0 +1,91 @@
+//! Gathers the index of a table while its data blocks are written.
+//!
+//! Whether the index can hold user keys alone is known only at the end (no user key may span
+//! two blocks), so separators are gathered as internal keys in one buffer.
+
+use orogen_base::UserComparator;
+use orogen_base::coding::{put_varint64, put_varsigned64};
+use orogen_base::key::{InternalKeyComparator, TRAILER_LEN, user_key};
+
+use crate::block::BlockBuilder;
+use crate::footer::BlockHandle;
+use crate::options::BlockBasedOptions;
+
+pub(super) struct IndexBuilder {
+    keys: Vec<u8>,
+    entries: Vec<(u32, BlockHandle)>,
+    separator: Vec<u8>,
+    user_keys: bool,
+    delta_values: bool,
+    restart_interval: u32,
+}
+
+impl IndexBuilder {
+    pub(super) fn new(options: &BlockBasedOptions) -> Self {
+        Self {
+            keys: Vec::new(),
+            entries: Vec::new(),
+            separator: Vec::new(),
+            // Readers of format 2 know only internal keys.
+            user_keys: options.format_version >= 3,
+            delta_values: options.format_version >= 4,
+            restart_interval: options.index_block_restart_interval,
+        }
+    }
+
+    /// Adds the block at `handle`, whose last key is `last`; `next` is the key after it.
+    pub(super) fn add(
+        &mut self,
+        order: &UserComparator,
+        last: &[u8],
+        next: Option<&[u8]>,
+        handle: BlockHandle,
+    ) {
+        self.separator.clear();
+        self.separator.extend_from_slice(last);
+        if let Some(next) = next {
+            if order.compare(user_key(last), user_key(next)).is_eq() {
+                self.user_keys = false;
+            } else {
+                InternalKeyComparator::new(order.clone())
+                    .find_shortest_separator(&mut self.separator, next);
+            }
+        }
+        self.keys.extend_from_slice(&self.separator);
+        self.entries.push((self.separator.len() as u32, handle));
+    }
+
+    pub(super) fn keys_are_user_keys(&self) -> bool {
+        self.user_keys
+    }
+
+    /// Bytes of the finished index, about.
+    pub(super) fn size(&self) -> usize {
+        self.keys.len() + 12 * self.entries.len() + 8
+    }
+
+    /// The index block.
+    pub(super) fn finish(&self) -> Vec<u8> {
+        let mut block = BlockBuilder::new(self.restart_interval, self.delta_values);
+        let (mut whole, mut delta) = (Vec::new(), Vec::new());
+        let mut size_before = 0;
+        let mut at = 0;
+        for &(len, handle) in &self.entries {
+            let end = at + len as usize;
+            let key_end = if self.user_keys {
+                end - TRAILER_LEN
+            } else {
+                end
+            };
+            whole.clear();
+            delta.clear();
+            put_varint64(&mut whole, handle.offset);
+            put_varint64(&mut whole, handle.size);
+            put_varsigned64(&mut delta, handle.size as i64 - size_before);
+            block.add_index(&self.keys[at..key_end], &whole, &delta);
+            size_before = handle.size as i64;
+            at = end;
+        }
+        block.finish().to_vec()
+    }
+}

@@ -1,0 +1,373 @@
+//! The codecs of blocks, framed as RocksDB frames them.
+//!
+//! ```text
+//! snappy                       the codec's own bytes, which begin with the size
+//! lz4, lz4hc, zlib, bzip2, zstd   varint32: size before compression | the codec's bytes
+//! in tables of format 0 and 1  lz4: fixed64 size first; zlib, bzip2: no size
+//! ```
+//! Invariants: (1) a size that the codec cannot have produced from so few bytes is refused
+//! before memory is taken; (2) a block that decompresses to another size is damaged.
+//! Source: RocksDB `util/compression.cc`, `include/rocksdb/compression_type.h`.
+
+mod lz4;
+
+use std::cell::RefCell;
+
+use orogen_base::coding::{get_fixed32, get_varint32, put_varint32};
+use orogen_base::limits::BLOCK_SIZE_MAX;
+use orogen_base::{Error, Result};
+use zstd::zstd_safe::{CCtx, CDict, CParameter, DCtx, DDict};
+
+use crate::options::{CompressionOptions, DEFAULT_COMPRESSION_LEVEL};
+
+/// A codec. The numbers stand in the trailer of every block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+#[repr(u8)]
+pub enum CompressionType {
+    /// Bytes as they are.
+    #[default]
+    None = 0x0,
+    /// Snappy.
+    Snappy = 0x1,
+    /// Deflate; read only, with feature `legacy-codecs`.
+    Zlib = 0x2,
+    /// bzip2; read only, with feature `legacy-codecs`.
+    Bzip2 = 0x3,
+    /// LZ4.
+    Lz4 = 0x4,
+    /// LZ4 with a slower, better search; decompressed like LZ4.
+    Lz4hc = 0x5,
+    /// A codec of Windows; neither read nor written.
+    Xpress = 0x6,
+    /// Zstandard.
+    Zstd = 0x7,
+    /// Zstandard before its format was final; neither read nor written.
+    ZstdNotFinal = 0x40,
+}
+
+impl CompressionType {
+    /// All codecs.
+    pub const ALL: [Self; 9] = [
+        Self::None,
+        Self::Snappy,
+        Self::Zlib,
+        Self::Bzip2,
+        Self::Lz4,
+        Self::Lz4hc,
+        Self::Xpress,
+        Self::Zstd,
+        Self::ZstdNotFinal,
+    ];
+
+    /// The codec with this number.
+    #[must_use]
+    pub fn from_u8(v: u8) -> Option<Self> {
+        Self::ALL.into_iter().find(|c| *c as u8 == v)
+    }
+
+    /// The name in option files.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::None => "kNoCompression",
+            Self::Snappy => "kSnappyCompression",
+            Self::Zlib => "kZlibCompression",
+            Self::Bzip2 => "kBZip2Compression",
+            Self::Lz4 => "kLZ4Compression",
+            Self::Lz4hc => "kLZ4HCCompression",
+            Self::Xpress => "kXpressCompression",
+            Self::Zstd => "kZSTD",
+            Self::ZstdNotFinal => "kZSTDNotFinalCompression",
+        }
+    }
+
+    /// The codec with this name in option files.
+    #[must_use]
+    pub fn by_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|c| c.name() == name)
+    }
+
+    /// The name in table properties.
+    #[must_use]
+    pub fn property_name(self) -> &'static str {
+        match self {
+            Self::None => "NoCompression",
+            Self::Snappy => "Snappy",
+            Self::Zlib => "Zlib",
+            Self::Bzip2 => "BZip2",
+            Self::Lz4 => "LZ4",
+            Self::Lz4hc => "LZ4HC",
+            Self::Xpress => "Xpress",
+            Self::Zstd => "ZSTD",
+            Self::ZstdNotFinal => "ZSTDNotFinal",
+        }
+    }
+
+    /// True if blocks can be written with it.
+    #[must_use]
+    pub fn can_write(self) -> bool {
+        matches!(
+            self,
+            Self::None | Self::Snappy | Self::Lz4 | Self::Lz4hc | Self::Zstd
+        )
+    }
+}
+
+/// Compresses the blocks of one table.
+pub(crate) struct Compressor {
+    kind: CompressionType,
+    level: i32,
+    snappy: Option<Box<snap::raw::Encoder>>,
+    zstd: Option<CCtx<'static>>,
+    dict: Option<CDict<'static>>,
+}
+
+impl Compressor {
+    /// A compressor of `kind`; zstd uses `dict` unless it is empty, the others do without.
+    pub(crate) fn new(
+        kind: CompressionType,
+        options: &CompressionOptions,
+        dict: &[u8],
+    ) -> Result<Self> {
+        if !kind.can_write() {
+            return Err(
+                Error::not_supported("codec cannot be written").with("compression", kind.name())
+            );
+        }
+        let default = options.level == DEFAULT_COMPRESSION_LEVEL;
+        let level = match kind {
+            CompressionType::Zstd if default => 3,
+            CompressionType::Lz4 if default || options.level >= 0 => 1,
+            CompressionType::Lz4 => -options.level,
+            _ if default => 0,
+            _ => options.level,
+        };
+        let mut this = Self {
+            kind,
+            level,
+            snappy: None,
+            zstd: None,
+            dict: None,
+        };
+        match kind {
+            CompressionType::Snappy => this.snappy = Some(Box::new(snap::raw::Encoder::new())),
+            CompressionType::Zstd => {
+                let mut context = CCtx::create();
+                context
+                    .set_parameter(CParameter::CompressionLevel(level))
+                    .map_err(zstd_error)?;
+                context
+                    .set_parameter(CParameter::ChecksumFlag(options.checksum))
+                    .map_err(zstd_error)?;
+                if !dict.is_empty() {
+                    this.dict = Some(CDict::create(dict, level));
+                }
+                this.zstd = Some(context);
+            }
+            _ => {}
+        }
+        Ok(this)
+    }
+
+    pub(crate) fn kind(&self) -> CompressionType {
+        self.kind
+    }
+
+    /// Compresses `raw` into `out`, which is emptied first; false if that takes more than
+    /// `limit` bytes.
+    pub(crate) fn compress(&mut self, raw: &[u8], limit: usize, out: &mut Vec<u8>) -> Result<bool> {
+        out.clear();
+        let Ok(size) = u32::try_from(raw.len()) else {
+            return Ok(false);
+        };
+        match self.kind {
+            CompressionType::Snappy => {
+                let encoder = self.snappy.as_mut().expect("made with the compressor");
+                out.resize(snap::raw::max_compress_len(raw.len()), 0);
+                let n = encoder
+                    .compress(raw, out)
+                    .map_err(|e| Error::corruption("snappy failed to compress").caused_by(e))?;
+                out.truncate(n);
+                Ok(n <= limit)
+            }
+            CompressionType::Lz4 | CompressionType::Lz4hc => {
+                put_varint32(out, size);
+                let Some(room) = limit.checked_sub(out.len()) else {
+                    return Ok(false);
+                };
+                Ok(if self.kind == CompressionType::Lz4 {
+                    lz4::compress(raw, self.level, room, out)
+                } else {
+                    lz4::compress_hc(raw, self.level, room, out)
+                })
+            }
+            CompressionType::Zstd => {
+                put_varint32(out, size);
+                if limit <= out.len() {
+                    return Ok(false);
+                }
+                let header = out.len();
+                let context = self.zstd.as_mut().expect("made with the compressor");
+                out.resize(limit, 0);
+                let room = &mut out[header..];
+                let result = match &self.dict {
+                    Some(dict) => context.compress_using_cdict(room, raw, dict),
+                    None => context.compress2(room, raw),
+                };
+                match result {
+                    Ok(n) => {
+                        out.truncate(header + n);
+                        Ok(true)
+                    }
+                    // The only failure that a sound call can have: no room.
+                    Err(_) => Ok(false),
+                }
+            }
+            _ => Ok(false),
+        }
+    }
+}
+
+fn zstd_error(code: usize) -> Error {
+    Error::corruption("zstd failed").with("reason", zstd::zstd_safe::get_error_name(code))
+}
+
+/// A dictionary, ready for every block of a table.
+pub(crate) struct Dictionary {
+    raw: Vec<u8>,
+    zstd: DDict<'static>,
+}
+
+impl Dictionary {
+    pub(crate) fn new(raw: Vec<u8>) -> Result<Self> {
+        if raw.is_empty() {
+            return Err(Error::corruption("compression dictionary is empty"));
+        }
+        let zstd = DDict::try_create(&raw)
+            .ok_or_else(|| Error::corruption("compression dictionary is malformed"))?;
+        Ok(Self { raw, zstd })
+    }
+
+    pub(crate) fn memory_usage(&self) -> usize {
+        2 * self.raw.len()
+    }
+}
+
+thread_local! {
+    static ZSTD: RefCell<DCtx<'static>> = RefCell::new(DCtx::create());
+}
+
+/// A dictionary of at most `size` bytes, trained on `samples`.
+///
+/// Empty where zstd finds too little to learn from.
+pub(crate) fn train_dictionary(samples: &[u8], lens: &[usize], size: usize) -> Vec<u8> {
+    let mut dict = vec![0; size];
+    match zstd::zstd_safe::train_from_buffer(&mut dict[..], samples, lens) {
+        Ok(n) => {
+            dict.truncate(n);
+            dict
+        }
+        Err(_) => Vec::new(),
+    }
+}
+
+/// How many bytes each compressed byte can become at most; a bit above what the codecs can do.
+fn expansion_max(kind: CompressionType) -> u64 {
+    match kind {
+        CompressionType::Snappy => 24,
+        CompressionType::Lz4 | CompressionType::Lz4hc => 256,
+        _ => 48 << 10,
+    }
+}
+
+/// Decompresses a block of a table of `format_version`.
+pub(crate) fn decompress(
+    kind: CompressionType,
+    data: &[u8],
+    dict: Option<&Dictionary>,
+    format_version: u32,
+) -> Result<Vec<u8>> {
+    let damaged = || Error::corruption("compressed block is damaged").with("codec", kind.name());
+    let (size, body) = match kind {
+        CompressionType::None => return Ok(data.to_vec()),
+        CompressionType::Snappy => {
+            let size = snap::raw::decompress_len(data).map_err(|e| damaged().caused_by(e))?;
+            (size as u64, data)
+        }
+        CompressionType::Lz4 | CompressionType::Lz4hc if format_version < 2 => {
+            let size = get_fixed32(data).ok_or_else(damaged)?;
+            (u64::from(size), data.get(8..).ok_or_else(damaged)?)
+        }
+        CompressionType::Zlib | CompressionType::Bzip2 if format_version < 2 => (0, data),
+        CompressionType::Zlib
+        | CompressionType::Bzip2
+        | CompressionType::Lz4
+        | CompressionType::Lz4hc
+        | CompressionType::Zstd => {
+            let (size, n) = get_varint32(data).ok_or_else(damaged)?;
+            (u64::from(size), &data[n..])
+        }
+        CompressionType::Xpress | CompressionType::ZstdNotFinal => return Err(unreadable(kind)),
+    };
+    if size > BLOCK_SIZE_MAX as u64 || size > body.len() as u64 * expansion_max(kind) + 64 {
+        return Err(damaged().with("claimed_size", size));
+    }
+    let size = size as usize;
+    let out = match kind {
+        CompressionType::Snappy => {
+            let mut out = vec![0; size];
+            let n = snap::raw::Decoder::new()
+                .decompress(body, &mut out)
+                .map_err(|e| damaged().caused_by(e))?;
+            out.truncate(n);
+            out
+        }
+        CompressionType::Lz4 | CompressionType::Lz4hc => {
+            let dict = dict.map_or(&[][..], |d| &d.raw);
+            lz4::decompress(body, dict, size).ok_or_else(damaged)?
+        }
+        CompressionType::Zstd => {
+            let mut out = Vec::with_capacity(size);
+            ZSTD.with_borrow_mut(|context| match dict {
+                Some(dict) => context.decompress_using_ddict(&mut out, body, &dict.zstd),
+                None => context.decompress(&mut out, body),
+            })
+            .map_err(|code| damaged().with("reason", zstd::zstd_safe::get_error_name(code)))?;
+            out
+        }
+        _ => return legacy::decompress(kind, body, dict.is_some(), size, format_version),
+    };
+    if out.len() != size {
+        return Err(damaged().with("claimed_size", size).with("size", out.len()));
+    }
+    Ok(out)
+}
+
+#[cold]
+fn unreadable(kind: CompressionType) -> Error {
+    Error::not_supported("block is compressed with a codec that is not built in")
+        .with("codec", kind.name())
+}
+
+#[cfg(not(feature = "legacy-codecs"))]
+mod legacy {
+    //! Without feature `legacy-codecs`: zlib and bzip2 are refused by name.
+
+    use super::{CompressionType, Result, unreadable};
+
+    pub(super) fn decompress(
+        kind: CompressionType,
+        _body: &[u8],
+        _with_dict: bool,
+        _size: usize,
+        _format_version: u32,
+    ) -> Result<Vec<u8>> {
+        Err(unreadable(kind))
+    }
+}
+
+#[cfg(feature = "legacy-codecs")]
+mod legacy;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,117 @@
+use super::*;
+
+fn text(n: usize) -> Vec<u8> {
+    (0..n)
+        .map(|i| b"the quick brown fox "[i % 20] ^ u8::from(i % 97 == 0))
+        .collect()
+}
+
+const WRITABLE: [CompressionType; 4] = [
+    CompressionType::Snappy,
+    CompressionType::Lz4,
+    CompressionType::Lz4hc,
+    CompressionType::Zstd,
+];
+
+#[test]
+fn every_codec_gives_back_what_it_took() {
+    for kind in WRITABLE {
+        for n in [1, 100, 4096, 300_000] {
+            let raw = text(n);
+            let mut c = Compressor::new(kind, &CompressionOptions::default(), &[]).unwrap();
+            let mut out = Vec::new();
+            if c.compress(&raw, n + 1000, &mut out).unwrap() {
+                assert_eq!(
+                    decompress(kind, &out, None, 5).unwrap(),
+                    raw,
+                    "{kind:?} {n}"
+                );
+            } else {
+                panic!("{kind:?} {n} does not fit");
+            }
+        }
+    }
+}
+
+#[test]
+fn what_does_not_shrink_is_left_alone() {
+    let mut x = 1u64;
+    let noise: Vec<u8> = (0..4096)
+        .map(|_| {
+            x = x.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (x >> 56) as u8
+        })
+        .collect();
+    for kind in WRITABLE {
+        let mut c = Compressor::new(kind, &CompressionOptions::default(), &[]).unwrap();
+        assert!(
+            !c.compress(&noise, 3584, &mut Vec::new()).unwrap(),
+            "{kind:?}"
+        );
+        assert!(!c.compress(&noise, 1, &mut Vec::new()).unwrap(), "{kind:?}");
+    }
+}
+
+#[test]
+fn damage_is_an_error_and_never_a_bomb() {
+    for kind in WRITABLE {
+        let raw = text(5000);
+        let mut c = Compressor::new(kind, &CompressionOptions::default(), &[]).unwrap();
+        let mut out = Vec::new();
+        assert!(c.compress(&raw, 5000, &mut out).unwrap());
+        for i in 0..out.len() {
+            for bit in 0..8 {
+                let mut bad = out.clone();
+                bad[i] ^= 1 << bit;
+                // Without a checksum a flip may go unseen by the codec; it must only be bounded.
+                if let Ok(got) = decompress(kind, &bad, None, 5) {
+                    assert!(got.len() <= 16_000_000);
+                }
+            }
+        }
+        assert!(decompress(kind, &[], None, 5).is_err());
+        assert!(decompress(kind, &[0xff, 0xff, 0xff, 0xff, 0x0f, 1, 2], None, 5).is_err());
+    }
+    assert_eq!(
+        decompress(CompressionType::Xpress, &[1], None, 5)
+            .unwrap_err()
+            .kind(),
+        orogen_base::ErrorKind::NotSupported
+    );
+}
+
+#[test]
+fn zstd_with_a_dictionary_needs_it_again() {
+    let samples: Vec<Vec<u8>> = (0..200u32)
+        .map(|i| format!("user-{i:05}:name=x{i};city=paris;").into_bytes())
+        .collect();
+    let lens: Vec<usize> = samples.iter().map(Vec::len).collect();
+    let trained = train_dictionary(&samples.concat(), &lens, 1024);
+    assert!(!trained.is_empty());
+    for dict in [trained, samples.concat()[..500].to_vec()] {
+        let mut c =
+            Compressor::new(CompressionType::Zstd, &CompressionOptions::default(), &dict).unwrap();
+        let raw = b"user-90000:name=x90000;city=paris;user-90001:name=x90001;city=paris;";
+        let mut out = Vec::new();
+        assert!(c.compress(raw, 200, &mut out).unwrap());
+        let dict = Dictionary::new(dict).unwrap();
+        assert_eq!(
+            decompress(CompressionType::Zstd, &out, Some(&dict), 5).unwrap(),
+            raw
+        );
+        assert!(decompress(CompressionType::Zstd, &out, None, 5).is_err());
+    }
+}
+
+#[test]
+fn names_and_numbers_are_rocksdbs() {
+    for kind in CompressionType::ALL {
+        assert_eq!(CompressionType::from_u8(kind as u8), Some(kind));
+        assert_eq!(CompressionType::by_name(kind.name()), Some(kind));
+    }
+    assert_eq!(CompressionType::from_u8(8), None);
+    assert_eq!(
+        CompressionType::by_name("kZSTD"),
+        Some(CompressionType::Zstd)
+    );
+}

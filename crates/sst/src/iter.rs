@@ -1,0 +1,348 @@
+//! A cursor over the point entries of a table.
+//!
+//! It owns its reader, holds one data block, and reads ahead of itself once it moves from block
+//! to block. `Hot path`: moving inside a block touches nothing but that block.
+//! Source: RocksDB `table/block_based/block_based_table_iterator.h`,
+//! `file/file_prefetch_buffer.h`.
+
+use std::cmp::Ordering;
+use std::sync::Arc;
+
+use orogen_base::key::{trailer, user_key};
+use orogen_base::{Error, InternalIterator, PinnedValue, Result};
+
+use crate::block::{Block, BlockCursor, KeyOrder};
+use crate::dump::BlockKind;
+use crate::file::Window;
+use crate::footer::BlockHandle;
+use crate::reader::{IndexPosition, Readahead, TableReadOptions, TableReader};
+
+/// Blocks read one after the other before reading ahead begins.
+const SEQUENTIAL_BLOCKS_MIN: u32 = 2;
+const READAHEAD_BYTES_MIN: usize = 8 << 10;
+const READAHEAD_BYTES_MAX: usize = 256 << 10;
+
+/// Reads the file in larger pieces while blocks are asked for one after the other.
+struct ReadAhead {
+    window: Window,
+    bytes: usize,
+    sequential: u32,
+    next_offset: u64,
+}
+
+impl ReadAhead {
+    fn new() -> Self {
+        Self {
+            window: Window::default(),
+            bytes: READAHEAD_BYTES_MIN,
+            sequential: 0,
+            next_offset: u64::MAX,
+        }
+    }
+
+    /// Notes that the block at `handle` is wanted.
+    fn note(&mut self, handle: BlockHandle) {
+        if handle.offset == self.next_offset {
+            self.sequential += 1;
+        } else {
+            self.sequential = 0;
+            self.bytes = READAHEAD_BYTES_MIN;
+        }
+        self.next_offset = handle.end().unwrap_or(u64::MAX);
+    }
+
+    /// Reads ahead from `handle` on if that is due; afterwards the window has the block if
+    /// anything was read.
+    fn fill(&mut self, table: &TableReader, handle: BlockHandle, mode: Readahead) -> Result<()> {
+        let want = match mode {
+            Readahead::Off => return Ok(()),
+            Readahead::Auto if self.sequential < SEQUENTIAL_BLOCKS_MIN => return Ok(()),
+            Readahead::Auto => self.bytes,
+            Readahead::Fixed(n) => n,
+        };
+        if self.window.block(handle).is_some() {
+            return Ok(());
+        }
+        let file = table.file();
+        let block_len = file.check_handle(handle)?;
+        // A block that is cut by the window's end is read again as a whole.
+        let left = table.data_end().saturating_sub(handle.offset);
+        let len = (want as u64).min(left).max(block_len as u64) as usize;
+        if mode == Readahead::Auto {
+            self.bytes = (self.bytes * 2).min(READAHEAD_BYTES_MAX);
+        }
+        self.window.bytes.resize(len, 0);
+        self.window.offset = handle.offset;
+        let result = file
+            .file
+            .read_exact_at(handle.offset, &mut self.window.bytes);
+        if result.is_err() {
+            self.window.bytes.clear();
+        }
+        result
+    }
+}
+
+/// A cursor over the point entries of a table.
+pub struct TableIter {
+    table: Arc<TableReader>,
+    read: TableReadOptions,
+    order: KeyOrder,
+    index: Option<IndexPosition<'static>>,
+    block: Option<(BlockHandle, Arc<Block>)>,
+    cursor: BlockCursor,
+    /// The key with the sequence number of an ingested table.
+    patched: Vec<u8>,
+    ahead: ReadAhead,
+    error: Option<Error>,
+}
+
+impl TableIter {
+    pub(crate) fn new(table: Arc<TableReader>, read: TableReadOptions) -> Self {
+        Self {
+            order: KeyOrder::Internal(table.comparator().clone()),
+            table,
+            read,
+            index: None,
+            block: None,
+            cursor: BlockCursor::new(),
+            patched: Vec::new(),
+            ahead: ReadAhead::new(),
+            error: None,
+        }
+    }
+
+    /// The table that the cursor is over.
+    #[must_use]
+    pub fn table(&self) -> &Arc<TableReader> {
+        &self.table
+    }
+
+    /// Takes the outcome of a move: on an entry, at the end, or failed.
+    fn settle(&mut self, outcome: Result<bool>) {
+        match outcome {
+            Ok(true) => {
+                if let Some(global) = self.table.global_seqno() {
+                    self.patched.clear();
+                    self.patched.extend_from_slice(user_key(self.cursor.key()));
+                    let kind = trailer(self.cursor.key()) & 0xff;
+                    self.patched
+                        .extend_from_slice(&((global << 8) | kind).to_le_bytes());
+                }
+            }
+            Ok(false) => self.cursor.invalidate(),
+            Err(e) => {
+                self.cursor.invalidate();
+                self.error = Some(e);
+            }
+        }
+    }
+
+    /// The place in the index, made at the first move.
+    fn with_index(
+        &mut self,
+        act: impl FnOnce(&mut IndexPosition<'static>, &TableReader, &TableReadOptions) -> Result<bool>,
+    ) -> Result<bool> {
+        let mut index = match self.index.take() {
+            Some(index) => index,
+            None => self.table.held_index_position(&self.read)?,
+        };
+        let result = act(&mut index, &self.table, &self.read);
+        self.index = Some(index);
+        result
+    }
+
+    /// Opens the data block that the index stands on.
+    fn enter_block(&mut self) -> Result<()> {
+        let handle = self
+            .index
+            .as_ref()
+            .map(IndexPosition::handle)
+            .unwrap_or_default();
+        if self.block.as_ref().is_some_and(|(h, _)| *h == handle) {
+            return Ok(());
+        }
+        self.ahead.note(handle);
+        let block = match self.table.cached_block(handle, BlockKind::Data) {
+            Some(block) => block,
+            None => {
+                self.ahead.fill(&self.table, handle, self.read.readahead)?;
+                let window = Some(&self.ahead.window);
+                self.table
+                    .read_block(handle, BlockKind::Data, &self.read, window)?
+            }
+        };
+        self.block = Some((handle, block));
+        Ok(())
+    }
+
+    /// Does something with the cursor on the open block.
+    #[inline]
+    fn in_block(
+        &mut self,
+        act: impl FnOnce(&mut BlockCursor, &Block, &KeyOrder) -> Result<bool>,
+    ) -> Result<bool> {
+        let Some((handle, block)) = &self.block else {
+            return Ok(false);
+        };
+        act(&mut self.cursor, block, &self.order)
+            .map_err(|e| self.table.file().locate(e, handle.offset))
+    }
+
+    fn first_of_next_blocks(&mut self, mut on: bool) -> Result<bool> {
+        while on {
+            self.enter_block()?;
+            if self.in_block(BlockCursor::seek_to_first)? {
+                return Ok(true);
+            }
+            on = self.with_index(IndexPosition::next)?;
+        }
+        Ok(false)
+    }
+
+    fn last_of_blocks_before(&mut self, mut on: bool) -> Result<bool> {
+        while on {
+            self.enter_block()?;
+            if self.in_block(BlockCursor::seek_to_last)? {
+                return Ok(true);
+            }
+            on = self.with_index(IndexPosition::prev)?;
+        }
+        Ok(false)
+    }
+
+    fn try_seek(&mut self, target: &[u8]) -> Result<bool> {
+        let on = self.with_index(|index, table, read| index.seek(table, read, target))?;
+        if !on {
+            return Ok(false);
+        }
+        self.enter_block()?;
+        let mut on = self.in_block(|c, block, order| c.seek(block, target, order))?;
+        if let Some(global) = self.table.global_seqno()
+            && on
+        {
+            // The stored number is older than the real one: the entry may be before the target.
+            let key = self.cursor.key();
+            let real = (global << 8) | (trailer(key) & 0xff);
+            if self
+                .table
+                .comparator()
+                .compare(user_key(key), user_key(target))
+                .is_eq()
+                && real > trailer(target)
+            {
+                on = self.in_block(BlockCursor::next)?;
+            }
+        }
+        if on {
+            return Ok(true);
+        }
+        let on = self.with_index(IndexPosition::next)?;
+        self.first_of_next_blocks(on)
+    }
+
+    fn try_seek_to_last(&mut self) -> Result<bool> {
+        let on = self.with_index(IndexPosition::seek_to_last)?;
+        self.last_of_blocks_before(on)
+    }
+
+    #[cold]
+    fn next_block(&mut self) -> Result<bool> {
+        let on = self.with_index(IndexPosition::next)?;
+        self.first_of_next_blocks(on)
+    }
+
+    #[cold]
+    fn prev_block(&mut self) -> Result<bool> {
+        let on = self.with_index(IndexPosition::prev)?;
+        self.last_of_blocks_before(on)
+    }
+}
+
+impl InternalIterator for TableIter {
+    #[inline]
+    fn valid(&self) -> bool {
+        self.cursor.valid()
+    }
+
+    fn seek_to_first(&mut self) {
+        self.error = None;
+        let outcome = self
+            .with_index(IndexPosition::seek_to_first)
+            .and_then(|on| self.first_of_next_blocks(on));
+        self.settle(outcome);
+    }
+
+    fn seek_to_last(&mut self) {
+        self.error = None;
+        let outcome = self.try_seek_to_last();
+        self.settle(outcome);
+    }
+
+    fn seek(&mut self, target: &[u8]) {
+        self.error = None;
+        let outcome = self.try_seek(target);
+        self.settle(outcome);
+    }
+
+    fn seek_for_prev(&mut self, target: &[u8]) {
+        self.seek(target);
+        if self.error.is_some() {
+            return;
+        }
+        if !self.valid() {
+            let outcome = self.try_seek_to_last();
+            self.settle(outcome);
+        } else if self.order.compare(self.key(), target) == Ordering::Greater {
+            self.prev();
+        }
+    }
+
+    #[inline]
+    fn next(&mut self) {
+        let outcome = match self.in_block(BlockCursor::next) {
+            Ok(false) => self.next_block(),
+            outcome => outcome,
+        };
+        self.settle(outcome);
+    }
+
+    fn prev(&mut self) {
+        let outcome = match self.in_block(BlockCursor::prev) {
+            Ok(false) => self.prev_block(),
+            outcome => outcome,
+        };
+        self.settle(outcome);
+    }
+
+    #[inline]
+    fn key(&self) -> &[u8] {
+        if self.table.global_seqno().is_some() {
+            &self.patched
+        } else {
+            self.cursor.key()
+        }
+    }
+
+    #[inline]
+    fn value(&self) -> &[u8] {
+        match &self.block {
+            Some((_, block)) => self.cursor.value(block),
+            None => &[],
+        }
+    }
+
+    fn pinned_value(&self) -> PinnedValue {
+        match &self.block {
+            Some((_, block)) => PinnedValue::pinned(block.clone(), self.cursor.value_range()),
+            None => PinnedValue::from(Vec::new()),
+        }
+    }
+
+    fn status(&self) -> Result<()> {
+        match &self.error {
+            Some(e) => Err(e.clone()),
+            None => Ok(()),
+        }
+    }
+}

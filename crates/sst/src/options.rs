@@ -1,0 +1,186 @@
+//! Settings of block-based tables: plain data, in RocksDB's words.
+//!
+//! What a table was written with stands in its footer and its properties; a reader needs none
+//! of the writer's settings.
+
+use orogen_base::checksum::ChecksumType;
+
+/// `level` meaning "the codec's own default".
+pub const DEFAULT_COMPRESSION_LEVEL: i32 = 32767;
+
+/// How blocks are compressed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CompressionOptions {
+    /// Effort of the codec, [`DEFAULT_COMPRESSION_LEVEL`] for the codec's default.
+    ///
+    /// Larger: smaller blocks, slower writing. Negative levels of LZ4 are accelerations.
+    pub level: i32,
+    /// Bytes of the dictionary that all data blocks of a table share; 0 for none.
+    pub max_dict_bytes: u32,
+    /// Bytes of samples from which a zstd dictionary is trained; 0 takes the samples themselves
+    /// as the dictionary.
+    pub zstd_max_train_bytes: u32,
+    /// Bytes of data blocks held in memory before the dictionary is made at the latest; 0 holds
+    /// the whole table.
+    pub max_dict_buffer_bytes: u64,
+    /// A block stays uncompressed unless it shrinks to so many 1024ths. Default 896: one eighth
+    /// must be saved.
+    pub max_compressed_bytes_per_kb: u32,
+    /// Adds zstd's own checksum to each block.
+    pub checksum: bool,
+}
+
+impl Default for CompressionOptions {
+    fn default() -> Self {
+        Self {
+            level: DEFAULT_COMPRESSION_LEVEL,
+            max_dict_bytes: 0,
+            zstd_max_train_bytes: 0,
+            max_dict_buffer_bytes: 0,
+            max_compressed_bytes_per_kb: 896,
+            checksum: false,
+        }
+    }
+}
+
+/// The settings of a block-based table.
+#[derive(Clone, Debug, PartialEq)]
+pub struct BlockBasedOptions {
+    /// Bytes of a data block before compression.
+    ///
+    /// Larger: smaller index and better compression, more to read per lookup. Default 4 KiB.
+    pub block_size: usize,
+    /// Percent of `block_size` that may stay free to keep the next entry whole. Default 10.
+    pub block_size_deviation: u8,
+    /// Entries between keys that are stored whole, in data blocks. Default 16.
+    pub block_restart_interval: u32,
+    /// The same in index blocks. Default 1.
+    pub index_block_restart_interval: u32,
+    /// The format to write: 2 to 6. Default 5.
+    pub format_version: u32,
+    /// The checksum of every block.
+    pub checksum: ChecksumType,
+    /// Bits of Bloom filter per key; 0 for no filter, which is RocksDB's default.
+    ///
+    /// 10 gives about one false positive in a hundred.
+    pub filter_bits_per_key: f64,
+    /// Puts whole keys into the filter; without it only prefixes. Default true.
+    pub whole_key_filtering: bool,
+    /// Keeps index and filter in the block cache instead of in the table reader. Default false.
+    pub cache_index_and_filter_blocks: bool,
+    /// Compresses index blocks too. Default true.
+    pub enable_index_compression: bool,
+    /// Decompresses every block after compressing it and compares. Default false.
+    pub verify_compression: bool,
+}
+
+impl Default for BlockBasedOptions {
+    fn default() -> Self {
+        Self {
+            block_size: 4096,
+            block_size_deviation: 10,
+            block_restart_interval: 16,
+            index_block_restart_interval: 1,
+            format_version: 5,
+            checksum: ChecksumType::Xxh3,
+            filter_bits_per_key: 0.0,
+            whole_key_filtering: true,
+            cache_index_and_filter_blocks: false,
+            enable_index_compression: true,
+            verify_compression: false,
+        }
+    }
+}
+
+impl BlockBasedOptions {
+    /// Rejects what cannot be written.
+    ///
+    /// # Errors
+    /// `InvalidArgument` naming the option.
+    pub fn validate(&self) -> orogen_base::Result<()> {
+        let bad = |what: &'static str, value: String| {
+            Err(
+                orogen_base::Error::invalid_argument("table option is out of range")
+                    .with("option", what)
+                    .with("value", value),
+            )
+        };
+        if self.block_size == 0 || self.block_size > 1 << 30 {
+            return bad("block_size", self.block_size.to_string());
+        }
+        if self.block_restart_interval == 0 {
+            return bad("block_restart_interval", "0".to_owned());
+        }
+        if self.index_block_restart_interval == 0 {
+            return bad("index_block_restart_interval", "0".to_owned());
+        }
+        if !(2..=6).contains(&self.format_version) {
+            return bad("format_version", self.format_version.to_string());
+        }
+        if !self.filter_bits_per_key.is_finite() || self.filter_bits_per_key < 0.0 {
+            return bad("filter_bits_per_key", self.filter_bits_per_key.to_string());
+        }
+        Ok(())
+    }
+
+    /// The options under RocksDB's names as they stand in an OPTIONS file, for the ones that
+    /// this crate has.
+    #[must_use]
+    pub fn to_pairs(&self) -> Vec<(&'static str, String)> {
+        let checksum = match self.checksum {
+            ChecksumType::None => "kNoChecksum",
+            ChecksumType::Crc32c => "kCRC32c",
+            ChecksumType::XxHash => "kxxHash",
+            ChecksumType::XxHash64 => "kxxHash64",
+            ChecksumType::Xxh3 => "kXXH3",
+        };
+        let filter = if self.filter_bits_per_key > 0.0 {
+            format!("bloomfilter:{}:false", self.filter_bits_per_key)
+        } else {
+            "nullptr".to_owned()
+        };
+        vec![
+            ("block_size", self.block_size.to_string()),
+            (
+                "block_size_deviation",
+                self.block_size_deviation.to_string(),
+            ),
+            (
+                "block_restart_interval",
+                self.block_restart_interval.to_string(),
+            ),
+            (
+                "index_block_restart_interval",
+                self.index_block_restart_interval.to_string(),
+            ),
+            ("format_version", self.format_version.to_string()),
+            ("checksum", checksum.to_owned()),
+            ("filter_policy", filter),
+            ("whole_key_filtering", self.whole_key_filtering.to_string()),
+            (
+                "cache_index_and_filter_blocks",
+                self.cache_index_and_filter_blocks.to_string(),
+            ),
+            (
+                "enable_index_compression",
+                self.enable_index_compression.to_string(),
+            ),
+            ("verify_compression", self.verify_compression.to_string()),
+        ]
+    }
+}
+
+/// The text of the property `rocksdb.compression_options`.
+pub(crate) fn compression_options_text(o: &CompressionOptions) -> String {
+    format!(
+        "window_bits=-14; level={}; strategy=0; max_dict_bytes={}; zstd_max_train_bytes={}; \
+         enabled=0; max_dict_buffer_bytes={}; use_zstd_dict_trainer=1; \
+         max_compressed_bytes_per_kb={}; checksum={}; ",
+        o.level,
+        o.max_dict_bytes,
+        o.zstd_max_train_bytes,
+        o.max_dict_buffer_bytes,
+        o.max_compressed_bytes_per_kb,
+        u8::from(o.checksum),
+    )
+}

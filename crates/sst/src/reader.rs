@@ -1,0 +1,482 @@
+//! An open table: point lookups, cursors, and what is known of it.
+//!
+//! The engine keeps one reader per live file. Index and filter stay in the reader unless they
+//! are to be cached; data blocks go through the block cache. Invariants: (1) what is returned
+//! was checked against its checksum when it was read from the file, unless the caller asked
+//! otherwise; (2) a reader never changes, so all methods may be called from any thread;
+//! (3) errors name file and offset. `Hot path`: `get` takes no lock but the cache's and
+//! allocates only for blocks that it must read.
+//! Source: RocksDB `table/block_based/block_based_table_reader.cc`.
+
+mod get;
+mod open;
+mod position;
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use orogen_base::metrics::{Statistics, Ticker};
+use orogen_base::range_del::FragmentedRangeTombstones;
+use orogen_base::{Error, FileNo, PinnedValue, Result, SeqNo, SliceTransform, UserComparator};
+use orogen_cache::CacheKey;
+
+use crate::block::{Block, IndexFormat};
+use crate::compress::Dictionary;
+use crate::dump::BlockKind;
+use crate::file::{TableFile, Window};
+use crate::footer::BlockHandle;
+use crate::iter::TableIter;
+use crate::properties::TableProperties;
+use crate::{BlockCache, CachedBlock};
+
+pub(crate) use position::IndexPosition;
+
+/// How a table is opened.
+#[derive(Clone, Default)]
+pub struct TableReaderOptions {
+    /// The order of user keys; the table must have been written in it.
+    pub comparator: UserComparator,
+    /// Where blocks are kept; without it every read goes to the file.
+    pub block_cache: Option<Arc<BlockCache>>,
+    /// Where reads are counted.
+    pub statistics: Option<Arc<Statistics>>,
+    /// The column family's prefix extractor, for tables whose filter was made with it.
+    pub prefix_extractor: Option<Arc<dyn SliceTransform>>,
+    /// The file's number, for messages.
+    pub file_number: FileNo,
+    /// The largest sequence number as the MANIFEST has it; a table that was ingested takes it
+    /// for all its entries. `None` if nothing is known.
+    pub largest_seqno: Option<SeqNo>,
+    /// Bytes behind the data blocks as the MANIFEST has it; 0 if nothing is known.
+    pub tail_size: u64,
+    /// Keeps index and filter in the block cache instead of in the reader.
+    pub cache_index_and_filter_blocks: bool,
+    /// Reads blocks at open without checking them.
+    pub skip_checksums_at_open: bool,
+}
+
+/// How far a cursor reads ahead of itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Readahead {
+    /// Starts when blocks are read one after the other, and grows from 8 to 256 KiB.
+    #[default]
+    Auto,
+    /// So many bytes at each read from the first.
+    Fixed(usize),
+    /// Block by block.
+    Off,
+}
+
+/// How a table is read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TableReadOptions {
+    /// Checks blocks that are read from the file. Default true.
+    pub verify_checksums: bool,
+    /// Puts blocks that are read into the cache. Default true.
+    pub fill_cache: bool,
+    /// Of cursors.
+    pub readahead: Readahead,
+}
+
+impl Default for TableReadOptions {
+    fn default() -> Self {
+        Self {
+            verify_checksums: true,
+            fill_cache: true,
+            readahead: Readahead::Auto,
+        }
+    }
+}
+
+impl TableReadOptions {
+    /// For reading a whole table once, as compaction does: 2 MiB ahead, past the cache.
+    #[must_use]
+    pub fn compaction() -> Self {
+        Self {
+            verify_checksums: true,
+            fill_cache: false,
+            readahead: Readahead::Fixed(2 << 20),
+        }
+    }
+}
+
+/// What a lookup does after it was shown an entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Visit {
+    /// Show the next older version.
+    Continue,
+    /// Enough.
+    Stop,
+}
+
+/// A value where it lies in its block.
+#[derive(Clone)]
+pub struct ValueSource<'a> {
+    block: &'a Arc<Block>,
+    range: Range<usize>,
+}
+
+impl<'a> ValueSource<'a> {
+    /// The value's bytes.
+    #[inline]
+    #[must_use]
+    pub fn bytes(&self) -> &'a [u8] {
+        self.block
+            .bytes()
+            .get(self.range.clone())
+            .unwrap_or_default()
+    }
+
+    /// The value without a copy; it keeps its block in memory.
+    #[must_use]
+    pub fn pin(&self) -> PinnedValue {
+        PinnedValue::pinned(self.block.clone(), self.range.clone())
+    }
+}
+
+/// A user key in the table with the bytes of data up to it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Anchor {
+    /// A user key that divides the table.
+    pub user_key: Vec<u8>,
+    /// Bytes of data blocks between the anchor before and this one.
+    pub weight_bytes: u64,
+}
+
+/// A block of the tail: in the reader, or found through the cache.
+enum MetaBlock {
+    Pinned(Arc<Block>),
+    Cached(BlockHandle),
+}
+
+struct Index {
+    top: MetaBlock,
+    /// The blocks that lead to data blocks.
+    format: IndexFormat,
+    /// The top, if it leads to more index blocks.
+    top_format: Option<IndexFormat>,
+}
+
+enum Filter {
+    None,
+    Full(MetaBlock),
+    Partitioned(MetaBlock, IndexFormat),
+}
+
+/// A block that is borrowed from the reader or held.
+pub(crate) enum BlockRef<'a> {
+    Borrowed(&'a Arc<Block>),
+    Held(Arc<Block>),
+}
+
+impl BlockRef<'_> {
+    #[inline]
+    pub(crate) fn get(&self) -> &Block {
+        match self {
+            Self::Borrowed(b) => b,
+            Self::Held(b) => b,
+        }
+    }
+}
+
+/// An open table.
+pub struct TableReader {
+    file: TableFile,
+    comparator: UserComparator,
+    properties: Arc<TableProperties>,
+    metaindex: Vec<(String, BlockHandle)>,
+    index: Index,
+    filter: Filter,
+    whole_key_filtering: bool,
+    /// What the filter's prefixes were cut with, if it has any.
+    filter_prefix: Option<Arc<dyn SliceTransform>>,
+    dictionary: Option<Dictionary>,
+    range_tombstones: Arc<FragmentedRangeTombstones>,
+    global_seqno: Option<SeqNo>,
+    cache: Option<(Arc<BlockCache>, u64)>,
+    statistics: Option<Arc<Statistics>>,
+    file_number: FileNo,
+    /// Where the data blocks end.
+    data_end: u64,
+}
+
+impl TableReader {
+    /// A cursor over the point entries.
+    #[must_use]
+    pub fn iter(self: &Arc<Self>, read: TableReadOptions) -> TableIter {
+        TableIter::new(self.clone(), read)
+    }
+
+    /// The range tombstones.
+    #[must_use]
+    pub fn range_tombstones(&self) -> Arc<FragmentedRangeTombstones> {
+        self.range_tombstones.clone()
+    }
+
+    /// What the table says of itself.
+    #[must_use]
+    pub fn properties(&self) -> Arc<TableProperties> {
+        self.properties.clone()
+    }
+
+    /// The format of the table.
+    #[must_use]
+    pub fn format_version(&self) -> u32 {
+        self.file.footer.format_version
+    }
+
+    /// Bytes of the file.
+    #[must_use]
+    pub fn file_size(&self) -> u64 {
+        self.file.size
+    }
+
+    /// The file's number, as it was given at open.
+    #[must_use]
+    pub fn file_number(&self) -> FileNo {
+        self.file_number
+    }
+
+    /// The sequence number of all entries, if the table was ingested.
+    #[must_use]
+    pub fn global_seqno(&self) -> Option<SeqNo> {
+        self.global_seqno
+    }
+
+    /// Bytes of memory that the reader itself holds, blocks of the cache not included.
+    #[must_use]
+    pub fn memory_usage(&self) -> usize {
+        let meta = |m: &MetaBlock| match m {
+            MetaBlock::Pinned(b) => b.memory_usage(),
+            MetaBlock::Cached(_) => 0,
+        };
+        let filter = match &self.filter {
+            Filter::None => 0,
+            Filter::Full(m) | Filter::Partitioned(m, _) => meta(m),
+        };
+        size_of::<Self>()
+            + meta(&self.index.top)
+            + filter
+            + self.dictionary.as_ref().map_or(0, Dictionary::memory_usage)
+            + self.range_tombstones.memory_usage()
+    }
+
+    pub(crate) fn comparator(&self) -> &UserComparator {
+        &self.comparator
+    }
+
+    pub(crate) fn file(&self) -> &TableFile {
+        &self.file
+    }
+
+    pub(crate) fn data_end(&self) -> u64 {
+        self.data_end
+    }
+
+    pub(crate) fn meta_blocks(&self) -> &[(String, BlockHandle)] {
+        &self.metaindex
+    }
+
+    pub(crate) fn dictionary(&self) -> Option<&Dictionary> {
+        self.dictionary.as_ref()
+    }
+
+    #[inline]
+    pub(crate) fn tick(&self, ticker: Ticker, n: u64) {
+        if let Some(s) = &self.statistics {
+            s.add(ticker, n);
+        }
+    }
+
+    /// A block that the cache has.
+    #[inline]
+    pub(crate) fn cached_block(
+        &self,
+        handle: BlockHandle,
+        kind: BlockKind,
+    ) -> Option<Arc<CachedBlock>> {
+        let (cache, id) = self.cache.as_ref()?;
+        let block = cache.get(CacheKey {
+            id: *id,
+            offset: handle.offset,
+        });
+        let (hit, miss) = match kind {
+            BlockKind::Data => (Ticker::BlockCacheDataHit, Ticker::BlockCacheDataMiss),
+            BlockKind::Filter | BlockKind::FilterIndex => {
+                (Ticker::BlockCacheFilterHit, Ticker::BlockCacheFilterMiss)
+            }
+            _ => (Ticker::BlockCacheIndexHit, Ticker::BlockCacheIndexMiss),
+        };
+        match &block {
+            Some(b) => {
+                self.tick(Ticker::BlockCacheHit, 1);
+                self.tick(hit, 1);
+                self.tick(Ticker::BlockCacheBytesRead, b.bytes().len() as u64);
+            }
+            None => {
+                self.tick(Ticker::BlockCacheMiss, 1);
+                self.tick(miss, 1);
+            }
+        }
+        block
+    }
+
+    /// Reads a block from the file and offers it to the cache.
+    pub(crate) fn read_block(
+        &self,
+        handle: BlockHandle,
+        kind: BlockKind,
+        read: &TableReadOptions,
+        window: Option<&Window>,
+    ) -> Result<Arc<CachedBlock>> {
+        let dictionary = if kind == BlockKind::Data {
+            self.dictionary()
+        } else {
+            None
+        };
+        let (bytes, _) = self
+            .file
+            .read_block(handle, window, dictionary, read.verify_checksums)?;
+        let block = match kind {
+            BlockKind::Filter | BlockKind::Dictionary => Block::raw(bytes),
+            _ => Block::new(bytes).map_err(|e| self.file.locate(e, handle.offset))?,
+        };
+        let block = Arc::new(block);
+        let Some((cache, id)) = self.cache.as_ref().filter(|_| read.fill_cache) else {
+            return Ok(block);
+        };
+        let charge = block.memory_usage();
+        self.tick(Ticker::BlockCacheAdd, 1);
+        self.tick(Ticker::BlockCacheBytesWrite, charge as u64);
+        Ok(cache.insert(
+            CacheKey {
+                id: *id,
+                offset: handle.offset,
+            },
+            block,
+            charge,
+        ))
+    }
+
+    /// A block from the cache or from the file.
+    #[inline]
+    pub(crate) fn block(
+        &self,
+        handle: BlockHandle,
+        kind: BlockKind,
+        read: &TableReadOptions,
+    ) -> Result<Arc<CachedBlock>> {
+        match self.cached_block(handle, kind) {
+            Some(block) => Ok(block),
+            None => self.read_block(handle, kind, read, None),
+        }
+    }
+
+    fn meta_block<'a>(
+        &'a self,
+        meta: &'a MetaBlock,
+        kind: BlockKind,
+        read: &TableReadOptions,
+    ) -> Result<BlockRef<'a>> {
+        Ok(match meta {
+            MetaBlock::Pinned(b) => BlockRef::Borrowed(b),
+            MetaBlock::Cached(handle) => BlockRef::Held(self.block(*handle, kind, read)?),
+        })
+    }
+
+    /// A place in the index.
+    pub(crate) fn index_position<'a>(
+        &'a self,
+        read: &TableReadOptions,
+        buffer: Vec<u8>,
+    ) -> Result<IndexPosition<'a>> {
+        let top = self.meta_block(&self.index.top, BlockKind::Index, read)?;
+        Ok(IndexPosition::new(top, buffer))
+    }
+
+    /// A place in the index that borrows nothing.
+    pub(crate) fn held_index_position(
+        &self,
+        read: &TableReadOptions,
+    ) -> Result<IndexPosition<'static>> {
+        let top = match &self.index.top {
+            MetaBlock::Pinned(b) => b.clone(),
+            MetaBlock::Cached(handle) => self.block(*handle, BlockKind::Index, read)?,
+        };
+        Ok(IndexPosition::new(BlockRef::Held(top), Vec::new()))
+    }
+
+    pub(crate) fn index_format(&self) -> &IndexFormat {
+        &self.index.format
+    }
+
+    pub(crate) fn top_index_format(&self) -> Option<&IndexFormat> {
+        self.index.top_format.as_ref()
+    }
+
+    /// Where the entries from `internal_key` on begin, about.
+    ///
+    /// # Errors
+    /// `Corruption` or `Io` from an index block.
+    pub fn approximate_offset_of(&self, internal_key: &[u8]) -> Result<u64> {
+        if internal_key.len() < orogen_base::key::TRAILER_LEN {
+            return Err(Error::invalid_argument("internal key is too short"));
+        }
+        let read = TableReadOptions::default();
+        let mut index = self.index_position(&read, Vec::new())?;
+        let found = index.seek(self, &read, internal_key)?;
+        Ok(if found {
+            index.handle().offset
+        } else {
+            self.data_end
+        })
+    }
+
+    /// About `count` user keys that divide the table into parts of equal size.
+    ///
+    /// # Errors
+    /// `Corruption` or `Io` from an index block.
+    pub fn anchors(&self, count: usize) -> Result<Vec<Anchor>> {
+        let read = TableReadOptions {
+            fill_cache: false,
+            ..Default::default()
+        };
+        let step = self.data_end.div_ceil(count.max(1) as u64).max(1);
+        let mut index = self.index_position(&read, Vec::new())?;
+        let mut anchors = Vec::new();
+        let mut weight_bytes = 0;
+        let mut on = index.seek_to_first(self, &read)?;
+        while on {
+            weight_bytes += index.handle().size;
+            let key = self.index_user_key(index.key()).to_vec();
+            on = index.next(self, &read)?;
+            if weight_bytes >= step || !on {
+                anchors.push(Anchor {
+                    user_key: key,
+                    weight_bytes,
+                });
+                weight_bytes = 0;
+            }
+        }
+        Ok(anchors)
+    }
+
+    /// The user key of an index key.
+    pub(crate) fn index_user_key<'a>(&self, key: &'a [u8]) -> &'a [u8] {
+        match self.index.format.order {
+            crate::block::KeyOrder::Internal(_) => orogen_base::key::user_key(key),
+            crate::block::KeyOrder::User(_) => key,
+        }
+    }
+
+    /// Reads every block of the file and checks it.
+    ///
+    /// # Errors
+    /// `Corruption` or `Io` of the first block that is damaged.
+    pub fn verify_checksums(&self) -> Result<()> {
+        for block in self.blocks() {
+            block?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,299 @@
+//! Opens a table: footer, meta index, properties, range tombstones, index, filter.
+//!
+//! One read of the file's tail usually brings all of them.
+
+use std::sync::Arc;
+
+use orogen_base::coding::Decoder;
+use orogen_base::metrics::Ticker;
+use orogen_base::range_del::{FragmentedRangeTombstones, RangeTombstone};
+use orogen_base::slice_transform;
+use orogen_base::{Error, ParsedInternalKey, Result, SeqNo, UserComparator, ValueKind};
+use orogen_env::RandomAccessFile;
+
+use crate::block::{Block, BlockCursor, IndexFormat, KeyOrder};
+use crate::builder::{DICTIONARY_BLOCK, INDEX_BLOCK, PROPERTIES_BLOCK, RANGE_DEL_BLOCK};
+use crate::compress::Dictionary;
+use crate::file::{TableFile, Window};
+use crate::filter::{FULL_PREFIX, PARTITIONED_PREFIX, POLICY_NAME};
+use crate::footer::{BlockHandle, FOOTER_LEN, Footer};
+use crate::properties::{IndexType, TableProperties};
+
+use super::{Filter, Index, MetaBlock, TableReader, TableReaderOptions};
+
+/// What is read from the end of the file if the tail's size is not known.
+const TAIL_READ_MIN: u64 = 16 << 10;
+const TAIL_READ_MAX: u64 = 512 << 10;
+
+impl TableReader {
+    /// Opens the table of `file_size` bytes in `file`.
+    ///
+    /// # Errors
+    /// `Corruption` if it is no table or damaged; `NotSupported` if it is a table of another
+    /// kind; `InvalidArgument` if it was written in another key order; `Io`.
+    pub fn open(
+        file: Arc<dyn RandomAccessFile>,
+        file_size: u64,
+        options: TableReaderOptions,
+    ) -> Result<Arc<Self>> {
+        let path = file.path().display().to_string();
+        let reader = Self::open_inner(file, file_size, options).map_err(|e| {
+            // Errors of blocks name the file already.
+            if e.context("file").is_some() {
+                e
+            } else {
+                e.with("file", path)
+            }
+        })?;
+        Ok(Arc::new(reader))
+    }
+
+    fn open_inner(
+        file: Arc<dyn RandomAccessFile>,
+        file_size: u64,
+        options: TableReaderOptions,
+    ) -> Result<Self> {
+        let (footer, tail) = read_tail(&file, file_size, options.tail_size)?;
+        let verify = !options.skip_checksums_at_open;
+        let file = TableFile {
+            file,
+            size: file_size,
+            footer,
+        };
+        let tail = Tail {
+            file: &file,
+            window: tail,
+            verify,
+        };
+
+        let metaindex = read_metaindex(&tail.block(footer.metaindex)?)?;
+        let find = |name: &str| metaindex.iter().find(|(n, _)| n == name).map(|&(_, h)| h);
+        let properties = match find(PROPERTIES_BLOCK) {
+            Some(handle) => TableProperties::decode(&tail.block(handle)?)
+                .map_err(|e| file.locate(e, handle.offset))?,
+            None => TableProperties::default(),
+        };
+        check_properties(&properties, &options.comparator, footer.format_version)?;
+        let global_seqno = properties.global_seqno(options.largest_seqno)?;
+
+        let index_handle = footer
+            .index
+            .or_else(|| find(INDEX_BLOCK))
+            .ok_or_else(|| Error::corruption("table has no index"))?;
+        file.check_handle(index_handle)?;
+        let (format, top_format) = index_formats(&properties, &options.comparator)?;
+        let keep_in_cache = options.cache_index_and_filter_blocks && options.block_cache.is_some();
+        let index_block = tail.block(index_handle)?;
+        let top = if keep_in_cache {
+            MetaBlock::Cached(index_handle)
+        } else {
+            MetaBlock::Pinned(Arc::new(index_block))
+        };
+
+        let filter = match (
+            find(&format!("{FULL_PREFIX}{POLICY_NAME}")),
+            find(&format!("{PARTITIONED_PREFIX}{POLICY_NAME}")),
+        ) {
+            (Some(handle), _) => {
+                let bytes = tail.bytes(handle)?;
+                Filter::Full(if keep_in_cache {
+                    MetaBlock::Cached(handle)
+                } else {
+                    MetaBlock::Pinned(Arc::new(Block::raw(bytes)))
+                })
+            }
+            (None, Some(handle)) => {
+                let block = tail.block(handle)?;
+                let format = IndexFormat {
+                    first_keys: false,
+                    ..format.clone()
+                };
+                let top = if keep_in_cache {
+                    MetaBlock::Cached(handle)
+                } else {
+                    MetaBlock::Pinned(Arc::new(block))
+                };
+                Filter::Partitioned(top, format)
+            }
+            (None, None) => Filter::None,
+        };
+        let filter_prefix = properties
+            .prefix_extractor_name()
+            .filter(|_| properties.prefix_filtering())
+            .and_then(|name| match options.prefix_extractor {
+                Some(ref given) if given.name() == name => Some(given.clone()),
+                _ => slice_transform::by_name(name),
+            });
+
+        let dictionary = match find(DICTIONARY_BLOCK) {
+            Some(handle) => Some(
+                Dictionary::new(tail.bytes(handle)?).map_err(|e| file.locate(e, handle.offset))?,
+            ),
+            None => None,
+        };
+        let range_tombstones = match find(RANGE_DEL_BLOCK) {
+            Some(handle) => {
+                read_range_tombstones(&tail.block(handle)?, &options.comparator, global_seqno)
+                    .map_err(|e| file.locate(e, handle.offset))?
+            }
+            None => FragmentedRangeTombstones::default(),
+        };
+
+        let tail_start = properties.tail_start_offset;
+        let data_end = match (tail_start, properties.data_size) {
+            (0, 0) => index_handle.offset,
+            (0, n) | (n, _) => n,
+        };
+        if let Some(s) = &options.statistics {
+            s.add(Ticker::NoFileOpens, 1);
+        }
+        let cache = options.block_cache.map(|c| {
+            let id = c.new_id();
+            (c, id)
+        });
+        Ok(Self {
+            whole_key_filtering: properties.whole_key_filtering(),
+            filter_prefix,
+            comparator: options.comparator,
+            properties: Arc::new(properties),
+            metaindex,
+            index: Index {
+                top,
+                format,
+                top_format,
+            },
+            filter,
+            dictionary,
+            range_tombstones: Arc::new(range_tombstones),
+            global_seqno,
+            cache,
+            statistics: options.statistics,
+            file_number: options.file_number,
+            data_end: data_end.min(file_size),
+            file,
+        })
+    }
+}
+
+/// Blocks of the tail, from what was read of it.
+struct Tail<'a> {
+    file: &'a TableFile,
+    window: Window,
+    verify: bool,
+}
+
+impl Tail<'_> {
+    fn bytes(&self, handle: BlockHandle) -> Result<Vec<u8>> {
+        Ok(self
+            .file
+            .read_block(handle, Some(&self.window), None, self.verify)?
+            .0)
+    }
+
+    fn block(&self, handle: BlockHandle) -> Result<Block> {
+        Block::new(self.bytes(handle)?).map_err(|e| self.file.locate(e, handle.offset))
+    }
+}
+
+fn read_tail(
+    file: &Arc<dyn RandomAccessFile>,
+    file_size: u64,
+    tail_size: u64,
+) -> Result<(Footer, Window)> {
+    let guess = if tail_size != 0 {
+        tail_size
+    } else {
+        (file_size / 32).clamp(TAIL_READ_MIN, TAIL_READ_MAX)
+    };
+    let len = guess.max(FOOTER_LEN as u64).min(file_size);
+    let offset = file_size - len;
+    let mut bytes = vec![0; len as usize];
+    file.read_exact_at(offset, &mut bytes)?;
+    let footer = Footer::decode(&bytes, offset).map_err(|e| e.with("file_size", file_size))?;
+    Ok((footer, Window { offset, bytes }))
+}
+
+fn read_metaindex(block: &Block) -> Result<Vec<(String, BlockHandle)>> {
+    let order = KeyOrder::User(UserComparator::BYTEWISE);
+    let mut cursor = BlockCursor::new();
+    let mut all = Vec::new();
+    let mut on = cursor.seek_to_first(block, &order)?;
+    while on {
+        let handle = BlockHandle::decode(&mut Decoder::new(cursor.value(block)))?;
+        all.push((String::from_utf8_lossy(cursor.key()).into_owned(), handle));
+        on = cursor.next(block, &order)?;
+    }
+    Ok(all)
+}
+
+fn check_properties(
+    properties: &TableProperties,
+    order: &UserComparator,
+    format_version: u32,
+) -> Result<()> {
+    let name = properties.comparator.as_str();
+    if !name.is_empty() && name != order.name() {
+        return Err(
+            Error::invalid_argument("table was written in another key order")
+                .with("table", name)
+                .with("expected", order.name()),
+        );
+    }
+    if properties.separate_key_value_in_data_block != 0 {
+        return Err(Error::not_supported("table keeps values apart from keys"));
+    }
+    // From format 7 on the codecs may be the writer's own; the first field names their set.
+    if format_version >= 7 {
+        let manager = properties.compression.split(';').next().unwrap_or_default();
+        if !matches!(manager, "" | "BuiltinV2" | "nullptr") {
+            return Err(
+                Error::not_supported("table uses codecs that are not built in")
+                    .with("compression_manager", manager),
+            );
+        }
+    }
+    Ok(())
+}
+
+fn index_formats(
+    properties: &TableProperties,
+    order: &UserComparator,
+) -> Result<(IndexFormat, Option<IndexFormat>)> {
+    let key_order = if properties.index_key_is_user_key != 0 {
+        KeyOrder::User(order.clone())
+    } else {
+        KeyOrder::Internal(order.clone())
+    };
+    let index_type = properties.index_type()?;
+    let format = IndexFormat {
+        order: key_order,
+        delta_values: properties.index_value_is_delta_encoded != 0,
+        first_keys: index_type == IndexType::BinarySearchWithFirstKey,
+    };
+    let top = (index_type == IndexType::TwoLevel).then(|| format.clone());
+    Ok((format, top))
+}
+
+fn read_range_tombstones(
+    block: &Block,
+    comparator: &UserComparator,
+    global_seqno: Option<SeqNo>,
+) -> Result<FragmentedRangeTombstones> {
+    let order = KeyOrder::Internal(comparator.clone());
+    let mut cursor = BlockCursor::new();
+    let mut all = Vec::new();
+    let mut on = cursor.seek_to_first(block, &order)?;
+    while on {
+        let key = ParsedInternalKey::parse(cursor.key())?;
+        if key.kind != ValueKind::RangeDeletion {
+            return Err(Error::corruption("entry among range tombstones is none"));
+        }
+        all.push(RangeTombstone {
+            start: key.user_key.to_vec(),
+            end: cursor.value(block).to_vec(),
+            seqno: global_seqno.unwrap_or(key.seqno),
+        });
+        on = cursor.next(block, &order)?;
+    }
+    Ok(FragmentedRangeTombstones::new(comparator, all))
+}

@@ -1,0 +1,194 @@
+//! A place in the index of a table, over one level or two.
+
+use orogen_base::Result;
+
+use crate::block::IndexCursor;
+use crate::dump::BlockKind;
+use crate::footer::BlockHandle;
+
+use super::{BlockRef, TableReadOptions, TableReader};
+
+/// A place in the index.
+pub(crate) struct IndexPosition<'a> {
+    top: BlockRef<'a>,
+    top_cursor: IndexCursor,
+    /// With two levels: the index block that the top leads to.
+    part: Option<Part>,
+}
+
+struct Part {
+    handle: BlockHandle,
+    block: std::sync::Arc<crate::Block>,
+    cursor: IndexCursor,
+}
+
+#[derive(Clone, Copy)]
+enum Side {
+    First,
+    Last,
+}
+
+impl<'a> IndexPosition<'a> {
+    pub(super) fn new(top: BlockRef<'a>, buffer: Vec<u8>) -> Self {
+        Self {
+            top,
+            top_cursor: IndexCursor::with_buffer(buffer),
+            part: None,
+        }
+    }
+
+    /// The buffer that was given, for the next position.
+    pub(crate) fn into_buffer(self) -> Vec<u8> {
+        self.top_cursor.into_buffer()
+    }
+
+    #[inline]
+    fn cursor(&self) -> &IndexCursor {
+        match &self.part {
+            Some(part) => &part.cursor,
+            None => &self.top_cursor,
+        }
+    }
+
+    /// Where the data block stands.
+    #[inline]
+    pub(crate) fn handle(&self) -> BlockHandle {
+        self.cursor().handle()
+    }
+
+    /// A key that is not before any of the data block, and before all of the next.
+    #[inline]
+    pub(crate) fn key(&self) -> &[u8] {
+        self.cursor().key()
+    }
+
+    /// Moves to the block that would have `internal_key`; false if it is after all blocks.
+    #[inline]
+    pub(crate) fn seek(
+        &mut self,
+        table: &TableReader,
+        read: &TableReadOptions,
+        internal_key: &[u8],
+    ) -> Result<bool> {
+        let format = table.index_format();
+        let Some(top_format) = table.top_index_format() else {
+            return self
+                .top_cursor
+                .seek(self.top.get(), format.target(internal_key), format);
+        };
+        let target = top_format.target(internal_key);
+        let mut on = self.top_cursor.seek(self.top.get(), target, top_format)?;
+        while on {
+            let part = self.enter_part(table, read)?;
+            if part
+                .cursor
+                .seek(&part.block, format.target(internal_key), format)?
+            {
+                return Ok(true);
+            }
+            on = self.top_cursor.next(self.top.get(), top_format)?;
+        }
+        Ok(false)
+    }
+
+    pub(crate) fn seek_to_first(
+        &mut self,
+        table: &TableReader,
+        read: &TableReadOptions,
+    ) -> Result<bool> {
+        let Some(top_format) = table.top_index_format() else {
+            return self
+                .top_cursor
+                .seek_to_first(self.top.get(), table.index_format());
+        };
+        let on = self.top_cursor.seek_to_first(self.top.get(), top_format)?;
+        self.enter_from(on, table, read, Side::First)
+    }
+
+    pub(crate) fn seek_to_last(
+        &mut self,
+        table: &TableReader,
+        read: &TableReadOptions,
+    ) -> Result<bool> {
+        let Some(top_format) = table.top_index_format() else {
+            return self
+                .top_cursor
+                .seek_to_last(self.top.get(), table.index_format());
+        };
+        let on = self.top_cursor.seek_to_last(self.top.get(), top_format)?;
+        self.enter_from(on, table, read, Side::Last)
+    }
+
+    pub(crate) fn next(&mut self, table: &TableReader, read: &TableReadOptions) -> Result<bool> {
+        let format = table.index_format();
+        let Some(top_format) = table.top_index_format() else {
+            return self.top_cursor.next(self.top.get(), format);
+        };
+        if let Some(part) = &mut self.part
+            && part.cursor.next(&part.block, format)?
+        {
+            return Ok(true);
+        }
+        let on = self.top_cursor.next(self.top.get(), top_format)?;
+        self.enter_from(on, table, read, Side::First)
+    }
+
+    pub(crate) fn prev(&mut self, table: &TableReader, read: &TableReadOptions) -> Result<bool> {
+        let format = table.index_format();
+        let Some(top_format) = table.top_index_format() else {
+            return self.top_cursor.prev(self.top.get(), format);
+        };
+        if let Some(part) = &mut self.part
+            && part.cursor.prev(&part.block, format)?
+        {
+            return Ok(true);
+        }
+        let on = self.top_cursor.prev(self.top.get(), top_format)?;
+        self.enter_from(on, table, read, Side::Last)
+    }
+
+    /// Opens the index block that the top leads to, unless it is open.
+    fn enter_part(&mut self, table: &TableReader, read: &TableReadOptions) -> Result<&mut Part> {
+        let handle = self.top_cursor.handle();
+        let part = match self.part.take() {
+            Some(part) if part.handle == handle => part,
+            _ => {
+                let block = table.block(handle, BlockKind::Index, read)?;
+                Part {
+                    handle,
+                    block,
+                    cursor: IndexCursor::new(),
+                }
+            }
+        };
+        Ok(self.part.insert(part))
+    }
+
+    fn enter_from(
+        &mut self,
+        mut on: bool,
+        table: &TableReader,
+        read: &TableReadOptions,
+        side: Side,
+    ) -> Result<bool> {
+        let format = table.index_format();
+        while on {
+            let part = self.enter_part(table, read)?;
+            let found = match side {
+                Side::First => part.cursor.seek_to_first(&part.block, format)?,
+                Side::Last => part.cursor.seek_to_last(&part.block, format)?,
+            };
+            if found {
+                return Ok(true);
+            }
+            let Some(top_format) = table.top_index_format() else {
+                break;
+            };
+            on = match side {
+                Side::First => self.top_cursor.next(self.top.get(), top_format)?,
+                Side::Last => self.top_cursor.prev(self.top.get(), top_format)?,
+            };
+        }
+        Ok(false)
+    }
+}
