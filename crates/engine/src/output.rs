@@ -1,0 +1,327 @@
+//! What every job writes its tables through: files are cut here, and told of.
+//!
+//! Stands between [`crate::compaction_iter`] and `orogen_sst`. The job gives a closure that makes
+//! files; this gives back the metadata of the tables it made.
+//!
+//! ```text
+//! key range of the job   [start ............................ end)
+//! coverage of the files  [start ... k1) [k1 ........ k2) [k2 ... end)
+//! ```
+//! Invariants:
+//! 1. Each user key of the job's range belongs to exactly one file: two versions of a user key
+//!    are never parted, and range tombstones are clipped to their file's stretch. So together
+//!    the files cover what the tombstones covered, and a file's range tombstones never reach
+//!    beyond its `smallest` and `largest`.
+//! 2. A file may hold range tombstones only; an empty file is never made.
+//! 3. A `largest` that a tombstone's end gave is `end @ MAX : RangeDeletion`, which is before
+//!    every version of `end`: the next file may start with that user key.
+//!
+//! Hot path: one comparison a key against the next border of the level below. Source: RocksDB
+//! `db/compaction/compaction_outputs.cc`, `db/version_edit.h`.
+
+mod grandparents;
+
+use std::sync::Arc;
+
+use orogen_base::key::user_key;
+use orogen_base::range_del::{Fragment, FragmentedRangeTombstones};
+use orogen_base::{Error, FileNo, InternalIterator, Result, UserComparator};
+use orogen_env::WritableFile;
+use orogen_sst::{TableBuilder, TableBuilderOptions};
+
+use crate::compaction_iter::{
+    CompactionIter, CompactionIterOptions, CompactionIterStats, surviving_tombstones,
+};
+use crate::version::FileMeta;
+use grandparents::Grandparents;
+
+/// How tables are written and where they end.
+#[derive(Clone, Default)]
+pub struct OutputOptions {
+    /// How each table is built; its file number is set for each file.
+    pub table: TableBuilderOptions,
+    /// The level of the files. Level 0 is never cut.
+    pub output_level: usize,
+    /// Bytes that a file should have.
+    pub target_file_size: u64,
+    /// Bytes at which a file is cut wherever it stands.
+    pub max_file_size: u64,
+    /// Bytes that a file and what it meets in the level below may have together.
+    pub max_compaction_bytes: u64,
+    /// The files below the output that meet it, in key order.
+    pub grandparents: Vec<Arc<FileMeta>>,
+    /// Orders the files in level 0: a flush's next, or the lowest of a compaction's inputs.
+    pub epoch_number: u64,
+}
+
+/// Makes a new file.
+pub type NewFile<'a> = Box<dyn FnMut() -> Result<(FileNo, Box<dyn WritableFile>)> + Send + 'a>;
+
+/// What a job wrote.
+#[derive(Clone, Debug, Default)]
+pub struct Written {
+    /// The tables in key order.
+    pub files: Vec<FileMeta>,
+    /// Bytes of all of them.
+    pub bytes: u64,
+    /// What was read and dropped.
+    pub stats: CompactionIterStats,
+    /// Range tombstones that need not go on.
+    pub dropped_range_tombstones: u64,
+}
+
+/// A job that failed.
+#[derive(Debug)]
+pub struct Failed {
+    /// Why.
+    pub error: Error,
+    /// The files it made, whole or not: nobody will use them.
+    pub created: Vec<FileNo>,
+}
+
+/// Writes what stays of `input` and `tombstones` to tables; a flush or one stretch of a
+/// compaction.
+///
+/// # Errors
+/// Those of [`CompactionIter::status`] and of writing; the files made so far are named.
+pub fn write<I: InternalIterator>(
+    input: I,
+    tombstones: Arc<FragmentedRangeTombstones>,
+    rules: CompactionIterOptions,
+    options: OutputOptions,
+    new_file: NewFile<'_>,
+) -> Result<Written, Failed> {
+    let (surviving, dropped_range_tombstones) =
+        surviving_tombstones(&tombstones, &rules.snapshots, rules.bottommost);
+    let bounds = (rules.start.clone(), rules.end.clone());
+    let mut writer = OutputWriter::new(options, surviving, bounds, new_file);
+    let mut iter = CompactionIter::new(input, tombstones, rules);
+    let mut run = || -> Result<Vec<FileMeta>> {
+        iter.seek_to_first();
+        while iter.valid() {
+            writer.add(iter.key(), iter.value())?;
+            iter.next();
+        }
+        iter.status()?;
+        writer.finish()
+    };
+    match run() {
+        Ok(files) => Ok(Written {
+            bytes: files.iter().map(|f| f.size).sum(),
+            files,
+            stats: *iter.stats(),
+            dropped_range_tombstones,
+        }),
+        Err(error) => Err(Failed {
+            error,
+            created: writer.into_created(),
+        }),
+    }
+}
+
+/// Cuts a stream of entries into tables.
+pub struct OutputWriter<'a> {
+    options: OutputOptions,
+    order: UserComparator,
+    new_file: NewFile<'a>,
+    tombstones: Vec<Fragment>,
+    /// The first fragment that may reach into the file at hand or later ones.
+    fragment: usize,
+    /// First user key that the file at hand answers for; `None` from the start.
+    lower: Option<Vec<u8>>,
+    /// First user key after the job.
+    end: Option<Vec<u8>>,
+    builder: Option<(FileNo, TableBuilder)>,
+    grandparents: Grandparents,
+    last_user_key: Vec<u8>,
+    files: Vec<FileMeta>,
+    created: Vec<FileNo>,
+}
+
+impl<'a> OutputWriter<'a> {
+    /// A writer for the user keys of `bounds`, from the first up to but not including the
+    /// second; `tombstones` are those that survive, over all of the job.
+    #[must_use]
+    pub fn new(
+        mut options: OutputOptions,
+        tombstones: Vec<Fragment>,
+        bounds: (Option<Vec<u8>>, Option<Vec<u8>>),
+        new_file: NewFile<'a>,
+    ) -> Self {
+        let (lower, end) = bounds;
+        let order = options.table.comparator.clone();
+        let files = std::mem::take(&mut options.grandparents);
+        Self {
+            grandparents: Grandparents::new(order.clone(), files),
+            options,
+            order,
+            new_file,
+            tombstones,
+            fragment: 0,
+            lower,
+            end,
+            builder: None,
+            last_user_key: Vec::new(),
+            files: Vec::new(),
+            created: Vec::new(),
+        }
+    }
+
+    /// Adds an entry that is after all entries so far.
+    ///
+    /// # Errors
+    /// Those of the file and of [`TableBuilder::add`]; the writer is then of no further use.
+    pub fn add(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
+        let user = user_key(key);
+        if self.wants_cut(user) {
+            self.finish_file(Some(user))?;
+            self.lower = Some(user.to_vec());
+            self.grandparents.restart(user);
+        }
+        let builder = match &mut self.builder {
+            Some((_, builder)) => builder,
+            none => {
+                let opened = open_file(&self.options, &mut self.new_file, &mut self.created)?;
+                &mut none.insert(opened).1
+            }
+        };
+        builder.add(key, value)?;
+        self.last_user_key.clear();
+        self.last_user_key.extend_from_slice(user);
+        Ok(())
+    }
+
+    /// Ends the last file.
+    ///
+    /// # Errors
+    /// Those of the file; the writer is then of no further use.
+    pub fn finish(&mut self) -> Result<Vec<FileMeta>> {
+        let end = self.end.take();
+        self.finish_file(end.as_deref())?;
+        Ok(std::mem::take(&mut self.files))
+    }
+
+    /// Every file that was made so far, whole or not.
+    #[must_use]
+    pub fn into_created(self) -> Vec<FileNo> {
+        self.created
+    }
+
+    /// True if the file at hand should end before this user key.
+    fn wants_cut(&mut self, user: &[u8]) -> bool {
+        if self.options.output_level == 0 {
+            return false;
+        }
+        let before = self.grandparents.overlapped_bytes();
+        let crossed = self.grandparents.advance(user);
+        let Some((_, builder)) = &self.builder else {
+            return false;
+        };
+        let size = builder.estimated_file_size();
+        let cut = size >= self.options.max_file_size
+            || (crossed > 0 && self.wants_cut_at_border(size, crossed, before));
+        cut && self.last_user_key != user
+    }
+
+    /// Whether a border of the level below is a good end for a file of `size` bytes.
+    fn wants_cut_at_border(&self, size: u64, crossed: usize, overlapped_before: u64) -> bool {
+        let g = &self.grandparents;
+        let overlapped = g.overlapped_bytes();
+        if overlapped.saturating_add(size) > self.options.max_compaction_bytes {
+            return true;
+        }
+        // A file below that the next compaction can then leave out, if it is worth it.
+        let target = self.options.target_file_size;
+        let jumped_over = crossed >= if g.is_in_gap() { 2 } else { 3 };
+        if jumped_over && overlapped - overlapped_before > target / 8 {
+            return true;
+        }
+        // Large enough: the more borders were seen, the likelier a better one follows.
+        let percent = 50 + (g.borders_seen() * 5).min(40) as u64;
+        size >= target.div_ceil(100).saturating_mul(percent)
+    }
+
+    /// Ends the file at hand, which answers for all user keys before `upper`.
+    fn finish_file(&mut self, upper: Option<&[u8]>) -> Result<()> {
+        let deleted_bytes = self.add_tombstones(upper)?;
+        let Some((number, builder)) = self.builder.take() else {
+            return Ok(());
+        };
+        let summary = builder.finish([])?;
+        let (Some(smallest), Some(largest)) = (summary.smallest, summary.largest) else {
+            return Err(Error::corruption("table without entries").with("file_number", number));
+        };
+        let table = &self.options.table;
+        self.files.push(FileMeta {
+            number,
+            size: summary.file_size,
+            smallest,
+            largest,
+            smallest_seqno: summary.smallest_seqno,
+            largest_seqno: summary.largest_seqno,
+            oldest_ancester_time: table.creation_time,
+            file_creation_time: table.file_creation_time,
+            epoch_number: self.options.epoch_number,
+            tail_size: summary.tail_size,
+            compensated_range_deletion_size: deleted_bytes,
+            ..FileMeta::default()
+        });
+        Ok(())
+    }
+
+    /// Adds the range tombstones of `[self.lower, upper)`; opens a file if there are any.
+    /// Returns the bytes below that they delete, about.
+    fn add_tombstones(&mut self, upper: Option<&[u8]>) -> Result<u64> {
+        let mut deleted_bytes = 0;
+        while let Some(f) = self.tombstones.get(self.fragment) {
+            if upper.is_some_and(|u| !self.order.less(&f.start, u)) {
+                break;
+            }
+            let start = match &self.lower {
+                Some(lower) if self.order.less(&f.start, lower) => lower,
+                _ => &f.start,
+            };
+            let reaches_beyond = upper.is_some_and(|u| self.order.less(u, &f.end));
+            let end = match upper {
+                Some(u) if reaches_beyond => u,
+                _ => &f.end,
+            };
+            if self.order.less(start, end) {
+                let builder = match &mut self.builder {
+                    Some((_, builder)) => builder,
+                    none => {
+                        let created = &mut self.created;
+                        let opened = open_file(&self.options, &mut self.new_file, created)?;
+                        &mut none.insert(opened).1
+                    }
+                };
+                for &seqno in &f.seqnos {
+                    builder.add_range_tombstone(start, end, seqno)?;
+                }
+                deleted_bytes += self.grandparents.bytes_between(start, end);
+            }
+            if reaches_beyond {
+                break;
+            }
+            self.fragment += 1;
+        }
+        Ok(deleted_bytes)
+    }
+}
+
+fn open_file(
+    options: &OutputOptions,
+    new_file: &mut NewFile<'_>,
+    created: &mut Vec<FileNo>,
+) -> Result<(FileNo, TableBuilder)> {
+    let (number, file) = new_file()?;
+    created.push(number);
+    let options = TableBuilderOptions {
+        file_number: number,
+        ..options.table.clone()
+    };
+    Ok((number, TableBuilder::new(file, options)?))
+}
+
+#[cfg(test)]
+mod tests;
