@@ -34,7 +34,14 @@ impl Steps {
 
     /// Prints the table; an error names the steps that failed.
     pub(crate) fn finish(self) -> Result<(), String> {
-        println!("\n{:<10} {:>9}  result", "step", "seconds");
+        let width = self
+            .outcomes
+            .iter()
+            .map(|o| o.name.len())
+            .max()
+            .unwrap_or(0)
+            .max(4);
+        println!("\n{:<width$} {:>9}  result", "step", "seconds");
         let mut failed = Vec::new();
         for outcome in &self.outcomes {
             let result = if outcome.error.is_some() {
@@ -52,7 +59,7 @@ impl Steps {
             }
         }
         let total: Duration = self.outcomes.iter().map(|o| o.seconds).sum();
-        println!("{:<10} {:>9.1}", "all", total.as_secs_f64());
+        println!("{:<width$} {:>9.1}", "all", total.as_secs_f64());
         if failed.is_empty() {
             Ok(())
         } else {

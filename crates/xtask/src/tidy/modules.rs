@@ -29,7 +29,7 @@ pub(super) fn check(tree: &Tree) -> Vec<Finding> {
     }
     // The fuzz targets are a workspace of their own.
     for file in tree.rust_files() {
-        if file.path.starts_with("fuzz/fuzz_targets") {
+        if file.path.starts_with("fuzz/fuzz_targets") || file.path.ends_with("fuzz/src/lib.rs") {
             let mut files = Vec::new();
             follow(tree, &file.path, &[], &mut files, &mut findings);
             reached.extend(files.into_iter().map(|f| f.file.path.clone()));
