@@ -522,7 +522,7 @@ impl TableBuilder {
         p.db_session_id = o.db_session_id.clone();
         p.db_host_id = o.db_host_id.clone();
         if o.table.filter_bits_per_key > 0.0 {
-            p.filter_policy = POLICY_NAME.to_owned();
+            p.filter_policy = "bloomfilter".to_owned();
         }
         p.comparator = o.comparator.name().to_owned();
         p.merge_operator = or_nullptr(&o.merge_operator_name);

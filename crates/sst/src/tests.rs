@@ -14,6 +14,7 @@ use crate::dump::BlockKind;
 use crate::tests_support::{MemFile, MemTable, Rng};
 use crate::*;
 
+mod golden;
 mod rocksdb_tools;
 
 /// Internal keys in their order, as a map's key: the user key, then the trailer falling.

@@ -5,11 +5,15 @@
 
 use orogen_base::UserComparator;
 use orogen_base::coding::{put_varint64, put_varsigned64};
-use orogen_base::key::{InternalKeyComparator, TRAILER_LEN, user_key};
+use orogen_base::key::{TRAILER_LEN, user_key};
+use orogen_base::seqno::SEQNO_MAX;
 
 use crate::block::BlockBuilder;
 use crate::footer::BlockHandle;
 use crate::options::BlockBasedOptions;
+
+/// RocksDB's largest kind, which its separators carry.
+const KIND_IN_SEPARATORS: u64 = 0x18;
 
 pub(super) struct IndexBuilder {
     keys: Vec<u8>,
@@ -41,18 +45,32 @@ impl IndexBuilder {
         next: Option<&[u8]>,
         handle: BlockHandle,
     ) {
+        let start = self.keys.len();
+        match next {
+            Some(next) if order.compare(user_key(last), user_key(next)).is_eq() => {
+                self.user_keys = false;
+            }
+            Some(next) => self.add_separator(order, user_key(last), user_key(next)),
+            None => {}
+        }
+        if self.keys.len() == start {
+            self.keys.extend_from_slice(last);
+        }
+        self.entries
+            .push(((self.keys.len() - start) as u32, handle));
+    }
+
+    /// Adds a key between `last` and `next` that is not longer than `last`, if there is one.
+    fn add_separator(&mut self, order: &UserComparator, last: &[u8], next: &[u8]) {
         self.separator.clear();
         self.separator.extend_from_slice(last);
-        if let Some(next) = next {
-            if order.compare(user_key(last), user_key(next)).is_eq() {
-                self.user_keys = false;
-            } else {
-                InternalKeyComparator::new(order.clone())
-                    .find_shortest_separator(&mut self.separator, next);
-            }
+        order.find_shortest_separator(&mut self.separator, next);
+        if self.separator.len() <= last.len() && order.less(last, &self.separator) {
+            // As an internal key it is before all versions of itself.
+            let trailer = (SEQNO_MAX << 8) | KIND_IN_SEPARATORS;
+            self.keys.extend_from_slice(&self.separator);
+            self.keys.extend_from_slice(&trailer.to_le_bytes());
         }
-        self.keys.extend_from_slice(&self.separator);
-        self.entries.push((self.separator.len() as u32, handle));
     }
 
     pub(super) fn keys_are_user_keys(&self) -> bool {
