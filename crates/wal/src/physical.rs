@@ -137,6 +137,41 @@ pub(crate) fn true_end(rest: &[u8], is_boundary: impl Fn(&[u8]) -> bool) -> Opti
     None
 }
 
+/// CRC32C's polynomial, lowest power in the highest bit.
+const POLYNOMIAL: u32 = 0x82f6_3b78;
+
+/// Where the damaged record at the start of `rest` ends if a single flipped bit explains its
+/// wrong checksum: then it was whole once, which no cut-off write is.
+///
+/// A CRC is linear: a flipped bit changes it by a value that depends only on how far the bit is
+/// from the end. A bit that is missing before zeros to the end may be cut off as well.
+pub(crate) fn end_if_one_bit_is_wrong(rest: &[u8]) -> Option<usize> {
+    let stored = get_fixed32(rest)?;
+    let len = usize::from(u16::from_le_bytes([*rest.get(4)?, *rest.get(5)?]));
+    // The wrong bit may be the one that tells the two headers apart.
+    [HEADER_LEN + len, RECYCLABLE_HEADER_LEN + len]
+        .into_iter()
+        .find(|&end| {
+            let Some(covered) = rest.get(TYPE_AT..end) else {
+                return false;
+            };
+            let crc = orogen_base::checksum::crc32c(covered);
+            if (orogen_base::checksum::mask(crc) ^ stored).is_power_of_two() {
+                return true;
+            }
+            let wanted = crc ^ orogen_base::checksum::unmask(stored);
+            let mut change = POLYNOMIAL;
+            for bit in 0..covered.len() * 8 {
+                if change == wanted {
+                    let at = covered.len() - 1 - bit / 8;
+                    return covered[at..].iter().any(|&b| b != 0);
+                }
+                change = (change >> 1) ^ (POLYNOMIAL & (change & 1).wrapping_neg());
+            }
+            false
+        })
+}
+
 /// The file's bytes by blocks, read ahead.
 pub(crate) struct Blocks {
     file: Arc<dyn RandomAccessFile>,

@@ -16,7 +16,7 @@ use orogen_base::{Error, Result};
 use orogen_env::RandomAccessFile;
 
 use crate::format::{Kind, Part};
-use crate::physical::{Blocks, Physical, parse, true_end};
+use crate::physical::{Blocks, Physical, end_if_one_bit_is_wrong, parse, true_end};
 
 /// What [`Reader::read_record`] met.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -359,6 +359,9 @@ impl Reader {
                     !matches!(met, Physical::Bad { .. })
                 };
                 if let Some(end) = true_end(rest, is_boundary) {
+                    return Ok((bad + end as u64, true));
+                }
+                if let Some(end) = end_if_one_bit_is_wrong(rest) {
                     return Ok((bad + end as u64, true));
                 }
                 // A cut-off record has only its own bytes behind it. Else, a record anywhere in
