@@ -49,11 +49,8 @@ impl Steps {
             } else {
                 "ok"
             };
-            println!(
-                "{:<10} {:>9.1}  {result}",
-                outcome.name,
-                outcome.seconds.as_secs_f64()
-            );
+            let seconds = outcome.seconds.as_secs_f64();
+            println!("{:<width$} {seconds:>9.1}  {result}", outcome.name);
             if outcome.error.is_some() {
                 failed.push(outcome.name.as_str());
             }

@@ -21,7 +21,9 @@ pub(super) fn check(tree: &Tree) -> Vec<Finding> {
 fn judge(file: &SourceFile) -> Vec<Finding> {
     let mut findings = Vec::new();
     let mut add = |line, message: String| findings.push(Finding::new(&file.path, line, message));
-    if file.has_extension("rs") && !file.text.starts_with("//! ") {
+    // What `x/tests.rs` is, the head of `x.rs` says.
+    let is_unit_test = file.path.ends_with("tests.rs") && file.path.iter().any(|p| p == "src");
+    if file.has_extension("rs") && !is_unit_test && !file.text.starts_with("//! ") {
         add(
             1,
             "no file head: begin with `//! ` and what this file is".into(),
@@ -94,6 +96,8 @@ mod tests {
     fn a_rust_file_needs_a_head() {
         assert_eq!(lines("src/a.rs", "use x;"), [1]);
         assert!(lines("src/a.rs", "//! What it is.\nuse x;").is_empty());
+        assert!(lines("src/a/tests.rs", "use x;").is_empty());
+        assert_eq!(lines("tests/a.rs", "use x;"), [1]);
     }
 
     #[test]
