@@ -1,0 +1,165 @@
+//! Live snapshots: the sequence numbers whose view of the data must not be lost.
+//!
+//! Flush and compaction ask for the list before they drop a version that a newer one hides. A
+//! snapshot is taken under the list's lock together with the sequence number it stands for, so
+//! a job that asks either sees it or asked before every write that the snapshot does not see.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+
+use orogen_base::SeqNo;
+use parking_lot::Mutex;
+
+/// The live snapshots of a database.
+#[derive(Default)]
+pub struct SnapshotList {
+    /// For each sequence number, when each of its snapshots was taken. A leaf lock.
+    live: Mutex<BTreeMap<SeqNo, Vec<u64>>>,
+}
+
+impl SnapshotList {
+    /// No snapshots.
+    #[must_use]
+    pub fn new() -> Arc<Self> {
+        Arc::default()
+    }
+
+    /// Takes a snapshot at the sequence number that `seqno` tells.
+    ///
+    /// `seqno` is called under the list's lock: it must read the newest published sequence
+    /// number there, and not before. `now_secs` is the clock's time.
+    #[must_use]
+    pub fn acquire(self: &Arc<Self>, seqno: impl FnOnce() -> SeqNo, now_secs: u64) -> Snapshot {
+        let mut live = self.live.lock();
+        let seqno = seqno();
+        live.entry(seqno).or_default().push(now_secs);
+        drop(live);
+        Snapshot(Arc::new(Held {
+            list: self.clone(),
+            seqno,
+            taken_secs: now_secs,
+        }))
+    }
+
+    /// The oldest sequence number that a snapshot stands for.
+    #[must_use]
+    pub fn oldest(&self) -> Option<SeqNo> {
+        self.live.lock().keys().next().copied()
+    }
+
+    /// The sequence numbers of all snapshots, rising, each once.
+    #[must_use]
+    pub fn sorted_seqnos(&self) -> Vec<SeqNo> {
+        self.live.lock().keys().copied().collect()
+    }
+
+    /// How many snapshots are live.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        self.live.lock().values().map(Vec::len).sum()
+    }
+
+    /// When the oldest live snapshot was taken, by the clock of who took it.
+    #[must_use]
+    pub fn oldest_taken_secs(&self) -> Option<u64> {
+        self.live.lock().values().flatten().min().copied()
+    }
+
+    fn release(&self, held: &Held) {
+        let mut live = self.live.lock();
+        let taken = live
+            .get_mut(&held.seqno)
+            .expect("a held snapshot is in its list");
+        let i = taken.iter().position(|&t| t == held.taken_secs);
+        taken.swap_remove(i.expect("a held snapshot is in its list"));
+        if taken.is_empty() {
+            live.remove(&held.seqno);
+        }
+    }
+}
+
+impl fmt::Debug for SnapshotList {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("SnapshotList")
+            .field(&self.sorted_seqnos())
+            .finish()
+    }
+}
+
+struct Held {
+    list: Arc<SnapshotList>,
+    seqno: SeqNo,
+    taken_secs: u64,
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.list.release(self);
+    }
+}
+
+/// A fixed view of the data. Cheap to clone; given back when the last clone is dropped.
+#[derive(Clone)]
+pub struct Snapshot(Arc<Held>);
+
+impl Snapshot {
+    /// The newest write that it sees.
+    #[must_use]
+    pub fn seqno(&self) -> SeqNo {
+        self.0.seqno
+    }
+
+    /// When it was taken, by the clock of who took it.
+    #[must_use]
+    pub fn taken_secs(&self) -> u64 {
+        self.0.taken_secs
+    }
+
+    /// True if it was taken of the database with this list.
+    #[must_use]
+    pub fn is_of(&self, list: &Arc<SnapshotList>) -> bool {
+        Arc::ptr_eq(&self.0.list, list)
+    }
+}
+
+impl fmt::Debug for Snapshot {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Snapshot({})", self.0.seqno)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_seqno_is_listed_until_its_last_snapshot_is_gone() {
+        let list = SnapshotList::new();
+        assert_eq!(
+            (list.oldest(), list.count(), list.oldest_taken_secs()),
+            (None, 0, None)
+        );
+        let a = list.acquire(|| 5, 10);
+        let b = list.acquire(|| 5, 20);
+        let c = list.acquire(|| 7, 30);
+        let b2 = b.clone();
+        assert!(a.is_of(&list) && !a.is_of(&SnapshotList::new()));
+        assert_eq!((list.sorted_seqnos(), list.count()), (vec![5, 7], 3));
+        assert_eq!(list.oldest_taken_secs(), Some(10));
+        drop(a);
+        assert_eq!(list.oldest_taken_secs(), Some(20));
+        drop(b);
+        assert_eq!(
+            (list.oldest(), b2.seqno(), b2.taken_secs()),
+            (Some(5), 5, 20)
+        );
+        drop(b2);
+        assert_eq!(
+            (list.oldest(), list.count(), list.oldest_taken_secs()),
+            (Some(7), 1, Some(30))
+        );
+        drop(c);
+        assert_eq!((list.sorted_seqnos(), list.count()), (vec![], 0));
+    }
+}
