@@ -1,0 +1,224 @@
+//! The files of one sorted level as one cursor.
+//!
+//! A table is opened when the cursor gets to it, and one is open at a time; files outside the
+//! read's bounds are never opened. Source: RocksDB `db/version_set.cc` (`LevelIterator`).
+//! `Hot path`.
+//!
+//! Invariants: (1) `open` is a cursor over file `at` of the level; (2) while `ended`, the cursor
+//! is not valid, wherever `open` stands; it is kept because the next seek often wants it again.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use orogen_base::key::InternalKeyComparator;
+use orogen_base::{Error, InternalIterator, PinnedValue, Result};
+
+use super::table_access::TableAccess;
+use crate::version::Level;
+
+/// The cursor over the point entries of a level's files.
+pub struct LevelIter<T: TableAccess> {
+    order: InternalKeyComparator,
+    tables: Arc<T>,
+    options: T::Options,
+    level: Arc<Level>,
+    /// The files that may hold keys within the bounds.
+    files: Range<usize>,
+    at: usize,
+    open: Option<T::Iter>,
+    ended: bool,
+    error: Option<Error>,
+}
+
+impl<T: TableAccess> LevelIter<T> {
+    /// A cursor over a level below 0. The bounds are user keys, `lower` included and `upper`
+    /// not; entries outside may still be returned. Not valid before a seek.
+    #[must_use]
+    pub fn new(
+        order: InternalKeyComparator,
+        tables: Arc<T>,
+        options: T::Options,
+        level: Arc<Level>,
+        lower: Option<&[u8]>,
+        upper: Option<&[u8]>,
+    ) -> Self {
+        let user = &order.user;
+        let first = lower.map_or(0, |l| level.find_file(&order, l));
+        let end = upper.map_or(level.len(), |u| {
+            level
+                .files()
+                .partition_point(|f| user.less(f.smallest_user_key(), u))
+        });
+        Self {
+            order,
+            tables,
+            options,
+            level,
+            files: first..end.max(first),
+            at: 0,
+            open: None,
+            ended: true,
+            error: None,
+        }
+    }
+
+    /// Opens file `at` unless it is open; false after an error.
+    fn open(&mut self, at: usize) -> bool {
+        if self.open.is_none() || self.at != at {
+            self.open = None;
+            match self.tables.iter(&self.level.files()[at], &self.options) {
+                Ok(iter) => (self.at, self.open) = (at, Some(iter)),
+                Err(error) => {
+                    self.error = Some(error);
+                    return false;
+                }
+            }
+        }
+        self.ended = false;
+        true
+    }
+
+    /// Forgets where the cursor was; true if a file of the bounds is at `at` and could be opened.
+    fn start(&mut self, at: Option<usize>) -> bool {
+        self.error = None;
+        self.ended = true;
+        at.is_some_and(|at| self.files.contains(&at) && self.open(at))
+    }
+
+    #[inline]
+    fn table(&mut self) -> &mut T::Iter {
+        self.open
+            .as_mut()
+            .expect("a cursor that moves has an open table")
+    }
+
+    /// True if the open table has nothing more this way and no error either.
+    #[inline]
+    fn table_ended(&mut self) -> bool {
+        let Some(open) = self.open.as_ref().filter(|_| !self.ended) else {
+            return false;
+        };
+        if open.valid() {
+            return false;
+        }
+        if let Err(error) = open.status() {
+            self.error = Some(error);
+            self.ended = true;
+            return false;
+        }
+        true
+    }
+
+    fn skip_ended_forward(&mut self) {
+        while self.table_ended() {
+            let next = self.at + 1;
+            self.ended = true;
+            if !self.files.contains(&next) || !self.open(next) {
+                return;
+            }
+            self.table().seek_to_first();
+        }
+    }
+
+    fn skip_ended_backward(&mut self) {
+        while self.table_ended() {
+            self.ended = true;
+            if self.at <= self.files.start || !self.open(self.at - 1) {
+                return;
+            }
+            self.table().seek_to_last();
+        }
+    }
+}
+
+impl<T: TableAccess> InternalIterator for LevelIter<T> {
+    #[inline]
+    fn valid(&self) -> bool {
+        !self.ended && self.open.as_ref().is_some_and(T::Iter::valid)
+    }
+
+    fn seek_to_first(&mut self) {
+        if self.start(Some(self.files.start)) {
+            self.table().seek_to_first();
+            self.skip_ended_forward();
+        }
+    }
+
+    fn seek_to_last(&mut self) {
+        if self.start(self.files.end.checked_sub(1)) {
+            self.table().seek_to_last();
+            self.skip_ended_backward();
+        }
+    }
+
+    fn seek(&mut self, target: &[u8]) {
+        let at = self
+            .level
+            .find_file_for_seek(&self.order, target)
+            .max(self.files.start);
+        if self.start(Some(at)) {
+            self.table().seek(target);
+            self.skip_ended_forward();
+        }
+    }
+
+    fn seek_for_prev(&mut self, target: &[u8]) {
+        let after = self.level.find_file_for_seek(&self.order, target);
+        let starts_in_time = |f: &usize| {
+            self.order
+                .compare(&self.level.files()[*f].smallest, target)
+                .is_le()
+        };
+        let within = (after < self.level.len())
+            .then_some(after)
+            .filter(starts_in_time);
+        let at = within.or_else(|| after.checked_sub(1));
+        let at = at.map(|at| at.min(self.files.end.saturating_sub(1)));
+        if self.start(at) {
+            self.table().seek_for_prev(target);
+            self.skip_ended_backward();
+        }
+    }
+
+    #[inline]
+    fn next(&mut self) {
+        self.table().next();
+        self.skip_ended_forward();
+    }
+
+    #[inline]
+    fn prev(&mut self) {
+        self.table().prev();
+        self.skip_ended_backward();
+    }
+
+    #[inline]
+    fn key(&self) -> &[u8] {
+        self.open
+            .as_ref()
+            .expect("a valid cursor has an open table")
+            .key()
+    }
+
+    #[inline]
+    fn value(&self) -> &[u8] {
+        self.open
+            .as_ref()
+            .expect("a valid cursor has an open table")
+            .value()
+    }
+
+    fn pinned_value(&self) -> PinnedValue {
+        self.open
+            .as_ref()
+            .expect("a valid cursor has an open table")
+            .pinned_value()
+    }
+
+    fn status(&self) -> Result<()> {
+        self.error.clone().map_or(Ok(()), Err)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,80 @@
+//! How reads reach the tables of files: the one place where they meet `sst`.
+
+use std::sync::Arc;
+
+use orogen_base::range_del::FragmentedRangeTombstones;
+use orogen_base::{InternalIterator, Result, SeqNo, UserComparator};
+
+use super::get::GetState;
+use crate::version::{FileMeta, Level};
+
+/// Files of a level that are asked for tombstones before all of it is taken to have some.
+const ASKED_FILES_MAX: usize = 64;
+
+/// Opens tables, or finds them open, and reads them.
+///
+/// Called from many threads at once.
+pub trait TableAccess: Send + Sync + 'static {
+    /// The cursor over a table's point entries.
+    type Iter: InternalIterator;
+    /// How a table is read.
+    type Options: Clone + Send + 'static;
+
+    /// A cursor over the point entries of a file.
+    ///
+    /// # Errors
+    /// If the file cannot be opened or is damaged.
+    fn iter(&self, file: &Arc<FileMeta>, options: &Self::Options) -> Result<Self::Iter>;
+
+    /// The range tombstones of a file, not cut to its key range.
+    ///
+    /// # Errors
+    /// If the file cannot be opened or is damaged.
+    fn range_tombstones(&self, file: &Arc<FileMeta>) -> Result<Arc<FragmentedRangeTombstones>>;
+
+    /// False if the file is known to have no range tombstones; costs no I/O.
+    fn may_have_range_tombstones(&self, file: &FileMeta) -> bool;
+
+    /// False if the files of a level are known to have no range tombstones; costs no I/O.
+    ///
+    /// A scan asks once. If it is told true without need, it compares each key with a border.
+    fn level_may_have_range_tombstones(&self, level: &Level) -> bool {
+        level.len() > ASKED_FILES_MAX
+            || level
+                .files()
+                .iter()
+                .any(|f| self.may_have_range_tombstones(f))
+    }
+
+    /// The newest range tombstone of a file over `user_key` up to `read_seqno`, or 0, not cut to
+    /// the file's key range.
+    ///
+    /// # Errors
+    /// If the file cannot be opened or is damaged.
+    fn covering_seqno(
+        &self,
+        file: &Arc<FileMeta>,
+        order: &UserComparator,
+        user_key: &[u8],
+        read_seqno: SeqNo,
+    ) -> Result<SeqNo> {
+        if !self.may_have_range_tombstones(file) {
+            return Ok(0);
+        }
+        Ok(self
+            .range_tombstones(file)?
+            .max_covering_seqno(order, user_key, read_seqno))
+    }
+
+    /// Shows `state` the versions of its key in a file that its reader may see, newest first,
+    /// until it has enough.
+    ///
+    /// # Errors
+    /// If the file cannot be opened or is damaged.
+    fn get(
+        &self,
+        file: &Arc<FileMeta>,
+        options: &Self::Options,
+        state: &mut GetState<'_>,
+    ) -> Result<()>;
+}
