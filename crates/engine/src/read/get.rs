@@ -1,0 +1,286 @@
+//! Point reads: the newest visible version of one key, newest place first.
+//!
+//! ```text
+//! memtable -> sealed memtables -> level 0, newest file first -> one file of each level
+//! ```
+//! Each place first tells its newest range tombstone over the key, then shows its versions of
+//! the key, newest first. The search ends at a value or a tombstone, or after a place with a
+//! range tombstone over the key: whatever older places hold, it hides. Merge operands are
+//! collected on the way. A value in a table is pinned, not copied.
+//! Source: RocksDB `db/db_impl/db_impl.cc`, `db/version_set.cc`, `table/get_context.cc`.
+//! `Hot path`.
+
+use std::sync::Arc;
+
+use orogen_base::metrics::Ticker;
+use orogen_base::{Error, ParsedInternalKey, PinnedValue, Result, SeqNo, ValueKind};
+use orogen_memtable::{MemTable, Visit};
+
+use super::Places;
+use super::merge::full_merge;
+use super::table_access::TableAccess;
+use crate::plugin::merge_operator::MergeOperator;
+use crate::version::FileMeta;
+use crate::version::level::is_exclusive_end;
+
+enum Outcome {
+    /// Nothing that settles the question yet.
+    Searching,
+    Value(PinnedValue),
+    Deleted,
+    Failed(Error),
+}
+
+/// What a point read knows so far; places feed it, newest first.
+pub struct GetState<'a> {
+    user_key: &'a [u8],
+    read_seqno: SeqNo,
+    /// The newest range tombstone over the key; older versions are deleted.
+    covering: SeqNo,
+    /// Newest first.
+    operands: Vec<PinnedValue>,
+    outcome: Outcome,
+}
+
+impl<'a> GetState<'a> {
+    /// A search for the newest version of `user_key` up to `read_seqno`.
+    #[must_use]
+    pub fn new(user_key: &'a [u8], read_seqno: SeqNo) -> Self {
+        Self {
+            user_key,
+            read_seqno,
+            covering: 0,
+            operands: Vec::new(),
+            outcome: Outcome::Searching,
+        }
+    }
+
+    /// The key that is searched.
+    #[inline]
+    #[must_use]
+    pub fn user_key(&self) -> &'a [u8] {
+        self.user_key
+    }
+
+    /// The newest sequence number that the reader sees.
+    #[inline]
+    #[must_use]
+    pub fn read_seqno(&self) -> SeqNo {
+        self.read_seqno
+    }
+
+    /// Tells a visible range tombstone over the key, before the entries of its place.
+    #[inline]
+    pub fn add_covering(&mut self, seqno: SeqNo) {
+        self.covering = self.covering.max(seqno);
+    }
+
+    /// Shows the next older visible version of the key; `value` is called if it is needed.
+    #[inline]
+    pub fn visit(
+        &mut self,
+        key: ParsedInternalKey<'_>,
+        value: impl FnOnce() -> PinnedValue,
+    ) -> Visit {
+        debug_assert!(key.seqno <= self.read_seqno && !self.is_settled());
+        let kind = if key.seqno < self.covering {
+            ValueKind::Deletion
+        } else {
+            key.kind
+        };
+        self.outcome = match kind {
+            ValueKind::Merge => {
+                self.operands.push(value());
+                return Visit::Continue;
+            }
+            ValueKind::Value => Outcome::Value(value()),
+            ValueKind::Deletion | ValueKind::SingleDeletion => Outcome::Deleted,
+            ValueKind::BlobIndex | ValueKind::RangeDeletion => {
+                Outcome::Failed(unexpected_kind(kind, key.user_key))
+            }
+        };
+        Visit::Stop
+    }
+
+    /// True if older versions cannot change the result.
+    #[inline]
+    #[must_use]
+    pub fn is_settled(&self) -> bool {
+        !matches!(self.outcome, Outcome::Searching)
+    }
+
+    /// True if no older place can change the result.
+    #[inline]
+    fn hides_older_places(&self) -> bool {
+        self.covering > 0 || self.is_settled()
+    }
+
+    /// The key's value, merged; `None` if it has none.
+    ///
+    /// # Errors
+    /// `NotSupported` if the value is in a blob file, else as [`full_merge`].
+    pub fn finish(self, operator: Option<&Arc<dyn MergeOperator>>) -> Result<Option<PinnedValue>> {
+        let base = match self.outcome {
+            Outcome::Value(value) => Some(value),
+            Outcome::Searching | Outcome::Deleted => None,
+            Outcome::Failed(error) => return Err(error),
+        };
+        if self.operands.is_empty() {
+            return Ok(base);
+        }
+        let operands: Vec<&[u8]> = self.operands.iter().rev().map(|o| &**o).collect();
+        full_merge(operator, self.user_key, base.as_deref(), &operands).map(|v| Some(v.into()))
+    }
+}
+
+/// The error for a kind that a reader cannot return.
+#[cold]
+pub(super) fn unexpected_kind(kind: ValueKind, user_key: &[u8]) -> Error {
+    let error = if kind == ValueKind::BlobIndex {
+        Error::not_supported("value is in a blob file")
+    } else {
+        Error::corruption("range tombstone among point entries")
+    };
+    error.with("key_len", user_key.len())
+}
+
+impl<'a, T: TableAccess, M> Places<'a, T, M>
+where
+    M: Iterator<Item = &'a Arc<dyn MemTable>> + Clone,
+{
+    /// The value of a key as a reader at `read_seqno` sees it.
+    ///
+    /// # Errors
+    /// If a table cannot be read, if operands cannot be merged, or `NotSupported` if the value is
+    /// in a blob file.
+    pub fn get(&self, user_key: &[u8], read_seqno: SeqNo) -> Result<Option<PinnedValue>> {
+        let result = self.search(user_key, read_seqno);
+        self.statistics.add(Ticker::NumberKeysRead, 1);
+        if let Ok(Some(value)) = &result {
+            self.statistics.add(Ticker::BytesRead, value.len() as u64);
+        }
+        result
+    }
+
+    /// The values of many keys, each with its own result, in the order of `keys`.
+    ///
+    /// The keys are read in key order, so neighbours find each other's blocks in the cache.
+    pub fn multi_get(&self, keys: &[&[u8]], read_seqno: SeqNo) -> Vec<Result<Option<PinnedValue>>> {
+        let order = &self.version.icmp().user;
+        let mut by_key: Vec<usize> = (0..keys.len()).collect();
+        by_key.sort_by(|&a, &b| order.compare(keys[a], keys[b]));
+        let mut results: Vec<Result<Option<PinnedValue>>> = Vec::new();
+        results.resize_with(keys.len(), || Ok(None));
+        let mut bytes = 0;
+        for i in by_key {
+            results[i] = self.search(keys[i], read_seqno);
+            if let Ok(Some(value)) = &results[i] {
+                bytes += value.len() as u64;
+            }
+        }
+        self.statistics.add(Ticker::NumberMultigetCalls, 1);
+        self.statistics
+            .add(Ticker::NumberMultigetKeysRead, keys.len() as u64);
+        self.statistics.add(Ticker::BytesRead, bytes);
+        results
+    }
+
+    fn search(&self, user_key: &[u8], read_seqno: SeqNo) -> Result<Option<PinnedValue>> {
+        let mut state = GetState::new(user_key, read_seqno);
+        if self.search_memtables(&mut state) {
+            self.statistics.add(Ticker::MemtableHit, 1);
+        } else {
+            self.statistics.add(Ticker::MemtableMiss, 1);
+            let level = self.search_tables(&mut state)?;
+            if let Outcome::Value(_) = state.outcome {
+                let ticker = match level {
+                    0 => Ticker::GetHitL0,
+                    1 => Ticker::GetHitL1,
+                    _ => Ticker::GetHitL2AndUp,
+                };
+                self.statistics.add(ticker, 1);
+            }
+        }
+        let is_merged = !state.operands.is_empty();
+        let result = state.finish(self.merge_operator);
+        if is_merged && result.is_err() {
+            self.statistics.add(Ticker::NumberMergeFailures, 1);
+        }
+        result
+    }
+
+    /// True if the memtables answer.
+    fn search_memtables(&self, state: &mut GetState<'_>) -> bool {
+        for memtable in self.memtables.clone() {
+            self.search_memtable(&**memtable, state);
+            if state.hides_older_places() {
+                return true;
+            }
+        }
+        false
+    }
+
+    fn search_memtable(&self, memtable: &dyn MemTable, state: &mut GetState<'_>) {
+        let (key, read_seqno) = (state.user_key, state.read_seqno);
+        if memtable.has_range_tombstones() {
+            let order = &self.version.icmp().user;
+            let tombstones = memtable.range_tombstones();
+            state.add_covering(tombstones.max_covering_seqno(order, key, read_seqno));
+        }
+        memtable.get(key, read_seqno, &mut |key, value| {
+            state.visit(key, || PinnedValue::from(value))
+        });
+    }
+
+    /// Searches level after level; returns the one where the search ended.
+    fn search_tables(&self, state: &mut GetState<'_>) -> Result<usize> {
+        for file in self.version.files(0) {
+            if self.may_hold(file, state.user_key) {
+                self.search_neighbours(std::slice::from_ref(file), state)?;
+                if state.hides_older_places() {
+                    return Ok(0);
+                }
+            }
+        }
+        let order = self.version.icmp();
+        for (number, level) in self.version.levels().iter().enumerate().skip(1) {
+            self.search_neighbours(level.candidates(order, state.user_key), state)?;
+            if state.hides_older_places() {
+                return Ok(number);
+            }
+        }
+        Ok(self.version.num_levels())
+    }
+
+    /// True if the key is within the file's key range.
+    fn may_hold(&self, file: &FileMeta, user_key: &[u8]) -> bool {
+        let order = &self.version.icmp().user;
+        !order.less(user_key, file.smallest_user_key())
+            && match order.compare(user_key, file.largest_user_key()) {
+                std::cmp::Ordering::Less => true,
+                std::cmp::Ordering::Equal => !is_exclusive_end(&file.largest),
+                std::cmp::Ordering::Greater => false,
+            }
+    }
+
+    /// Searches the files of one place that may hold the key. They are several only where
+    /// neighbours of a level share it: then their tombstones hide the entries of all of them.
+    fn search_neighbours(&self, files: &[Arc<FileMeta>], state: &mut GetState<'_>) -> Result<()> {
+        let order = &self.version.icmp().user;
+        let (key, read_seqno) = (state.user_key, state.read_seqno);
+        let holders = || files.iter().filter(|f| self.may_hold(f, key));
+        for file in holders() {
+            state.add_covering(self.tables.covering_seqno(file, order, key, read_seqno)?);
+        }
+        for file in holders() {
+            self.tables.get(file, self.table_options, state)?;
+            if state.is_settled() {
+                break;
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests;
