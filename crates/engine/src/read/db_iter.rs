@@ -1,0 +1,466 @@
+//! The iterator that users see: the newest visible version of each key, in key order.
+//!
+//! ```text
+//! internal entries  a@9 a@4  b@8:deletion b@2  c@7:merge c@5:merge c@1     (reader at 8)
+//! seen by the user  a@4                        c = merge(c@1, c@5, c@7)
+//! ```
+//! Going forward the cursor below meets the newest version of a key first and the iterator
+//! stands on it: key and value are slices of what the cursor pins. Going backward it meets the
+//! oldest first, has passed the newest before it knows, and keeps a copy (of small values) or a
+//! pin (of large ones).
+//!
+//! Invariants: (1) at [`At::Entry`] the direction is forward and the cursor stands on the
+//! current entry; (2) at [`At::Copy`] `key` is the current key, and the cursor stands on or after
+//! the older versions of it (forward), or on the last entry before the key (backward), or at the
+//! end; (3) turning around always seeks from the current key, so entries that writers add
+//! meanwhile cannot mislead it; (4) an error below makes the iterator invalid until the next
+//! seek.
+//! Source: RocksDB `db/db_iter.cc`. `Hot path`.
+
+use std::any::Any;
+use std::sync::Arc;
+
+use orogen_base::key::{append_internal_key, append_seek_key, user_key};
+use orogen_base::slice_transform::SliceTransform;
+use orogen_base::{Error, InternalIterator, PinnedValue, Result, SeqNo, UserComparator, ValueKind};
+use orogen_memtable::MemTable;
+
+use super::merge::MergeOperands;
+use super::source::Source;
+use super::table_access::TableAccess;
+use super::{LevelIter, MergingIter, Places, RangeDelAggregator, ReadOptions};
+use crate::plugin::merge_operator::MergeOperator;
+use crate::version::level::is_exclusive_end;
+use counts::Counts;
+
+mod backward;
+mod counts;
+mod forward;
+
+/// Entries of one key, or keys of one range tombstone, that are passed one by one before a seek
+/// is taken to be cheaper. RocksDB's `max_sequential_skip_in_iterations`.
+const SEQUENTIAL_SKIP_MAX: usize = 8;
+
+/// Bytes of a value that are copied rather than pinned when the cursor must leave it.
+const COPIED_VALUE_SIZE_MAX: usize = 256;
+
+/// What an iterator reads and how.
+pub struct Scan<'a> {
+    /// The read's options; their snapshot was resolved to `read_seqno`.
+    pub options: &'a ReadOptions,
+    /// The newest write that the iterator sees.
+    pub read_seqno: SeqNo,
+    /// The family's extractor.
+    pub prefix_extractor: Option<&'a Arc<dyn SliceTransform>>,
+    /// What must live as long as the iterator: the super version.
+    pub pin: Arc<dyn Any + Send + Sync>,
+}
+
+/// Where the iterator stands.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum At {
+    Nowhere,
+    /// On the entry under the cursor.
+    Entry,
+    /// On `key`, with the value in `held`.
+    Copy,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Direction {
+    Forward,
+    Backward,
+}
+
+/// A value that the cursor has left.
+enum Held {
+    /// In `DbIterator::copied`.
+    Copied,
+    Pinned(PinnedValue),
+}
+
+/// Iterates over the keys of one column family as of one sequence number.
+pub struct DbIterator<T: TableAccess> {
+    iter: MergingIter<Source<T>>,
+    tombstones: RangeDelAggregator<T>,
+    order: UserComparator,
+    read_seqno: SeqNo,
+    lower: Option<Vec<u8>>,
+    upper: Option<Vec<u8>>,
+    /// Set if the iteration ends with the prefix.
+    prefix_extractor: Option<Arc<dyn SliceTransform>>,
+    /// The prefix that keys must have.
+    prefix: Option<Vec<u8>>,
+    merge_operator: Option<Arc<dyn MergeOperator>>,
+    at: At,
+    direction: Direction,
+    /// At [`At::Entry`]: the entry has no older versions.
+    is_last_version: bool,
+    /// The current key at [`At::Copy`]; else the key whose entries are being passed.
+    key: Vec<u8>,
+    held: Held,
+    copied: Vec<u8>,
+    operands: MergeOperands,
+    /// The internal key of the latest seek.
+    target: Vec<u8>,
+    error: Option<Error>,
+    counts: Counts,
+    /// Dropped after all that reads from it.
+    _pin: Arc<dyn Any + Send + Sync>,
+}
+
+impl<T: TableAccess> DbIterator<T> {
+    /// An iterator over `places`. Not valid before a seek.
+    ///
+    /// # Errors
+    /// If a table of level 0 cannot be opened; deeper levels are opened when a seek gets there.
+    pub fn new<'a, M>(places: &Places<'a, T, M>, scan: Scan<'_>) -> Result<Self>
+    where
+        M: Iterator<Item = &'a Arc<dyn MemTable>> + Clone,
+    {
+        let Scan {
+            options,
+            read_seqno,
+            prefix_extractor,
+            pin,
+        } = scan;
+        let icmp = places.version.icmp();
+        let order = icmp.user.clone();
+        let lower = options.iterate_lower_bound.clone();
+        let upper = options.iterate_upper_bound.clone();
+        let mut children = Vec::new();
+        let mut tombstones = RangeDelAggregator::new(icmp.clone(), read_seqno);
+        for memtable in places.memtables.clone() {
+            if memtable.has_range_tombstones() {
+                tombstones.add_memtable(children.len(), memtable.range_tombstones());
+            }
+            children.push(Source::Boxed(memtable.clone().iter()));
+        }
+        for file in places.version.files(0) {
+            let ends_before = lower.as_ref().is_some_and(|l| {
+                let ordering = order.compare(file.largest_user_key(), l);
+                ordering.is_lt() || ordering.is_eq() && is_exclusive_end(&file.largest)
+            });
+            let starts_after = upper
+                .as_ref()
+                .is_some_and(|u| !order.less(file.smallest_user_key(), u));
+            if !ends_before && !starts_after {
+                tombstones.add_file(children.len(), file, &**places.tables)?;
+                children.push(Source::Table(
+                    places.tables.iter(file, places.table_options)?,
+                ));
+            }
+        }
+        for level in places
+            .version
+            .levels()
+            .iter()
+            .skip(1)
+            .filter(|l| !l.is_empty())
+        {
+            if places.tables.level_may_have_range_tombstones(level) {
+                tombstones.add_level(children.len(), level.clone(), places.tables.clone());
+            }
+            children.push(Source::Level(LevelIter::new(
+                icmp.clone(),
+                places.tables.clone(),
+                places.table_options.clone(),
+                level.clone(),
+                lower.as_deref(),
+                upper.as_deref(),
+            )));
+        }
+        Ok(Self {
+            iter: MergingIter::new(icmp.clone(), children),
+            tombstones,
+            order,
+            read_seqno,
+            lower,
+            upper,
+            prefix_extractor: prefix_extractor
+                .filter(|_| options.prefix_same_as_start)
+                .cloned(),
+            prefix: None,
+            merge_operator: places.merge_operator.cloned(),
+            at: At::Nowhere,
+            direction: Direction::Forward,
+            is_last_version: false,
+            key: Vec::new(),
+            held: Held::Copied,
+            copied: Vec::new(),
+            operands: MergeOperands::default(),
+            target: Vec::new(),
+            error: None,
+            counts: Counts::new(places.statistics.clone()),
+            _pin: pin,
+        })
+    }
+
+    /// True while the iterator stands on a key.
+    #[inline]
+    #[must_use]
+    pub fn valid(&self) -> bool {
+        self.at != At::Nowhere
+    }
+
+    /// Why the iterator is not valid: `Ok` at an end of the keys.
+    ///
+    /// # Errors
+    /// If a table cannot be read, if operands cannot be merged, or `NotSupported` if a value is
+    /// in a blob file. The next seek forgets it.
+    pub fn status(&self) -> Result<()> {
+        self.error.clone().map_or(Ok(()), Err)
+    }
+
+    /// The user key here.
+    ///
+    /// # Panics
+    /// If the iterator is not valid.
+    #[inline]
+    #[must_use]
+    pub fn key(&self) -> &[u8] {
+        match self.at {
+            At::Entry => user_key(self.iter.key()),
+            At::Copy => &self.key,
+            At::Nowhere => panic!("key of an iterator that is not valid"),
+        }
+    }
+
+    /// The value here.
+    ///
+    /// # Panics
+    /// If the iterator is not valid.
+    #[inline]
+    #[must_use]
+    pub fn value(&self) -> &[u8] {
+        match self.at {
+            At::Entry => self.iter.value(),
+            At::Copy => self.held_value(),
+            At::Nowhere => panic!("value of an iterator that is not valid"),
+        }
+    }
+
+    /// The value here, kept beyond the next move; without a copy where it lies in a table.
+    ///
+    /// # Panics
+    /// If the iterator is not valid.
+    #[must_use]
+    pub fn pinned_value(&self) -> PinnedValue {
+        match (self.at, &self.held) {
+            (At::Entry, _) => self.iter.pinned_value(),
+            (At::Copy, Held::Pinned(value)) => value.clone(),
+            _ => PinnedValue::from(self.value()),
+        }
+    }
+
+    /// Moves to the first key that is not before `target`.
+    pub fn seek(&mut self, target: &[u8]) {
+        self.start(Direction::Forward);
+        self.set_prefix(target);
+        let lower = self.lower.as_deref().filter(|l| self.order.less(target, l));
+        let from = lower.unwrap_or(target);
+        if !self.is_past_upper(from) {
+            self.target.clear();
+            append_seek_key(&mut self.target, from, self.read_seqno);
+            self.iter.seek(&self.target);
+            self.find_forward(false);
+        }
+        self.counts.seek(self.entry_size());
+    }
+
+    /// Moves to the last key that is not after `target`.
+    pub fn seek_for_prev(&mut self, target: &[u8]) {
+        self.start(Direction::Backward);
+        self.set_prefix(target);
+        if !self.is_before_lower(target) {
+            self.target.clear();
+            match self
+                .upper
+                .as_deref()
+                .filter(|u| !self.order.less(target, u))
+            {
+                Some(upper) => append_key_start(&mut self.target, upper),
+                None => append_key_end(&mut self.target, target),
+            }
+            self.iter.seek_for_prev(&self.target);
+            self.find_backward();
+        }
+        self.counts.seek(self.entry_size());
+    }
+
+    /// Moves to the first key.
+    pub fn seek_to_first(&mut self) {
+        self.start(Direction::Forward);
+        match &self.lower {
+            Some(lower) => {
+                self.target.clear();
+                append_key_start(&mut self.target, lower);
+                self.iter.seek(&self.target);
+            }
+            None => self.iter.seek_to_first(),
+        }
+        self.find_forward(false);
+        self.set_prefix_here();
+        self.counts.seek(self.entry_size());
+    }
+
+    /// Moves to the last key.
+    pub fn seek_to_last(&mut self) {
+        self.start(Direction::Backward);
+        match &self.upper {
+            Some(upper) => {
+                self.target.clear();
+                append_key_start(&mut self.target, upper);
+                self.iter.seek_for_prev(&self.target);
+            }
+            None => self.iter.seek_to_last(),
+        }
+        self.find_backward();
+        self.set_prefix_here();
+        self.counts.seek(self.entry_size());
+    }
+
+    /// Moves to the next key; does nothing if the iterator is not valid.
+    #[inline]
+    pub fn next(&mut self) {
+        if self.at == At::Nowhere {
+            return;
+        }
+        let skipping = !(self.at == At::Entry && self.is_last_version);
+        if self.direction == Direction::Backward {
+            self.direction = Direction::Forward;
+            self.seek_past_key();
+        } else if self.at == At::Entry {
+            if skipping {
+                self.copy_key();
+            }
+            self.iter.next();
+        }
+        self.find_forward(skipping);
+        self.counts.next(self.entry_size());
+    }
+
+    /// Moves to the previous key; does nothing if the iterator is not valid.
+    #[inline]
+    pub fn prev(&mut self) {
+        if self.at == At::Nowhere {
+            return;
+        }
+        if self.direction == Direction::Forward {
+            self.direction = Direction::Backward;
+            if self.at == At::Entry {
+                self.copy_key();
+            }
+            self.seek_before_key();
+        }
+        self.find_backward();
+        self.counts.prev(self.entry_size());
+    }
+
+    fn start(&mut self, direction: Direction) {
+        self.direction = direction;
+        self.at = At::Nowhere;
+        self.error = None;
+        self.prefix = None;
+    }
+
+    /// Bytes of key and value if the iterator is valid.
+    #[inline]
+    fn entry_size(&self) -> Option<usize> {
+        (self.at != At::Nowhere).then(|| self.key().len() + self.value().len())
+    }
+
+    fn held_value(&self) -> &[u8] {
+        match &self.held {
+            Held::Copied => &self.copied,
+            Held::Pinned(value) => value,
+        }
+    }
+
+    /// Keeps the value under the cursor for when the cursor has left it.
+    fn hold_value(&mut self) {
+        let value = self.iter.value();
+        if value.len() <= COPIED_VALUE_SIZE_MAX {
+            self.copied.clear();
+            self.copied.extend_from_slice(value);
+            self.held = Held::Copied;
+        } else {
+            self.held = Held::Pinned(self.iter.pinned_value());
+        }
+    }
+
+    /// Remembers the user key under the cursor.
+    #[inline]
+    fn copy_key(&mut self) {
+        self.key.clear();
+        self.key.extend_from_slice(user_key(self.iter.key()));
+    }
+
+    /// Moves the cursor behind all versions of `key`.
+    fn seek_past_key(&mut self) {
+        self.target.clear();
+        append_key_end(&mut self.target, &self.key);
+        self.iter.seek(&self.target);
+    }
+
+    /// Moves the cursor before all versions of `key`.
+    fn seek_before_key(&mut self) {
+        self.target.clear();
+        append_key_start(&mut self.target, &self.key);
+        self.iter.seek_for_prev(&self.target);
+    }
+
+    fn fail(&mut self, error: Error) {
+        self.at = At::Nowhere;
+        self.error = Some(error);
+    }
+
+    #[inline]
+    fn is_past_upper(&self, key: &[u8]) -> bool {
+        self.upper
+            .as_ref()
+            .is_some_and(|u| !self.order.less(key, u))
+    }
+
+    #[inline]
+    fn is_before_lower(&self, key: &[u8]) -> bool {
+        self.lower.as_ref().is_some_and(|l| self.order.less(key, l))
+    }
+
+    #[inline]
+    fn is_out_of_prefix(&self, key: &[u8]) -> bool {
+        match (&self.prefix, &self.prefix_extractor) {
+            (Some(prefix), Some(cut)) => !cut.in_domain(key) || cut.transform(key) != prefix,
+            _ => false,
+        }
+    }
+
+    fn set_prefix(&mut self, key: &[u8]) {
+        if let Some(cut) = self.prefix_extractor.as_ref().filter(|c| c.in_domain(key)) {
+            self.prefix = Some(cut.transform(key).to_vec());
+        }
+    }
+
+    fn set_prefix_here(&mut self) {
+        if self.valid()
+            && let Some(cut) = &self.prefix_extractor
+        {
+            let key = self.key();
+            self.prefix = cut.in_domain(key).then(|| cut.transform(key).to_vec());
+        }
+    }
+}
+
+/// Appends an internal key that is before all versions of `user_key`.
+fn append_key_start(out: &mut Vec<u8>, user_key: &[u8]) {
+    out.extend_from_slice(user_key);
+    out.extend_from_slice(&u64::MAX.to_le_bytes());
+}
+
+/// Appends an internal key that is not before any version of `user_key`.
+fn append_key_end(out: &mut Vec<u8>, user_key: &[u8]) {
+    append_internal_key(out, user_key, 0, ValueKind::Deletion);
+}
+
+#[cfg(test)]
+mod tests;
