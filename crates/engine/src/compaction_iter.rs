@@ -626,4 +626,4 @@ fn misplaced(kind: ValueKind) -> Error {
 }
 
 #[cfg(test)]
-pub(crate) mod tests;
+mod tests;

@@ -324,4 +324,4 @@ fn open_file(
 }
 
 #[cfg(test)]
-pub(crate) mod tests;
+mod tests;

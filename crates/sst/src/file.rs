@@ -40,6 +40,9 @@ pub(crate) struct TableFile {
     pub(crate) file: Arc<dyn RandomAccessFile>,
     pub(crate) size: u64,
     pub(crate) footer: Footer,
+    /// Where the sequence number of an ingested table stands, if it has one. Ingestion may write
+    /// it over eight zeros, and leaves the checksum of the block as it was for them.
+    pub(crate) global_seqno_at: Option<u64>,
 }
 
 thread_local! {
@@ -150,12 +153,18 @@ impl TableFile {
         if verify && self.footer.checksum != orogen_base::checksum::ChecksumType::None {
             let want = u32::from_le_bytes([a, b, c, d]);
             let context = context_modifier(self.footer.base_context_checksum, handle.offset);
-            let sum = self
-                .footer
-                .checksum
-                .compute(body, kind)
-                .wrapping_add(context);
-            if sum != want {
+            let sum_of = |body: &[u8]| {
+                self.footer
+                    .checksum
+                    .compute(body, kind)
+                    .wrapping_add(context)
+            };
+            let sum = sum_of(body);
+            let holds = sum == want
+                || self
+                    .with_zero_seqno(body, handle)
+                    .is_some_and(|body| sum_of(&body) == want);
+            if !holds {
                 let error = Error::corruption("block has a bad checksum")
                     .with("size", handle.size)
                     .with("stored", want)
@@ -167,5 +176,14 @@ impl TableFile {
             let error = Error::corruption("block has an unknown compression type");
             self.locate(error.with("compression_type", kind), handle.offset)
         })
+    }
+
+    /// The block as it was before its global sequence number was written, if it has one.
+    #[cold]
+    fn with_zero_seqno(&self, body: &[u8], handle: BlockHandle) -> Option<Vec<u8>> {
+        let at = usize::try_from(self.global_seqno_at?.checked_sub(handle.offset)?).ok()?;
+        let mut body = body.to_vec();
+        body.get_mut(at..at.checked_add(8)?)?.fill(0);
+        Some(body)
     }
 }

@@ -2,6 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test ends at its first error")]
 
+mod files;
 mod programs;
 
 use std::path::{Path, PathBuf};

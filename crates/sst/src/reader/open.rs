@@ -17,7 +17,7 @@ use crate::compress::Dictionary;
 use crate::file::{TableFile, Window};
 use crate::filter::{FULL_PREFIX, PARTITIONED_PREFIX, POLICY_NAME};
 use crate::footer::{BlockHandle, FOOTER_LEN, Footer};
-use crate::properties::{IndexType, TableProperties};
+use crate::properties::{EXTERNAL_SST_FILE_GLOBAL_SEQNO, IndexType, TableProperties};
 
 use super::{Filter, Index, MetaBlock, TableReader, TableReaderOptions};
 
@@ -55,18 +55,31 @@ impl TableReader {
     ) -> Result<Self> {
         let (footer, tail) = read_tail(&file, file_size, options.tail_size)?;
         let verify = !options.skip_checksums_at_open;
-        let file = TableFile {
+        let mut file = TableFile {
             file,
             size: file_size,
             footer,
+            global_seqno_at: None,
         };
-        let tail = Tail {
+        let mut tail = Tail {
             file: &file,
             window: tail,
             verify,
         };
-
         let metaindex = read_metaindex(&tail.block(footer.metaindex)?)?;
+        let properties = metaindex.iter().find(|(n, _)| n == PROPERTIES_BLOCK);
+        if let Some(&(_, handle)) = properties {
+            tail.verify = false;
+            let at = tail.block(handle).and_then(|b| place_of_global_seqno(&b));
+            let window = tail.window;
+            // Damage is found when the block is checked.
+            file.global_seqno_at = at.ok().flatten().map(|at| handle.offset + at as u64);
+            tail = Tail {
+                file: &file,
+                window,
+                verify,
+            };
+        }
         let find = |name: &str| metaindex.iter().find(|(n, _)| n == name).map(|&(_, h)| h);
         let properties = match find(PROPERTIES_BLOCK) {
             Some(handle) => TableProperties::decode(&tail.block(handle)?)
@@ -211,6 +224,15 @@ fn read_tail(
     file.read_exact_at(offset, &mut bytes)?;
     let footer = Footer::decode(&bytes, offset).map_err(|e| e.with("file_size", file_size))?;
     Ok((footer, Window { offset, bytes }))
+}
+
+/// Where the sequence number of an ingested table stands in its properties.
+fn place_of_global_seqno(properties: &Block) -> Result<Option<usize>> {
+    let order = KeyOrder::User(UserComparator::BYTEWISE);
+    let mut cursor = BlockCursor::new();
+    let name = EXTERNAL_SST_FILE_GLOBAL_SEQNO.as_bytes();
+    let found = cursor.seek(properties, name, &order)? && cursor.key() == name;
+    Ok(found.then(|| cursor.value_range().start))
 }
 
 fn read_metaindex(block: &Block) -> Result<Vec<(String, BlockHandle)>> {
