@@ -626,4 +626,4 @@ fn misplaced(kind: ValueKind) -> Error {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

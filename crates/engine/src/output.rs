@@ -324,4 +324,4 @@ fn open_file(
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

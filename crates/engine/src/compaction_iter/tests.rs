@@ -1,4 +1,4 @@
-mod lsm;
+pub(crate) mod lsm;
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -15,9 +15,9 @@ use crate::plugin::compaction_filter::{CompactionFilter, FilterDecision};
 use crate::plugin::merge_operator::StringAppend;
 
 /// A cursor over sorted entries in memory.
-struct VecIter {
-    entries: Vec<(Vec<u8>, Vec<u8>)>,
-    at: usize,
+pub(crate) struct VecIter {
+    pub(crate) entries: Vec<(Vec<u8>, Vec<u8>)>,
+    pub(crate) at: usize,
 }
 
 impl InternalIterator for VecIter {
