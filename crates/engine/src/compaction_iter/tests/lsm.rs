@@ -79,11 +79,11 @@ fn in_memory() -> Compactor {
             let start = options
                 .start
                 .clone()
-                .map_or_else(|| f.start.clone(), |s| s.max(f.start));
+                .map_or_else(|| f.start.clone(), |s| s.max(f.start.clone()));
             let end = options
                 .end
                 .clone()
-                .map_or_else(|| f.end.clone(), |e| e.min(f.end));
+                .map_or_else(|| f.end.clone(), |e| e.min(f.end.clone()));
             for seqno in f.seqnos {
                 let (start, end) = (start.clone(), end.clone());
                 out.tombstones.push(RangeTombstone { start, end, seqno });
