@@ -3,7 +3,8 @@
 //! ```text
 //! format 5 Bloom     64-byte cache lines | ff | 00 | probes in bits 0-4 (1) | 00 00
 //! older Bloom        cache lines | probes (1, below 128) | fixed32 number of lines
-//! Ribbon and others  anything | marker (1, 80 to fe) | 4 bytes: read as "may be there"
+//! Ribbon             segments | fe | seed (1) | 3 bytes: number of blocks
+//! others             anything | marker (1, 80 to fd) | 4 bytes: read as "may be there"
 //! ```
 //! A partitioned filter is an index block whose entries lead to filters of key ranges. A filter
 //! is written under `fullfilter.<policy>` in the meta index, with RocksDB's policy name for all
@@ -12,11 +13,13 @@
 //! Source: RocksDB `util/bloom_impl.h`, `table/block_based/filter_policy.cc`.
 
 mod hash;
+mod ribbon;
 
 use orogen_base::coding::get_fixed32;
 
 use hash::hash32;
 pub(crate) use hash::hash64;
+use ribbon::Ribbon;
 
 /// The name under which all of RocksDB's built-in filters are found.
 pub(crate) const POLICY_NAME: &str = "rocksdb.BuiltinBloomFilter";
@@ -27,6 +30,7 @@ pub(crate) const PARTITIONED_PREFIX: &str = "partitionedfilter.";
 
 const METADATA_LEN: usize = 5;
 const LINE_LEN: usize = 64;
+const LEGACY_LINE_LEN_MAX: u32 = 1 << 16;
 /// Largest filter without metadata: 32 bits of length, in whole lines.
 const LEN_MAX: u64 = 0xffff_ffc0;
 
@@ -184,6 +188,8 @@ pub(crate) enum FilterKind {
         lines: u32,
         log2_line: u32,
     },
+    /// The solution of a linear system.
+    Ribbon(Ribbon),
     /// No key was added.
     AlwaysFalse,
     /// Not understood: denies nothing.
@@ -214,13 +220,18 @@ impl FilterKind {
                     Self::AlwaysTrue
                 }
             }
+            0xfe => match meta.first_chunk().and_then(|meta| Ribbon::of(len, meta)) {
+                Some(ribbon) => Self::Ribbon(ribbon),
+                None => Self::AlwaysTrue,
+            },
             probes @ 1..=127 => {
                 let lines = get_fixed32(&meta[1..]).unwrap_or(0);
                 if lines == 0 || !len32.is_multiple_of(lines) {
                     return Self::AlwaysTrue;
                 }
                 let line = len32 / lines;
-                if !line.is_power_of_two() {
+                // No machine has longer lines; without a bound the bit numbers would overflow.
+                if !line.is_power_of_two() || line > LEGACY_LINE_LEN_MAX {
                     return Self::AlwaysTrue;
                 }
                 Self::LegacyBloom {
@@ -274,6 +285,7 @@ impl FilterKind {
                 }
                 true
             }
+            Self::Ribbon(ribbon) => ribbon.may_match(filter, key),
             Self::AlwaysFalse => false,
             Self::AlwaysTrue => true,
         }

@@ -46,7 +46,7 @@ fn unknown_and_damaged_filters_deny_nothing() {
     let good = b.finish();
     let n = good.len();
     for (at, byte) in [
-        (n - 5, 0xfe),
+        (n - 5, 0xfd),
         (n - 5, 0),
         (n - 4, 1),
         (n - 3, 0x86),
@@ -57,6 +57,19 @@ fn unknown_and_damaged_filters_deny_nothing() {
         assert_eq!(FilterKind::of(&f), FilterKind::AlwaysTrue);
     }
     assert_eq!(FilterKind::of(&[]), FilterKind::AlwaysFalse);
+    let mut ribbon = good.clone();
+    for meta in [
+        [0xfe, 0, 0, 0, 0],
+        [0xfe, 9, 1, 0, 0],
+        [0xfe, 0, 2, 0, 0],
+        [0xfe, 7, 255, 255, 255],
+    ] {
+        ribbon[n - 5..].copy_from_slice(&meta);
+        let kind = FilterKind::of(&ribbon);
+        for i in 0..100u8 {
+            let _ = kind.may_match(&ribbon, &[i; 20]);
+        }
+    }
     let mut legacy = good;
     for probes in [1, 6, 127] {
         legacy[n - 5] = probes;
