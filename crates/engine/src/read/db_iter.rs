@@ -32,10 +32,12 @@ use super::{LevelIter, MergingIter, Places, RangeDelAggregator, ReadOptions};
 use crate::plugin::merge_operator::MergeOperator;
 use crate::version::level::is_exclusive_end;
 use counts::Counts;
+use prefix::PrefixFilters;
 
 mod backward;
 mod counts;
 mod forward;
+mod prefix;
 
 /// Entries of one key, or keys of one range tombstone, that are passed one by one before a seek
 /// is taken to be cheaper. RocksDB's `max_sequential_skip_in_iterations`.
@@ -91,6 +93,8 @@ pub struct DbIterator<T: TableAccess> {
     prefix_extractor: Option<Arc<dyn SliceTransform>>,
     /// The prefix that keys must have.
     prefix: Option<Vec<u8>>,
+    /// Asked which places may hold the prefix, if it may be asked.
+    filters: Option<PrefixFilters<T>>,
     merge_operator: Option<Arc<dyn MergeOperator>>,
     at: At,
     direction: Direction,
@@ -128,6 +132,10 @@ impl<T: TableAccess> DbIterator<T> {
         let order = icmp.user.clone();
         let lower = options.iterate_lower_bound.clone();
         let upper = options.iterate_upper_bound.clone();
+        let prefix_extractor = prefix_extractor.filter(|_| options.prefix_same_as_start);
+        let mut filters = prefix_extractor
+            .filter(|_| !options.total_order_seek)
+            .map(|_| PrefixFilters::new(places.tables, places.table_options));
         let mut children = Vec::new();
         let mut tombstones = RangeDelAggregator::new(icmp.clone(), read_seqno);
         for memtable in places.memtables.clone() {
@@ -146,6 +154,9 @@ impl<T: TableAccess> DbIterator<T> {
                 .is_some_and(|u| !order.less(file.smallest_user_key(), u));
             if !ends_before && !starts_after {
                 tombstones.add_file(children.len(), file, &**places.tables)?;
+                if let Some(filters) = &mut filters {
+                    filters.add_file(children.len(), file);
+                }
                 children.push(Source::Table(
                     places.tables.iter(file, places.table_options)?,
                 ));
@@ -177,10 +188,9 @@ impl<T: TableAccess> DbIterator<T> {
             read_seqno,
             lower,
             upper,
-            prefix_extractor: prefix_extractor
-                .filter(|_| options.prefix_same_as_start)
-                .cloned(),
+            prefix_extractor: prefix_extractor.cloned(),
             prefix: None,
+            filters,
             merge_operator: places.merge_operator.cloned(),
             at: At::Nowhere,
             direction: Direction::Forward,
@@ -262,8 +272,10 @@ impl<T: TableAccess> DbIterator<T> {
         if !self.is_past_upper(from) {
             self.target.clear();
             append_seek_key(&mut self.target, from, self.read_seqno);
-            self.iter.seek(&self.target);
-            self.find_forward(false);
+            if self.exclude_by_prefix(target) {
+                self.iter.seek(&self.target);
+                self.find_forward(false);
+            }
         }
         self.counts.seek(self.entry_size());
     }
@@ -282,8 +294,10 @@ impl<T: TableAccess> DbIterator<T> {
                 Some(upper) => append_key_start(&mut self.target, upper),
                 None => append_key_end(&mut self.target, target),
             }
-            self.iter.seek_for_prev(&self.target);
-            self.find_backward();
+            if self.exclude_by_prefix(target) {
+                self.iter.seek_for_prev(&self.target);
+                self.find_backward();
+            }
         }
         self.counts.seek(self.entry_size());
     }
@@ -291,6 +305,7 @@ impl<T: TableAccess> DbIterator<T> {
     /// Moves to the first key.
     pub fn seek_to_first(&mut self) {
         self.start(Direction::Forward);
+        self.include_all();
         match &self.lower {
             Some(lower) => {
                 self.target.clear();
@@ -307,6 +322,7 @@ impl<T: TableAccess> DbIterator<T> {
     /// Moves to the last key.
     pub fn seek_to_last(&mut self) {
         self.start(Direction::Backward);
+        self.include_all();
         match &self.upper {
             Some(upper) => {
                 self.target.clear();
@@ -425,29 +441,6 @@ impl<T: TableAccess> DbIterator<T> {
     #[inline]
     fn is_before_lower(&self, key: &[u8]) -> bool {
         self.lower.as_ref().is_some_and(|l| self.order.less(key, l))
-    }
-
-    #[inline]
-    fn is_out_of_prefix(&self, key: &[u8]) -> bool {
-        match (&self.prefix, &self.prefix_extractor) {
-            (Some(prefix), Some(cut)) => !cut.in_domain(key) || cut.transform(key) != prefix,
-            _ => false,
-        }
-    }
-
-    fn set_prefix(&mut self, key: &[u8]) {
-        if let Some(cut) = self.prefix_extractor.as_ref().filter(|c| c.in_domain(key)) {
-            self.prefix = Some(cut.transform(key).to_vec());
-        }
-    }
-
-    fn set_prefix_here(&mut self) {
-        if self.valid()
-            && let Some(cut) = &self.prefix_extractor
-        {
-            let key = self.key();
-            self.prefix = cut.in_domain(key).then(|| cut.transform(key).to_vec());
-        }
     }
 }
 

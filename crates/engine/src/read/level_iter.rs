@@ -11,6 +11,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use orogen_base::key::InternalKeyComparator;
+use orogen_base::slice_transform::SliceTransform;
 use orogen_base::{Error, InternalIterator, PinnedValue, Result};
 
 use super::table_access::TableAccess;
@@ -60,6 +61,37 @@ impl<T: TableAccess> LevelIter<T> {
             ended: true,
             error: None,
         }
+    }
+
+    /// False if the level surely has no key with the prefix of `user_key`, by the files' bounds
+    /// and filters.
+    ///
+    /// # Errors
+    /// If a file cannot be opened or its filter is damaged.
+    pub(super) fn may_hold_prefix(
+        &self,
+        extractor: &dyn SliceTransform,
+        user_key: &[u8],
+    ) -> Result<bool> {
+        let files = self.level.files();
+        let has_prefix = |k: &[u8]| {
+            extractor.in_domain(k) && extractor.transform(k) == extractor.transform(user_key)
+        };
+        let at = self.level.find_file(&self.order, user_key);
+        let before = at.checked_sub(1).map(|i| files[i].largest_user_key());
+        let after = files.get(at + 1).map(|f| f.smallest_user_key());
+        if before.into_iter().chain(after).any(has_prefix) {
+            return Ok(true);
+        }
+        // Keys of a prefix stand together, so only the file around the key can have any.
+        let Some(file) = files.get(at) else {
+            return Ok(false);
+        };
+        let starts_behind = self.order.user.less(user_key, file.smallest_user_key());
+        if starts_behind && !has_prefix(file.smallest_user_key()) {
+            return Ok(false);
+        }
+        self.tables.may_hold_prefix(file, &self.options, user_key)
     }
 
     /// Opens file `at` unless it is open; false after an error.

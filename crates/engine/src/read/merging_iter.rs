@@ -7,7 +7,7 @@
 //!
 //! Invariants: (1) going forward, each child stands on its first entry that is not before the
 //! merged position, or after its last; going backward the mirror image; (2) the heap holds the
-//! valid children, each once; (3) equal internal keys of two children come in the children's
+//! valid children that are not excluded, each once; (3) equal internal keys of two children come in the children's
 //! order, reversed going backward, so turning around neither repeats nor loses one; (4) an error
 //! of any child makes the merge invalid: the keys it hides may not pass unnoticed.
 //! Source: RocksDB `table/merging_iterator.cc`. `Hot path`.
@@ -37,6 +37,8 @@ pub struct MergingIter<I> {
     order: InternalKeyComparator,
     bytewise: bool,
     children: Vec<I>,
+    /// Children that have nothing to give until told otherwise; they are not even moved.
+    excluded: Vec<bool>,
     heap: Vec<Slot>,
     /// The heap position of the best slot but the top; 0 while it is not known.
     runner_up: usize,
@@ -54,6 +56,7 @@ impl<I: InternalIterator> MergingIter<I> {
             bytewise: order.user.is_bytewise(),
             order,
             heap: Vec::with_capacity(children.len()),
+            excluded: vec![false; children.len()],
             children,
             runner_up: 0,
             direction: Direction::Forward,
@@ -72,13 +75,33 @@ impl<I: InternalIterator> MergingIter<I> {
         self.heap[0].child
     }
 
+    /// The children.
+    #[must_use]
+    pub fn children(&self) -> &[I] {
+        &self.children
+    }
+
+    /// Says whether a child has nothing to give from the next seek on.
+    pub fn set_excluded(&mut self, child: usize, is_excluded: bool) {
+        self.excluded[child] = is_excluded;
+    }
+
+    fn included(&mut self) -> impl Iterator<Item = (usize, &mut I)> {
+        self.children
+            .iter_mut()
+            .enumerate()
+            .zip(&self.excluded)
+            .filter(|c| !c.1)
+            .map(|c| c.0)
+    }
+
     /// Moves every child after `newer` that stands before the internal key `target` to it.
     ///
     /// Going forward only. The others stay, so the merge may stay where it is.
     pub fn seek_older(&mut self, newer: usize, target: &[u8]) {
         debug_assert!(self.direction == Direction::Forward);
-        let order = &self.order;
-        for child in self.children.iter_mut().skip(newer + 1) {
+        let order = self.order.clone();
+        for (_, child) in self.included().filter(|c| c.0 > newer) {
             if child.valid() && order.compare(child.key(), target).is_lt() {
                 child.seek(target);
             }
@@ -91,8 +114,8 @@ impl<I: InternalIterator> MergingIter<I> {
     /// Going backward only. The others stay, so the merge may stay where it is.
     pub fn seek_older_for_prev(&mut self, newer: usize, target: &[u8]) {
         debug_assert!(self.direction == Direction::Backward);
-        let order = &self.order;
-        for child in self.children.iter_mut().skip(newer + 1) {
+        let order = self.order.clone();
+        for (_, child) in self.included().filter(|c| c.0 > newer) {
             if child.valid() && order.compare(child.key(), target).is_gt() {
                 child.seek_for_prev(target);
             }
@@ -131,6 +154,9 @@ impl<I: InternalIterator> MergingIter<I> {
     fn rebuild(&mut self) {
         self.heap.clear();
         for i in 0..self.children.len() {
+            if self.excluded[i] {
+                continue;
+            }
             if self.children[i].valid() {
                 let prefix = self.prefix(i);
                 self.heap.push(Slot { prefix, child: i });
@@ -208,8 +234,8 @@ impl<I: InternalIterator> MergingIter<I> {
         turn.clear();
         turn.extend_from_slice(self.children[top].key());
         self.direction = direction;
-        let order = &self.order;
-        for (i, child) in self.children.iter_mut().enumerate() {
+        let order = self.order.clone();
+        for (i, child) in self.included() {
             let stands_on_turn =
                 |c: &I| c.valid() && order.compare(c.key(), &turn) == Ordering::Equal;
             match direction {
@@ -247,27 +273,25 @@ impl<I: InternalIterator> InternalIterator for MergingIter<I> {
 
     fn seek_to_first(&mut self) {
         self.reset(Direction::Forward);
-        self.children.iter_mut().for_each(I::seek_to_first);
+        self.included().for_each(|c| c.1.seek_to_first());
         self.rebuild();
     }
 
     fn seek_to_last(&mut self) {
         self.reset(Direction::Backward);
-        self.children.iter_mut().for_each(I::seek_to_last);
+        self.included().for_each(|c| c.1.seek_to_last());
         self.rebuild();
     }
 
     fn seek(&mut self, target: &[u8]) {
         self.reset(Direction::Forward);
-        self.children.iter_mut().for_each(|c| c.seek(target));
+        self.included().for_each(|c| c.1.seek(target));
         self.rebuild();
     }
 
     fn seek_for_prev(&mut self, target: &[u8]) {
         self.reset(Direction::Backward);
-        self.children
-            .iter_mut()
-            .for_each(|c| c.seek_for_prev(target));
+        self.included().for_each(|c| c.1.seek_for_prev(target));
         self.rebuild();
     }
 

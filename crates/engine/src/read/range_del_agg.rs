@@ -10,112 +10,17 @@
 //! leaves a stretch, and then each source looks next to where it was before it searches.
 //! Source: RocksDB `db/range_del_aggregator.h`, `table/merging_iterator.cc`. `Hot path`.
 
-use std::cmp::Ordering;
 use std::sync::Arc;
 
-use orogen_base::key::{InternalKeyComparator, user_key};
+use orogen_base::key::InternalKeyComparator;
 use orogen_base::range_del::FragmentedRangeTombstones;
 use orogen_base::{Result, SeqNo, UserComparator};
 
 use super::table_access::TableAccess;
-use crate::version::level::is_exclusive_end;
 use crate::version::{FileMeta, Level};
+use border::{Border, Kept, Span};
 
-/// A place between keys: just before or just after a user key.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Border<'a> {
-    key: &'a [u8],
-    after: bool,
-}
-
-impl<'a> Border<'a> {
-    fn before(key: &'a [u8]) -> Self {
-        Self { key, after: false }
-    }
-
-    /// Where a file with this largest internal key ends.
-    fn end_of(largest: &'a [u8]) -> Self {
-        Self {
-            key: user_key(largest),
-            after: !is_exclusive_end(largest),
-        }
-    }
-
-    fn compare(self, order: &UserComparator, other: Self) -> Ordering {
-        order
-            .compare(self.key, other.key)
-            .then(self.after.cmp(&other.after))
-    }
-
-    /// True if `key` lies behind the border.
-    #[inline]
-    fn is_passed_by(self, order: &UserComparator, key: &[u8]) -> bool {
-        match order.compare(self.key, key) {
-            Ordering::Less => true,
-            Ordering::Equal => !self.after,
-            Ordering::Greater => false,
-        }
-    }
-}
-
-/// The keys between two borders; `None` is no border.
-#[derive(Clone, Copy, Debug, Default)]
-struct Span<'a> {
-    start: Option<Border<'a>>,
-    end: Option<Border<'a>>,
-}
-
-impl<'a> Span<'a> {
-    /// Moves the start up to `border` if it lies before it.
-    fn raise_start(&mut self, order: &UserComparator, border: Border<'a>) {
-        if self.start.is_none_or(|s| s.compare(order, border).is_lt()) {
-            self.start = Some(border);
-        }
-    }
-
-    /// Moves the end down to `border` if it lies behind it.
-    fn lower_end(&mut self, order: &UserComparator, border: Border<'a>) {
-        if self.end.is_none_or(|e| e.compare(order, border).is_gt()) {
-            self.end = Some(border);
-        }
-    }
-
-    fn cut_to(&mut self, order: &UserComparator, other: Self) {
-        if let Some(border) = other.start {
-            self.raise_start(order, border);
-        }
-        if let Some(border) = other.end {
-            self.lower_end(order, border);
-        }
-    }
-}
-
-/// A border that owns its key; the memory is used again.
-#[derive(Debug, Default)]
-struct Kept {
-    key: Vec<u8>,
-    after: bool,
-    is_set: bool,
-}
-
-impl Kept {
-    fn set(&mut self, border: Option<Border<'_>>) {
-        self.is_set = border.is_some();
-        if let Some(b) = border {
-            self.key.clear();
-            self.key.extend_from_slice(b.key);
-            self.after = b.after;
-        }
-    }
-
-    #[inline]
-    fn get(&self) -> Option<Border<'_>> {
-        self.is_set.then_some(Border {
-            key: &self.key,
-            after: self.after,
-        })
-    }
-}
+mod border;
 
 /// Fragments and where the last search in them ended.
 struct Cursor {

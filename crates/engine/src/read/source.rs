@@ -10,7 +10,7 @@ use super::table_access::TableAccess;
 pub enum Source<T: TableAccess> {
     /// A memtable.
     Boxed(Box<dyn InternalIterator>),
-    /// A file of level 0.
+    /// A table, such as a file of level 0.
     Table(T::Iter),
     /// A sorted level.
     Level(LevelIter<T>),

@@ -46,6 +46,21 @@ pub trait TableAccess: Send + Sync + 'static {
                 .any(|f| self.may_have_range_tombstones(f))
     }
 
+    /// False if a file surely has no key with the prefix of `user_key`, by its filter. Without
+    /// filters of prefixes: always true.
+    ///
+    /// # Errors
+    /// If the file cannot be opened or its filter is damaged.
+    fn may_hold_prefix(
+        &self,
+        file: &Arc<FileMeta>,
+        options: &Self::Options,
+        user_key: &[u8],
+    ) -> Result<bool> {
+        let _ = (file, options, user_key);
+        Ok(true)
+    }
+
     /// The newest range tombstone of a file over `user_key` up to `read_seqno`, or 0, not cut to
     /// the file's key range.
     ///

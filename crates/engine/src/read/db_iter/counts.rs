@@ -34,6 +34,13 @@ impl Counts {
         }
     }
 
+    /// Adds to a ticker that seeks count, at once.
+    pub(super) fn add(&self, ticker: Ticker, n: u64) {
+        if n > 0 {
+            self.statistics.add(ticker, n);
+        }
+    }
+
     /// Counts a merge that failed.
     pub(super) fn merged<V>(&self, result: Result<V>) -> Result<V> {
         if result.is_err() {

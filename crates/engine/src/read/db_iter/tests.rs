@@ -5,12 +5,12 @@ use orogen_base::metrics::Ticker;
 use orogen_base::slice_transform::FixedPrefix;
 
 use super::*;
-use crate::read::simulated::{Lsm, Op, Random, SimTables, key, model, random_history};
+use crate::read::simulated::{Lsm, Op, PREFIX_LEN, Random, SimTables, key, model, random_history};
 
 type Pairs = Vec<(Vec<u8>, Vec<u8>)>;
 
 fn open(lsm: &Lsm, options: &ReadOptions, read_seqno: SeqNo) -> Result<DbIterator<SimTables>> {
-    let extractor: Arc<dyn SliceTransform> = Arc::new(FixedPrefix::new(3));
+    let extractor: Arc<dyn SliceTransform> = Arc::new(FixedPrefix::new(PREFIX_LEN));
     DbIterator::new(
         &lsm.places(),
         Scan {
@@ -180,6 +180,7 @@ fn every_sequence_number_has_its_own_view_both_ways() {
 
 #[test]
 fn a_prefix_ends_the_iteration_and_hides_nothing_within() {
+    let mut useful_in_all = 0;
     for seed in 0..300 {
         let mut r = Random(seed);
         let order = orders(seed);
@@ -189,35 +190,53 @@ fn a_prefix_ends_the_iteration_and_hides_nothing_within() {
         let read_seqno = history.len() as SeqNo;
         let mut options = random_bounds(&mut r, keys);
         options.prefix_same_as_start = true;
+        options.total_order_seek = r.one_in(4);
         let pairs = bounded(&order, model(&order, &history, read_seqno), &options);
         let mut iter = open(&lsm, &options, read_seqno).unwrap();
+        let mut useful = 0;
         for _ in 0..30 {
             let target = key(r.below(keys + 1));
-            let is_forward = r.one_in(2);
-            if is_forward {
-                iter.seek(&target)
+            let mut within = pairs.clone();
+            within.retain(|e| e.0[..PREFIX_LEN] == target[..PREFIX_LEN]);
+            let mut at = if r.one_in(2) {
+                iter.seek(&target);
+                let i = within.partition_point(|e| order.less(&e.0, &target));
+                (i < within.len()).then_some(i)
             } else {
-                iter.seek_for_prev(&target)
-            }
-            let mut want: Pairs = pairs.clone();
-            want.retain(|e| {
-                let is_ahead = if is_forward {
-                    !order.less(&e.0, &target)
+                iter.seek_for_prev(&target);
+                within
+                    .partition_point(|e| !order.less(&target, &e.0))
+                    .checked_sub(1)
+            };
+            let mostly_forward = r.one_in(2);
+            loop {
+                let got = iter
+                    .valid()
+                    .then(|| (iter.key().to_vec(), iter.value().to_vec()));
+                assert_eq!(got, at.map(|i| within[i].clone()), "seed {seed}");
+                assert!(iter.status().is_ok());
+                let Some(i) = at else { break };
+                at = if r.one_in(4) != mostly_forward {
+                    iter.next();
+                    (i + 1 < within.len()).then_some(i + 1)
                 } else {
-                    !order.less(&target, &e.0)
+                    iter.prev();
+                    i.checked_sub(1)
                 };
-                is_ahead && e.0[..3] == target[..3]
-            });
-            if !is_forward {
-                want.reverse();
             }
-            let mut got = Vec::new();
-            while iter.valid() {
-                got.push((iter.key().to_vec(), iter.value().to_vec()));
-                if is_forward { iter.next() } else { iter.prev() }
-            }
-            assert_eq!(got, want, "seed {seed}");
+            useful = lsm.statistics.get(Ticker::BloomFilterPrefixUseful);
         }
+        useful_in_all += useful;
+        // The first key's prefix.
+        let first = all_forward(&mut iter);
+        let head = pairs.first().map(|e| e.0[..3].to_vec());
+        let want: Pairs = pairs
+            .iter()
+            .take_while(|e| Some(&e.0[..3]) == head.as_deref())
+            .cloned()
+            .collect();
+        assert_eq!(first, want, "seed {seed}");
+        iter.seek(&key(r.below(keys)));
         // A target without a prefix sets no end.
         iter.seek(b"k");
         let from: Pairs = pairs
@@ -231,15 +250,8 @@ fn a_prefix_ends_the_iteration_and_hides_nothing_within() {
             iter.next();
         }
         assert_eq!(got, from, "seed {seed}");
-        // The first key's prefix.
-        let first = all_forward(&mut iter);
-        let head = pairs.first().map(|e| e.0[..3].to_vec());
-        let want: Pairs = pairs
-            .into_iter()
-            .take_while(|e| Some(&e.0[..3]) == head.as_deref())
-            .collect();
-        assert_eq!(first, want, "seed {seed}");
     }
+    assert!(useful_in_all > 1000, "{useful_in_all}");
 }
 
 #[test]

@@ -1,5 +1,6 @@
 use super::*;
 use crate::read::simulated::{Lsm, Random, key, random_history};
+use crate::version::level::is_exclusive_end;
 
 /// The answer from looking at every tombstone of every place.
 fn brute_force(lsm: &Lsm, k: &[u8], read_seqno: SeqNo) -> (SeqNo, Option<usize>) {
