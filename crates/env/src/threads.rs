@@ -27,3 +27,51 @@ impl Drop for Thread {
         }
     }
 }
+
+/// Runs all tasks at once, the last one on this thread, and gives their results in order. A task
+/// for which the system has no thread left runs on this one.
+///
+/// # Panics
+/// If a task panics.
+pub fn run_all<T: Send, F: FnOnce() -> T + Send>(name: &str, tasks: Vec<F>) -> Vec<T> {
+    std::thread::scope(|scope| {
+        let mut running = Vec::new();
+        let mut tasks = tasks.into_iter().peekable();
+        while let Some(task) = tasks.next() {
+            if tasks.peek().is_none() {
+                running.push(Err(task()));
+                continue;
+            }
+            let slot = std::sync::Arc::new(std::sync::Mutex::new(Some(task)));
+            let theirs = slot.clone();
+            let take = move |slot: &std::sync::Mutex<Option<F>>| {
+                let task = slot.lock().ok().and_then(|mut s| s.take());
+                task.map(|task| task())
+            };
+            let builder = std::thread::Builder::new().name(name.to_owned());
+            match builder.spawn_scoped(scope, move || take(&theirs)) {
+                Ok(handle) => running.push(Ok(handle)),
+                Err(_) => running.extend(take(&slot).map(Err)),
+            }
+        }
+        running
+            .into_iter()
+            .map(|r| match r {
+                Err(done) => done,
+                Ok(handle) => handle
+                    .join()
+                    .expect("a task does not panic")
+                    .expect("a spawned task runs once"),
+            })
+            .collect()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn results_come_in_the_order_of_the_tasks() {
+        let tasks: Vec<_> = (0..5u64).map(|n| move || n * n).collect();
+        assert_eq!(super::run_all("test", tasks), [0, 1, 4, 9, 16]);
+    }
+}

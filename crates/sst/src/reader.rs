@@ -213,6 +213,13 @@ impl TableReader {
         self.range_tombstones.clone()
     }
 
+    /// True if the table has range tombstones.
+    #[inline]
+    #[must_use]
+    pub fn has_range_tombstones(&self) -> bool {
+        !self.range_tombstones.is_empty()
+    }
+
     /// What the table says of itself.
     #[must_use]
     pub fn properties(&self) -> Arc<TableProperties> {

@@ -13,8 +13,12 @@ pub trait MergeOperator: Send + Sync {
 
     /// Folds `operands` onto `existing` (`None`: the key had no value). `None` is a failure:
     /// the operands do not fit the value.
-    fn full_merge(&self, key: &[u8], existing: Option<&[u8]>, operands: &[&[u8]])
-    -> Option<Vec<u8>>;
+    fn full_merge(
+        &self,
+        key: &[u8],
+        existing: Option<&[u8]>,
+        operands: &[&[u8]],
+    ) -> Option<Vec<u8>>;
 
     /// Folds neighbouring operands into one, where that does not need the base value. `None`
     /// keeps them apart.
@@ -39,7 +43,9 @@ pub struct StringAppend {
 
 impl Default for StringAppend {
     fn default() -> Self {
-        Self { delimiter: b",".to_vec() }
+        Self {
+            delimiter: b",".to_vec(),
+        }
     }
 }
 
@@ -78,7 +84,11 @@ pub struct UInt64Add;
 impl UInt64Add {
     fn sum<'a>(parts: impl Iterator<Item = &'a [u8]>) -> Vec<u8> {
         let number = |p: &[u8]| p.try_into().map_or(0, u64::from_le_bytes);
-        parts.map(number).fold(0, u64::wrapping_add).to_le_bytes().to_vec()
+        parts
+            .map(number)
+            .fold(0, u64::wrapping_add)
+            .to_le_bytes()
+            .to_vec()
     }
 }
 
@@ -88,7 +98,9 @@ impl MergeOperator for UInt64Add {
     }
 
     fn full_merge(&self, _: &[u8], existing: Option<&[u8]>, operands: &[&[u8]]) -> Option<Vec<u8>> {
-        Some(Self::sum(existing.into_iter().chain(operands.iter().copied())))
+        Some(Self::sum(
+            existing.into_iter().chain(operands.iter().copied()),
+        ))
     }
 
     fn partial_merge(&self, _: &[u8], operands: &[&[u8]]) -> Option<Vec<u8>> {
@@ -124,7 +136,11 @@ impl MergeOperator for Max {
     }
 
     fn full_merge(&self, _: &[u8], existing: Option<&[u8]>, operands: &[&[u8]]) -> Option<Vec<u8>> {
-        existing.into_iter().chain(operands.iter().copied()).max().map(<[u8]>::to_vec)
+        existing
+            .into_iter()
+            .chain(operands.iter().copied())
+            .max()
+            .map(<[u8]>::to_vec)
     }
 
     fn partial_merge(&self, _: &[u8], operands: &[&[u8]]) -> Option<Vec<u8>> {
@@ -136,7 +152,9 @@ impl MergeOperator for Max {
 #[must_use]
 pub fn by_name(name: &str) -> Option<Arc<dyn MergeOperator>> {
     Some(match name {
-        "StringAppendOperator" | "stringappend" | "StringAppendTESTOperator"
+        "StringAppendOperator"
+        | "stringappend"
+        | "StringAppendTESTOperator"
         | "stringappendtest" => Arc::new(StringAppend::default()),
         "UInt64AddOperator" | "uint64add" => Arc::new(UInt64Add),
         "PutOperator" | "PutOperatorV1" | "put" => Arc::new(PutLast),

@@ -14,6 +14,7 @@
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::{Acquire, Release};
 
+use super::table_slot::TableSlot;
 use orogen_base::coding::{Decoder, put_fixed64, put_length_prefixed, put_varint32, put_varint64};
 use orogen_base::key::{ParsedInternalKey, user_key};
 use orogen_base::{Error, FileNo, Result, SeqNo};
@@ -123,6 +124,8 @@ pub struct FileMeta {
     pub file_open_metadata: Vec<u8>,
     /// Set while a compaction reads it.
     pub being_compacted: CompactionMark,
+    /// The open table.
+    pub table: TableSlot,
 }
 
 /// Set while a compaction reads a file. Not written, and not part of what makes files equal.
@@ -181,6 +184,7 @@ impl Default for FileMeta {
             max_timestamp: Vec::new(),
             file_open_metadata: Vec::new(),
             being_compacted: CompactionMark::default(),
+            table: TableSlot::default(),
         }
     }
 }

@@ -9,6 +9,7 @@
 //! in it stay on disk as long as that lives. Everything here is pure but for reading and writing
 //! `CURRENT`.
 
+pub mod table_slot;
 pub mod file_meta;
 pub mod wal_set;
 pub mod blob_meta;

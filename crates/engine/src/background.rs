@@ -1,0 +1,115 @@
+//! The one scheduler: flushes and compactions on a few threads.
+//!
+//! Threads look for work whenever the context's `work` signal is raised: a flush first, then a
+//! compaction, as long as one thread stays free for flushes. Close cancels compactions, lets
+//! flushes end, and joins the threads.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use orogen_base::{ErrorKind, Result};
+use orogen_env::threads::{self, Thread};
+use parking_lot::Mutex;
+
+use crate::context::Context;
+use crate::jobs::{compaction, flush};
+use crate::obsolete;
+
+/// The threads of an open database.
+pub(crate) struct Background {
+    context: Arc<Context>,
+    threads: Mutex<Vec<Thread>>,
+}
+
+struct Budget {
+    compactions: AtomicUsize,
+    compactions_max: usize,
+}
+
+impl Background {
+    /// Starts the threads.
+    ///
+    /// # Errors
+    /// `Io` if the system gives no thread.
+    pub(crate) fn start(context: &Arc<Context>) -> Result<Self> {
+        let jobs = context.options.max_background_jobs.max(1);
+        let budget = Arc::new(Budget {
+            compactions: AtomicUsize::new(0),
+            compactions_max: jobs.saturating_sub(1).max(1),
+        });
+        let mut started = Vec::new();
+        for i in 0..jobs {
+            let (context, budget) = (context.clone(), budget.clone());
+            started.push(threads::spawn(&format!("orogen-bg{i}"), move || {
+                work(&context, &budget)
+            })?);
+        }
+        Ok(Self {
+            context: context.clone(),
+            threads: Mutex::new(started),
+        })
+    }
+
+    /// Ends the threads and waits for them. The context must be closing.
+    pub(crate) fn join(&self) {
+        self.context.work.raise();
+        self.threads.lock().clear();
+    }
+}
+
+fn work(context: &Arc<Context>, budget: &Budget) {
+    loop {
+        // Counted before looking: what is raised after the look ends the wait.
+        let seen = context.work.count();
+        if context.is_closing() {
+            return;
+        }
+        if !run_one(context, budget) {
+            if context.set.has_removed() {
+                obsolete::purge(context);
+            }
+            context.work.wait_after(seen);
+        }
+    }
+}
+
+/// Runs one job if there is one.
+fn run_one(context: &Arc<Context>, budget: &Budget) -> bool {
+    if context.health.failed() {
+        return false;
+    }
+    if let Some(job) = flush::next(context) {
+        finish(context, "flush", job.run(context));
+        return true;
+    }
+    if budget.compactions.fetch_add(1, Ordering::AcqRel) >= budget.compactions_max {
+        budget.compactions.fetch_sub(1, Ordering::AcqRel);
+        return false;
+    }
+    let job = compaction::next(context);
+    let found = job.is_some();
+    if let Some(job) = job {
+        finish(context, "compaction", job.run(context));
+    }
+    budget.compactions.fetch_sub(1, Ordering::AcqRel);
+    if found {
+        context.work.raise();
+    }
+    found
+}
+
+fn finish(context: &Context, what: &str, result: Result<()>) {
+    match result {
+        Ok(()) => {}
+        Err(e) if e.kind() == ErrorKind::Aborted => {
+            context.log.info(format_args!("{what} was given up: {e}"));
+        }
+        Err(e) => {
+            context.log.error(format_args!("{what} failed: {e}"));
+            context.fail(&e);
+        }
+    }
+    obsolete::purge(context);
+    context.work.raise();
+    context.progress.raise();
+}

@@ -1,0 +1,182 @@
+//! A second database with the same content, made while the first goes on.
+//!
+//! Under the write path's lead the moment is fixed: versions are pinned, the logs' lengths are
+//! noted and kept from being given up. Then tables are linked, logs are copied up to the noted
+//! length, and a MANIFEST of its own lists them. Everything is made under a temporary name and
+//! renamed at the end, so a checkpoint is whole or not there.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use orogen_base::{Error, FileNo, Result};
+use orogen_env::fs::write_file;
+use orogen_env::{Access, BufferedFile, FileSystem, WritableFile};
+use orogen_wal::Writer;
+
+use crate::column_family::ColumnFamilyData;
+use crate::context::Context;
+use crate::filename;
+use crate::options_map;
+use crate::version::manifest::{self, FamilySnapshot};
+use crate::version::version::Version;
+use crate::version::wal_set::WalSet;
+use crate::write::commit::WritePath;
+
+struct Moment {
+    families: Vec<(Arc<ColumnFamilyData>, Arc<Version>, FileNo)>,
+    logs: Vec<(FileNo, u64)>,
+    next_file: FileNo,
+    last_sequence: u64,
+    max_family: u32,
+}
+
+/// Makes `target` a database that holds what this one holds now.
+///
+/// # Errors
+/// `InvalidArgument` if `target` exists; `Io`, `NoSpace`: what was made is removed.
+pub(crate) fn create(context: &Context, write: &WritePath, target: &Path) -> Result<()> {
+    let fs = &*context.fs;
+    if fs.exists(target)? {
+        return Err(
+            Error::invalid_argument("checkpoint needs a directory that does not exist")
+                .with("path", target.display()),
+        );
+    }
+    let mut name = target.as_os_str().to_owned();
+    name.push(".tmp");
+    let temporary = PathBuf::from(name);
+    if fs.exists(&temporary)? {
+        remove_all(fs, &temporary)?;
+    }
+    fs.create_dir_all(&temporary)?;
+    context.logs.hold();
+    let moment = write.exclusive(|| fix(context));
+    let result = fill(context, &moment, &temporary);
+    context.logs.unhold();
+    if let Err(e) = result {
+        // The first error is the one that matters.
+        let _ = remove_all(fs, &temporary);
+        return Err(e);
+    }
+    fs.rename(&temporary, target)?;
+    if let Some(parent) = target.parent() {
+        fs.sync_dir(parent)?;
+    }
+    context
+        .log
+        .info(format_args!("checkpoint made at {}", target.display()));
+    Ok(())
+}
+
+fn fix(context: &Context) -> Moment {
+    let families = context.set.families();
+    Moment {
+        families: families
+            .into_iter()
+            .map(|family| {
+                let state = family.state();
+                let (version, log) = (state.version.clone(), state.log_number);
+                drop(state);
+                (family, version, log)
+            })
+            .collect(),
+        logs: context.logs.list(),
+        next_file: context.set.new_file_number(),
+        last_sequence: context.sequence.visible(),
+        max_family: context.set.next_family_id() - 1,
+    }
+}
+
+fn fill(context: &Context, moment: &Moment, dir: &Path) -> Result<()> {
+    let fs = &*context.fs;
+    for (_, version, _) in &moment.families {
+        for (_, file) in version.iter_files() {
+            let from = filename::table_path(&context.dir, file.number);
+            let to = filename::table_path(dir, file.number);
+            link_or_copy(fs, &from, &to)?;
+        }
+    }
+    let needed = moment
+        .families
+        .iter()
+        .map(|(_, _, log)| *log)
+        .min()
+        .unwrap_or(0);
+    for &(log, bytes) in moment
+        .logs
+        .iter()
+        .filter(|(log, bytes)| *log >= needed && *bytes > 0)
+    {
+        let from = filename::wal_path(&context.dir, log);
+        copy(fs, &from, &filename::wal_path(dir, log), bytes)?;
+    }
+    write_file(
+        fs,
+        &filename::identity_path(dir),
+        context.set.db_id().as_bytes(),
+    )?;
+    let families: Vec<_> = moment.families.iter().map(|(f, _, _)| f.clone()).collect();
+    let text = options_map::to_text(&context.options, &families);
+    write_file(
+        fs,
+        &filename::options_path(dir, moment.next_file),
+        text.as_bytes(),
+    )?;
+    let number = moment.next_file + 1;
+    let file = fs.create(&filename::manifest_path(dir, number))?;
+    let mut writer = Writer::new(file, number, false);
+    let snapshot = manifest::Snapshot {
+        db_id: Some(context.set.db_id()),
+        next_file_number: number + 1,
+        last_sequence: moment.last_sequence,
+        min_log_number_to_keep: 0,
+        max_column_family: moment.max_family,
+        wals: WalSet::default(),
+        families: moment
+            .families
+            .iter()
+            .map(|(family, version, log_number)| FamilySnapshot {
+                id: family.id,
+                name: &family.name,
+                comparator: family.options.comparator.name(),
+                log_number: *log_number,
+                version,
+                full_history_ts_low: None,
+            })
+            .collect(),
+    };
+    snapshot.write(&mut writer)?;
+    writer.sync()?;
+    manifest::set_current(fs, dir, number)?;
+    fs.sync_dir(dir)
+}
+
+fn link_or_copy(fs: &dyn FileSystem, from: &Path, to: &Path) -> Result<()> {
+    match fs.hard_link(from, to) {
+        Err(e) if e.kind() == orogen_base::ErrorKind::NotSupported => {
+            copy(fs, from, to, fs.metadata(from)?.size)
+        }
+        other => other,
+    }
+}
+
+fn copy(fs: &dyn FileSystem, from: &Path, to: &Path, bytes: u64) -> Result<()> {
+    let source = fs.open(from, Access::Sequential)?;
+    let mut target = BufferedFile::new(fs.create(to)?);
+    let mut chunk = vec![0; 256 << 10];
+    let mut at = 0;
+    while at < bytes {
+        let n = (bytes - at).min(chunk.len() as u64) as usize;
+        source.read_exact_at(at, &mut chunk[..n])?;
+        target.append(&chunk[..n])?;
+        at += n as u64;
+    }
+    target.sync()
+}
+
+fn remove_all(fs: &dyn FileSystem, dir: &Path) -> Result<()> {
+    for name in fs.list(dir)? {
+        fs.remove_file(&dir.join(name))?;
+    }
+    fs.remove_dir(dir)
+}

@@ -1,0 +1,142 @@
+//! One column family: its settings, its memtables, its current version.
+//!
+//! Invariants: (1) `imm` is sorted oldest first, and a flush takes a prefix of it; (2) the super
+//! version is published under the lock that guards what it was made from; (3) ids are never used
+//! twice in the life of a database.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use arc_swap::ArcSwap;
+use orogen_base::key::InternalKeyComparator;
+use orogen_base::{FileNo, Result};
+use orogen_sst::BlockCache;
+use parking_lot::{Mutex, MutexGuard};
+
+use crate::compact::Running;
+use crate::options::ColumnFamilyOptions;
+use crate::super_version::{MemHandle, SuperVersion};
+use crate::tables::FamilyTables;
+use crate::version::version::Version;
+
+/// The family that always exists.
+pub const DEFAULT_COLUMN_FAMILY_NAME: &str = "default";
+
+/// What changes in a family.
+pub(crate) struct FamilyState {
+    /// Takes the writes.
+    pub(crate) mem: Arc<MemHandle>,
+    /// Sealed memtables, oldest first.
+    pub(crate) imm: Vec<Arc<MemHandle>>,
+    /// The tables.
+    pub(crate) version: Arc<Version>,
+    /// Logs before this one hold nothing that the tables lack.
+    pub(crate) log_number: FileNo,
+    /// A flush of this family runs.
+    pub(crate) flushing: bool,
+    /// Sealed memtables up to this id are to be flushed though there are few of them.
+    pub(crate) flush_requested_up_to: u64,
+    /// Compactions under way, by job.
+    pub(crate) running: Vec<(u64, Running)>,
+    /// Manual compactions under way; automatic ones wait.
+    pub(crate) manual_compactions: usize,
+    /// The epoch that the next file of level 0 gets.
+    pub(crate) next_epoch: u64,
+}
+
+/// One column family.
+pub(crate) struct ColumnFamilyData {
+    pub(crate) id: u32,
+    pub(crate) name: String,
+    pub(crate) options: ColumnFamilyOptions,
+    pub(crate) icmp: InternalKeyComparator,
+    pub(crate) cache: Arc<BlockCache>,
+    pub(crate) tables: Arc<FamilyTables>,
+    pub(crate) dropped: AtomicBool,
+    /// Bytes that compactions owe, as of the newest version; for properties and stalls.
+    pub(crate) pending_compaction_bytes: AtomicU64,
+    /// Lock rank 2: below the MANIFEST's, above the queues'. No I/O under it.
+    state: Mutex<FamilyState>,
+    current: ArcSwap<SuperVersion>,
+}
+
+impl ColumnFamilyData {
+    pub(crate) fn new(
+        id: u32,
+        name: &str,
+        options: ColumnFamilyOptions,
+        tables: FamilyTables,
+        mem: Arc<MemHandle>,
+        version: Arc<Version>,
+        log_number: FileNo,
+    ) -> Result<Self> {
+        options.validate()?;
+        options.table.validate()?;
+        let next_epoch = version.max_epoch_number() + 1;
+        let current = SuperVersion {
+            mem: mem.table.clone(),
+            sealed: Vec::new(),
+            version: version.clone(),
+        };
+        Ok(Self {
+            id,
+            name: name.to_owned(),
+            icmp: InternalKeyComparator::new(options.comparator.clone()),
+            options,
+            cache: tables.cache.clone(),
+            tables: Arc::new(tables),
+            dropped: AtomicBool::new(false),
+            pending_compaction_bytes: AtomicU64::new(0),
+            state: Mutex::new(FamilyState {
+                mem,
+                imm: Vec::new(),
+                version,
+                log_number,
+                flushing: false,
+                flush_requested_up_to: 0,
+                running: Vec::new(),
+                manual_compactions: 0,
+                next_epoch,
+            }),
+            current: ArcSwap::from_pointee(current),
+        })
+    }
+
+    /// The state, locked.
+    pub(crate) fn state(&self) -> MutexGuard<'_, FamilyState> {
+        self.state.lock()
+    }
+
+    /// Publishes the memtables and version of `state` to readers.
+    pub(crate) fn publish(&self, state: &FamilyState) {
+        self.current.store(Arc::new(SuperVersion {
+            mem: state.mem.table.clone(),
+            sealed: state.imm.iter().rev().map(|m| m.table.clone()).collect(),
+            version: state.version.clone(),
+        }));
+    }
+
+    /// The memtables and version for one short read.
+    #[inline]
+    pub(crate) fn load(&self) -> arc_swap::Guard<Arc<SuperVersion>> {
+        self.current.load()
+    }
+
+    /// The memtables and version for a longer read.
+    pub(crate) fn pin(&self) -> Arc<SuperVersion> {
+        self.current.load_full()
+    }
+
+    pub(crate) fn is_dropped(&self) -> bool {
+        self.dropped.load(Ordering::Acquire)
+    }
+}
+
+impl FamilyState {
+    /// The oldest log that is needed to rebuild what the tables lack.
+    pub(crate) fn min_log_needed(&self) -> FileNo {
+        self.imm
+            .first()
+            .map_or_else(|| self.mem.log_number(), |m| m.log_number())
+    }
+}

@@ -1,0 +1,535 @@
+//! The database: public methods of a few lines, each calling one verb above.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use orogen_base::metrics::Statistics;
+use orogen_base::{Error, PinnedValue, Result, SeqNo};
+use orogen_env::FileLock;
+use parking_lot::Mutex;
+
+use crate::background::Background;
+use crate::checkpoint;
+use crate::column_family::{ColumnFamilyData, DEFAULT_COLUMN_FAMILY_NAME};
+use crate::context::Context;
+use crate::jobs::{manual_compaction, manual_flush};
+use crate::obsolete;
+use crate::open;
+use crate::options::{
+    ColumnFamilyOptions, CompactRangeOptions, FlushOptions, Options, WriteOptions,
+};
+use crate::properties;
+use crate::read::{ReadOptions, Snapshot};
+use crate::view::{self, DbIterator};
+use crate::write::batch::WriteBatch;
+use crate::write::commit::WritePath;
+
+/// A column family of an open database.
+#[derive(Clone)]
+pub struct ColumnFamily(pub(crate) Arc<ColumnFamilyData>);
+
+impl ColumnFamily {
+    /// The number that batches name it by.
+    #[must_use]
+    pub fn id(&self) -> u32 {
+        self.0.id
+    }
+
+    /// Its name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.0.name
+    }
+
+    /// Its settings.
+    #[must_use]
+    pub fn options(&self) -> &ColumnFamilyOptions {
+        &self.0.options
+    }
+}
+
+impl std::fmt::Debug for ColumnFamily {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}#{}", self.0.name, self.0.id)
+    }
+}
+
+/// An open database. Clones share it; the last one to go closes it.
+#[derive(Clone)]
+pub struct Db {
+    core: Arc<Core>,
+}
+
+pub(crate) struct Core {
+    pub(crate) context: Arc<Context>,
+    pub(crate) write: WritePath,
+    pub(crate) default_family: Arc<ColumnFamilyData>,
+    pub(crate) background: Option<Background>,
+    pub(crate) lock: Mutex<Option<Box<dyn FileLock>>>,
+    /// A write without WAL may be in a memtable.
+    pub(crate) unlogged: AtomicBool,
+}
+
+impl Db {
+    /// Opens the database in `path` with all its column families. Families that `options` does
+    /// not name get the settings in `options.cf`.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if it is not there (or is, and must not be), or was written with
+    /// another key order; `Busy` if somebody has it open; `Corruption`, `NotSupported`, `Io`.
+    pub fn open(path: impl AsRef<Path>, options: &Options) -> Result<Self> {
+        let core = open::recover::open(path.as_ref(), options, open::recover::Mode::ReadWrite)?;
+        Ok(Self {
+            core: Arc::new(core),
+        })
+    }
+
+    /// Opens the database in `path` to read it, as it is now, without changing a byte. Another
+    /// process may have it open.
+    ///
+    /// # Errors
+    /// As [`Self::open`], without `Busy`.
+    pub fn open_read_only(path: impl AsRef<Path>, options: &Options) -> Result<Self> {
+        let core = open::recover::open(path.as_ref(), options, open::recover::Mode::ReadOnly)?;
+        Ok(Self {
+            core: Arc::new(core),
+        })
+    }
+
+    /// The names of the families in `path`, without opening it.
+    ///
+    /// # Errors
+    /// `Corruption`, `Io`; `InvalidArgument` if there is no database.
+    pub fn list_column_families(path: impl AsRef<Path>, options: &Options) -> Result<Vec<String>> {
+        open::recover::list_column_families(path.as_ref(), options)
+    }
+
+    /// Deletes the database in `path` with all its files; foreign files stay.
+    ///
+    /// # Errors
+    /// `Busy` if somebody has it open; `Io`.
+    pub fn destroy(path: impl AsRef<Path>, options: &Options) -> Result<()> {
+        open::destroy::destroy(path.as_ref(), options)
+    }
+
+    fn context(&self) -> &Arc<Context> {
+        &self.core.context
+    }
+
+    /// The family that always exists.
+    #[must_use]
+    pub fn default_column_family(&self) -> ColumnFamily {
+        ColumnFamily(self.core.default_family.clone())
+    }
+
+    /// A family by name.
+    #[must_use]
+    pub fn column_family(&self, name: &str) -> Option<ColumnFamily> {
+        self.context().set.family_named(name).map(ColumnFamily)
+    }
+
+    /// All families in the order of their ids.
+    #[must_use]
+    pub fn column_families(&self) -> Vec<ColumnFamily> {
+        self.context()
+            .set
+            .families()
+            .into_iter()
+            .map(ColumnFamily)
+            .collect()
+    }
+
+    /// Makes a family.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if the name is taken or a setting is out of bounds; `ReadOnly`, `Io`.
+    pub fn create_column_family(
+        &self,
+        name: &str,
+        options: ColumnFamilyOptions,
+    ) -> Result<ColumnFamily> {
+        let core = &self.core;
+        core.context.check_writable()?;
+        core.write
+            .exclusive(|| open::families::create(&core.context, &core.write, name, options))
+            .map(ColumnFamily)
+    }
+
+    /// Drops a family: its data is gone, its handle reads what it last saw.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for the default family; `ReadOnly`, `Io`.
+    pub fn drop_column_family(&self, family: &ColumnFamily) -> Result<()> {
+        let core = &self.core;
+        core.context.check_writable()?;
+        if family.name() == DEFAULT_COLUMN_FAMILY_NAME {
+            return Err(Error::invalid_argument(
+                "the default column family cannot be dropped",
+            ));
+        }
+        core.write
+            .exclusive(|| open::families::drop(&core.context, &core.write, &family.0))?;
+        obsolete::purge(&core.context);
+        Ok(())
+    }
+
+    /// Writes a batch: all of it or nothing.
+    ///
+    /// # Errors
+    /// See [`Self::write_opt`].
+    pub fn write(&self, mut batch: WriteBatch) -> Result<()> {
+        self.write_opt(&WriteOptions::default(), &mut batch)
+    }
+
+    /// Writes a batch. When it returns, readers see it, and it survives the end of the process;
+    /// with `sync` also a power loss. The batch can be cleared and used again.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for a family that is not there, a merge without an operator, a key or
+    /// value that is too large; `Busy` with `no_slowdown`; `ReadOnly` after an earlier error;
+    /// `Io` or `NoSpace`: the batch may or may not be there after a reopen.
+    pub fn write_opt(&self, options: &WriteOptions, batch: &mut WriteBatch) -> Result<()> {
+        if batch.is_empty() {
+            return if options.sync {
+                self.sync_wal()
+            } else {
+                Ok(())
+            };
+        }
+        if options.disable_wal {
+            self.core.unlogged.store(true, Ordering::Relaxed);
+        }
+        self.core.write.write(*options, batch)
+    }
+
+    fn write_one(&self, options: &WriteOptions, fill: impl FnOnce(&mut WriteBatch)) -> Result<()> {
+        thread_local! {
+            static BATCH: std::cell::Cell<Option<WriteBatch>> = const { std::cell::Cell::new(None) };
+        }
+        let mut batch = BATCH.take().unwrap_or_default();
+        batch.clear();
+        fill(&mut batch);
+        let result = self.write_opt(options, &mut batch);
+        if batch.size_bytes() <= 1 << 20 {
+            BATCH.set(Some(batch));
+        }
+        result
+    }
+
+    /// Sets a key of the default family.
+    ///
+    /// # Errors
+    /// See [`Self::write_opt`].
+    pub fn put(&self, key: &[u8], value: &[u8]) -> Result<()> {
+        self.write_one(&WriteOptions::default(), |b| b.put(0, key, value))
+    }
+
+    /// Sets a key.
+    ///
+    /// # Errors
+    /// See [`Self::write_opt`].
+    pub fn put_opt(
+        &self,
+        options: &WriteOptions,
+        family: &ColumnFamily,
+        key: &[u8],
+        value: &[u8],
+    ) -> Result<()> {
+        self.write_one(options, |b| b.put(family.id(), key, value))
+    }
+
+    /// Deletes a key of the default family.
+    ///
+    /// # Errors
+    /// See [`Self::write_opt`].
+    pub fn delete(&self, key: &[u8]) -> Result<()> {
+        self.write_one(&WriteOptions::default(), |b| b.delete(0, key))
+    }
+
+    /// Deletes a key.
+    ///
+    /// # Errors
+    /// See [`Self::write_opt`].
+    pub fn delete_opt(
+        &self,
+        options: &WriteOptions,
+        family: &ColumnFamily,
+        key: &[u8],
+    ) -> Result<()> {
+        self.write_one(options, |b| b.delete(family.id(), key))
+    }
+
+    /// Deletes a key that was put at most once since it was last deleted.
+    ///
+    /// # Errors
+    /// See [`Self::write_opt`].
+    pub fn single_delete_opt(
+        &self,
+        options: &WriteOptions,
+        family: &ColumnFamily,
+        key: &[u8],
+    ) -> Result<()> {
+        self.write_one(options, |b| b.single_delete(family.id(), key))
+    }
+
+    /// Adds a merge operand to a key.
+    ///
+    /// # Errors
+    /// See [`Self::write_opt`].
+    pub fn merge_opt(
+        &self,
+        options: &WriteOptions,
+        family: &ColumnFamily,
+        key: &[u8],
+        operand: &[u8],
+    ) -> Result<()> {
+        self.write_one(options, |b| b.merge(family.id(), key, operand))
+    }
+
+    /// Deletes the keys from `start` up to but not including `end`.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if `end` is before `start`; see [`Self::write_opt`].
+    pub fn delete_range_opt(
+        &self,
+        options: &WriteOptions,
+        family: &ColumnFamily,
+        start: &[u8],
+        end: &[u8],
+    ) -> Result<()> {
+        if family.0.options.comparator.less(end, start) {
+            return Err(Error::invalid_argument(
+                "end of the range is before its start",
+            ));
+        }
+        self.write_one(options, |b| b.delete_range(family.id(), start, end))
+    }
+
+    /// The value of a key of the default family.
+    ///
+    /// # Errors
+    /// See [`Self::get_opt`].
+    pub fn get(&self, key: &[u8]) -> Result<Option<PinnedValue>> {
+        view::get(
+            self.context(),
+            &self.core.default_family,
+            &ReadOptions::default(),
+            key,
+        )
+    }
+
+    /// The value of a key, without a copy where it lies in a block.
+    ///
+    /// # Errors
+    /// `Corruption` or `Io` met on the way; `InvalidArgument` if operands cannot be merged.
+    pub fn get_opt(
+        &self,
+        options: &ReadOptions,
+        family: &ColumnFamily,
+        key: &[u8],
+    ) -> Result<Option<PinnedValue>> {
+        view::get(self.context(), &family.0, options, key)
+    }
+
+    /// The values of several keys as of one moment, in the order of the keys.
+    #[must_use]
+    pub fn multi_get(
+        &self,
+        options: &ReadOptions,
+        family: &ColumnFamily,
+        keys: &[&[u8]],
+    ) -> Vec<Result<Option<PinnedValue>>> {
+        view::multi_get(self.context(), &family.0, options, keys)
+    }
+
+    /// A cursor over a family as of now, or of the snapshot in `options`.
+    ///
+    /// # Errors
+    /// `Corruption` or `Io` if a table cannot be opened.
+    pub fn iter(&self, options: &ReadOptions, family: &ColumnFamily) -> Result<DbIterator> {
+        view::iter(self.context(), &family.0, options)
+    }
+
+    /// Keeps what readers see now readable until it is dropped.
+    #[must_use]
+    pub fn snapshot(&self) -> Snapshot {
+        let context = self.context();
+        let now_secs = context.clock.unix_secs();
+        context
+            .snapshots
+            .acquire(|| context.sequence.visible(), now_secs)
+    }
+
+    /// Makes the log survive a power loss up to here.
+    ///
+    /// # Errors
+    /// `Io`: the database is then read-only.
+    pub fn sync_wal(&self) -> Result<()> {
+        let context = self.context();
+        context.check_writable()?;
+        self.core
+            .write
+            .exclusive(|| context.logs.sync())
+            .inspect_err(|e| context.fail(e))
+    }
+
+    /// Writes the memtables of the default family into a table and waits for it.
+    ///
+    /// # Errors
+    /// See [`Self::flush_opt`].
+    pub fn flush(&self) -> Result<()> {
+        self.flush_opt(&FlushOptions::default(), &[self.default_column_family()])
+    }
+
+    /// Writes the memtables of `families` into tables.
+    ///
+    /// # Errors
+    /// `ReadOnly`, `Closed`, or the error that the flush met.
+    pub fn flush_opt(&self, options: &FlushOptions, families: &[ColumnFamily]) -> Result<()> {
+        let families: Vec<_> = families.iter().map(|f| f.0.clone()).collect();
+        manual_flush::flush(&self.core.context, &self.core.write, options, &families)
+    }
+
+    /// Compacts the keys from `begin` to `end` (both included; `None`: open) of a family down to
+    /// the last level that holds any, and waits for it.
+    ///
+    /// # Errors
+    /// `ReadOnly`, `Closed`, or the error that a compaction met.
+    pub fn compact_range(
+        &self,
+        options: &CompactRangeOptions,
+        family: &ColumnFamily,
+        begin: Option<&[u8]>,
+        end: Option<&[u8]>,
+    ) -> Result<()> {
+        manual_flush::flush(
+            &self.core.context,
+            &self.core.write,
+            &FlushOptions { wait: true },
+            std::slice::from_ref(&family.0),
+        )?;
+        manual_compaction::compact_range(self.context(), &family.0, options, begin, end)
+    }
+
+    /// Waits until no flush and no compaction is due.
+    ///
+    /// # Errors
+    /// The error that background work met.
+    pub fn wait_for_background_work(&self) -> Result<()> {
+        manual_compaction::wait_until_idle(self.context())
+    }
+
+    /// A property under RocksDB's name, such as `rocksdb.stats`; `None` if there is none of that
+    /// name.
+    #[must_use]
+    pub fn property(&self, family: &ColumnFamily, name: &str) -> Option<String> {
+        properties::text(self.context(), &family.0, name)
+    }
+
+    /// A property that is a number.
+    #[must_use]
+    pub fn int_property(&self, family: &ColumnFamily, name: &str) -> Option<u64> {
+        properties::number(self.context(), &family.0, name)
+    }
+
+    /// The counters.
+    #[must_use]
+    pub fn statistics(&self) -> Arc<Statistics> {
+        self.context().statistics.clone()
+    }
+
+    /// The sequence number of the newest write that readers see.
+    #[must_use]
+    pub fn latest_sequence_number(&self) -> SeqNo {
+        self.context().sequence.visible()
+    }
+
+    /// The files of every family with their levels and key ranges.
+    #[must_use]
+    pub fn live_files(&self) -> Vec<properties::LiveFile> {
+        properties::live_files(self.context())
+    }
+
+    /// Makes `target` a database of its own that holds what this one holds now. Tables are
+    /// linked, not copied, where the file system can.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if `target` exists; `Io`, `NoSpace`: what was made of it is removed.
+    pub fn checkpoint(&self, target: impl AsRef<Path>) -> Result<()> {
+        let families = self.column_families();
+        if !self.context().read_only {
+            self.flush_opt(&FlushOptions::default(), &families)?;
+        }
+        checkpoint::create(self.context(), &self.core.write, target.as_ref())
+    }
+
+    /// Reads every block of every table and checks it.
+    ///
+    /// # Errors
+    /// The first damage found, with file and offset.
+    pub fn verify_checksums(&self) -> Result<()> {
+        properties::verify_checksums(self.context(), &mut |_, _| {})
+    }
+
+    /// As [`Self::verify_checksums`]; calls `progress` with bytes done and bytes in all.
+    ///
+    /// # Errors
+    /// The first damage found, with file and offset.
+    pub fn verify_checksums_with(&self, progress: &mut dyn FnMut(u64, u64)) -> Result<()> {
+        properties::verify_checksums(self.context(), progress)
+    }
+
+    /// Closes the database: compactions are given up, flushes end, threads are joined. Later
+    /// writes fail; open iterators and values stay readable. Dropping the last handle does the
+    /// same without telling of errors.
+    ///
+    /// # Errors
+    /// What a last flush met; the database is closed all the same.
+    pub fn close(&self) -> Result<()> {
+        self.core.close()
+    }
+}
+
+impl Core {
+    fn close(&self) -> Result<()> {
+        let context = &self.context;
+        if context.is_closing() {
+            return Ok(());
+        }
+        let unlogged = self.unlogged.load(Ordering::Relaxed);
+        let flushed = if unlogged
+            && !context.options.avoid_flush_during_shutdown
+            && context.check_writable().is_ok()
+        {
+            let families = context.set.families();
+            manual_flush::flush(
+                context,
+                &self.write,
+                &FlushOptions { wait: true },
+                &families,
+            )
+        } else {
+            Ok(())
+        };
+        context.closing.store(true, Ordering::Release);
+        context.stall.release();
+        context.progress.raise();
+        if let Some(background) = &self.background {
+            background.join();
+        }
+        // A writer that passed its check before closing was set ends before this.
+        self.write.exclusive(|| context.logs.close());
+        obsolete::purge(context);
+        context.log.info(format_args!("closed"));
+        self.lock.lock().take();
+        flushed
+    }
+}
+
+impl Drop for Core {
+    fn drop(&mut self) {
+        // An explicit close tells of errors; here nobody listens.
+        let _ = self.close();
+    }
+}

@@ -1,0 +1,395 @@
+//! A compaction: owns its inputs, runs the plan, installs the outputs.
+
+use std::sync::Arc;
+
+use orogen_base::metrics::{HistogramKind, Ticker};
+use orogen_base::range_del::FragmentedRangeTombstones;
+use orogen_base::{FileNo, Result};
+use orogen_env::threads;
+use orogen_sst::TableReadOptions;
+
+use crate::column_family::ColumnFamilyData;
+use crate::compact::{self, Plan, Reason, Running, Scores};
+use crate::compaction_iter::{CompactionIterOptions, CompactionIterStats};
+use crate::context::Context;
+use crate::events::CompactionInfo;
+use crate::jobs::flush::{new_file, table_options};
+use crate::obsolete;
+use crate::output::{Failed, Written};
+use crate::plugin::compaction_filter::FilterContext;
+use crate::read::source::Source;
+use crate::read::{LevelIter, MergingIter};
+use crate::tables::FamilyTables;
+use crate::version::edit::VersionEdit;
+use crate::version::file_meta::FileMeta;
+use crate::version::level::Level;
+use crate::version::version::Version;
+use crate::version_set::Change;
+
+/// Parts of each input that subcompactions may be cut at.
+const ANCHORS_PER_FILE: usize = 32;
+
+/// First user key and first user key after, where there is one.
+type Stretch = (Option<Vec<u8>>, Option<Vec<u8>>);
+
+/// A compaction that a thread has taken.
+pub(crate) struct CompactionJob {
+    family: Arc<ColumnFamilyData>,
+    version: Arc<Version>,
+    plan: Plan,
+    id: u64,
+    max_subcompactions: usize,
+}
+
+/// Takes the automatic compaction that is needed most.
+pub(crate) fn next(context: &Context) -> Option<CompactionJob> {
+    let mut due: Vec<(f64, Arc<ColumnFamilyData>)> = context
+        .set
+        .families()
+        .into_iter()
+        .filter(|f| !f.options.disable_auto_compactions)
+        .filter_map(|family| {
+            let version = family.state().version.clone();
+            let scores = Scores::compute(&version, &family.options);
+            scores
+                .needs_compaction()
+                .then(|| (scores.levels.first().map_or(0.0, |l| l.1), family))
+        })
+        .collect();
+    due.sort_by(|a, b| b.0.total_cmp(&a.0));
+    due.into_iter()
+        .find_map(|(_, family)| pick(context, &family))
+}
+
+fn pick(context: &Context, family: &Arc<ColumnFamilyData>) -> Option<CompactionJob> {
+    let mut state = family.state();
+    if state.manual_compactions > 0 || family.is_dropped() {
+        return None;
+    }
+    let version = state.version.clone();
+    let scores = Scores::compute(&version, &family.options);
+    let running: Vec<Running> = state.running.iter().map(|r| r.1.clone()).collect();
+    let plan = compact::pick(&version, &family.options, &scores, &running)?;
+    let id = context.new_job_id();
+    plan.mark_inputs(true);
+    state.running.push((id, plan.running(&family.icmp)));
+    drop(state);
+    Some(CompactionJob {
+        family: family.clone(),
+        version,
+        plan,
+        id,
+        max_subcompactions: context.options.max_subcompactions,
+    })
+}
+
+impl CompactionJob {
+    /// A job for a plan that was made under the family's lock.
+    pub(crate) fn of_plan(
+        family: &Arc<ColumnFamilyData>,
+        version: Arc<Version>,
+        plan: Plan,
+        id: u64,
+        max_subcompactions: usize,
+    ) -> Self {
+        Self {
+            family: family.clone(),
+            version,
+            plan,
+            id,
+            max_subcompactions,
+        }
+    }
+
+    /// Runs the plan and installs its outputs.
+    ///
+    /// # Errors
+    /// `Aborted` if the database closes meanwhile; damage in the inputs, `NoSpace`, `Io`. The
+    /// inputs stay and the outputs are gone.
+    pub(crate) fn run(self, context: &Context) -> Result<()> {
+        let start = context.clock.now_micros();
+        let mut info = CompactionInfo {
+            column_family: self.family.name.clone(),
+            job_id: self.id,
+            start_level: self.plan.start_level,
+            output_level: self.plan.output_level,
+            inputs: self.plan.input_files().map(|(_, f)| f.number).collect(),
+            outputs: Vec::new(),
+            bytes_read: self.plan.input_bytes(),
+            bytes_written: 0,
+            trivial_move: self.plan.trivial_move,
+            reason: self.plan.reason.name(),
+            micros: 0,
+        };
+        context.notify(|l| l.on_compaction_begin(&info));
+        let result = if self.plan.trivial_move {
+            self.move_files(context)
+        } else {
+            self.rewrite(context, &mut info)
+        };
+        self.plan.mark_inputs(false);
+        self.family.state().running.retain(|r| r.0 != self.id);
+        context.update_stall(&self.family);
+        info.micros = context.clock.now_micros().saturating_sub(start);
+        match &result {
+            Ok(()) => self.tell(context, &info),
+            Err(_) if self.family.is_dropped() => return Ok(()),
+            Err(_) => {}
+        }
+        result
+    }
+
+    fn tell(&self, context: &Context, info: &CompactionInfo) {
+        let statistics = &context.statistics;
+        statistics.record(HistogramKind::CompactionTime, info.micros);
+        statistics.record(
+            HistogramKind::NumFilesInSingleCompaction,
+            info.inputs.len() as u64,
+        );
+        if !info.trivial_move {
+            statistics.add(Ticker::CompactReadBytes, info.bytes_read);
+            statistics.add(Ticker::CompactWriteBytes, info.bytes_written);
+        }
+        context.log.info(format_args!(
+            "[{}] compaction job={} level {}->{} inputs={} bytes_read={} outputs={} \
+             bytes_written={} trivial_move={} micros={} reason={} score={:.2}",
+            info.column_family,
+            info.job_id,
+            info.start_level,
+            info.output_level,
+            info.inputs.len(),
+            info.bytes_read,
+            info.outputs.len(),
+            info.bytes_written,
+            info.trivial_move,
+            info.micros,
+            info.reason,
+            self.plan.score,
+        ));
+        context.notify(|l| l.on_compaction_completed(info));
+    }
+
+    /// An edit that takes the inputs away.
+    fn edit_without_inputs(&self) -> VersionEdit {
+        let mut edit = VersionEdit::of_column_family(self.family.id);
+        for (level, file) in self.plan.input_files() {
+            edit.delete_file(level, file.number);
+        }
+        edit
+    }
+
+    fn install(&self, context: &Context, edit: VersionEdit) -> Result<()> {
+        context.set.apply(vec![Change {
+            family: self.family.clone(),
+            edit,
+            install: None,
+        }])
+    }
+
+    fn move_files(&self, context: &Context) -> Result<()> {
+        let mut edit = self.edit_without_inputs();
+        for (_, file) in self.plan.input_files() {
+            edit.add_file(self.plan.output_level, file.clone());
+        }
+        self.install(context, edit)
+    }
+
+    fn rewrite(&self, context: &Context, info: &mut CompactionInfo) -> Result<()> {
+        let tombstones = Arc::new(self.tombstones()?);
+        let bounds = self.bounds(context)?;
+        let stretches: Vec<Stretch> = std::iter::once(None)
+            .chain(bounds.iter().cloned().map(Some))
+            .zip(
+                bounds
+                    .iter()
+                    .cloned()
+                    .map(Some)
+                    .chain(std::iter::once(None)),
+            )
+            .collect();
+        let parts = stretches.len();
+        let tasks: Vec<_> = stretches
+            .into_iter()
+            .map(|stretch| {
+                let tombstones = tombstones.clone();
+                move || self.run_stretch(context, tombstones, stretch)
+            })
+            .collect();
+        let results = threads::run_all("orogen-compact", tasks);
+        context
+            .statistics
+            .record(HistogramKind::NumSubcompactionsScheduled, parts as u64);
+        let mut edit = self.edit_without_inputs();
+        let mut failure = None;
+        let mut created: Vec<FileNo> = Vec::new();
+        for result in results {
+            match result {
+                Ok(written) => {
+                    count_drops(context, &written);
+                    info.bytes_written += written.bytes;
+                    for file in written.files {
+                        created.push(file.number);
+                        edit.add_file(self.plan.output_level, Arc::new(file));
+                    }
+                }
+                Err(failed) => {
+                    created.extend(failed.created);
+                    failure.get_or_insert(failed.error);
+                }
+            }
+        }
+        let result = failure
+            .map_or(Ok(()), Err)
+            .and_then(|()| self.install(context, edit));
+        match result {
+            Ok(()) => {
+                info.outputs = created;
+                Ok(())
+            }
+            Err(e) => {
+                obsolete::discard(context, &created);
+                Err(e)
+            }
+        }
+    }
+
+    /// The range tombstones of all inputs, each clipped to what its table answers for.
+    fn tombstones(&self) -> Result<FragmentedRangeTombstones> {
+        let mut all = Vec::new();
+        for (level, files) in &self.plan.inputs {
+            let mut with: Vec<(Arc<FileMeta>, Arc<FragmentedRangeTombstones>)> = Vec::new();
+            for file in files {
+                let tombstones = self.family.tables.reader(file)?.range_tombstones();
+                with.push((file.clone(), tombstones));
+            }
+            all.extend(compact::run::clip_tombstones(
+                &self.family.icmp,
+                *level,
+                &with,
+            ));
+        }
+        Ok(FragmentedRangeTombstones::new(&self.family.icmp.user, all))
+    }
+
+    fn bounds(&self, context: &Context) -> Result<Vec<Vec<u8>>> {
+        let parts = match self.max_subcompactions {
+            0 => context.options.max_subcompactions,
+            n => n,
+        };
+        if parts < 2 || !self.plan.may_part() {
+            return Ok(Vec::new());
+        }
+        let mut anchors = Vec::new();
+        for (_, file) in self.plan.input_files() {
+            anchors.extend(self.family.tables.reader(file)?.anchors(ANCHORS_PER_FILE)?);
+        }
+        Ok(compact::run::subcompaction_bounds(
+            &self.family.icmp.user,
+            &self.plan,
+            anchors,
+            parts,
+        ))
+    }
+
+    fn run_stretch(
+        &self,
+        context: &Context,
+        tombstones: Arc<FragmentedRangeTombstones>,
+        (start, end): Stretch,
+    ) -> Result<Written, Failed> {
+        let input = self.inputs().map_err(|error| Failed {
+            error,
+            created: Vec::new(),
+        })?;
+        let options = &self.family.options;
+        let filter = options
+            .compaction_filter_factory
+            .as_ref()
+            .and_then(|factory| {
+                factory.create(&FilterContext {
+                    column_family_id: self.family.id,
+                    is_full_compaction: self.plan.is_full,
+                    is_manual_compaction: self.plan.reason == Reason::ManualCompaction,
+                    output_level: self.plan.output_level,
+                })
+            });
+        let rules = CompactionIterOptions {
+            snapshots: context.snapshots.sorted_seqnos(),
+            merge_operator: options.merge_operator.clone(),
+            filter: filter.map(|f| (f, self.plan.start_level)),
+            start,
+            end,
+            cancel: Some(context.closing.clone()),
+            ..compact::run::rules_of(&self.plan, &self.version)
+        };
+        let mut table = table_options(
+            context,
+            &self.family,
+            self.plan.output_level,
+            self.plan.bottommost,
+        );
+        let oldest = self.plan.oldest_ancester_time();
+        if oldest > 0 {
+            table.creation_time = oldest;
+        }
+        compact::run::run(
+            &self.plan,
+            input,
+            tombstones,
+            rules,
+            table,
+            new_file(context),
+        )
+    }
+
+    /// One cursor over the entries of all inputs.
+    fn inputs(&self) -> Result<MergingIter<Source<FamilyTables>>> {
+        let tables = &self.family.tables;
+        let mut children = Vec::new();
+        for (level, files) in &self.plan.inputs {
+            if *level == 0 {
+                for file in files {
+                    let table = tables.reader(file)?;
+                    children.push(Source::Table(table.iter(TableReadOptions::compaction())));
+                }
+            } else {
+                let run = Arc::new(Level::new(*level, &self.family.icmp, files.clone()));
+                children.push(Source::Level(LevelIter::new(
+                    self.family.icmp.clone(),
+                    tables.clone(),
+                    TableReadOptions::compaction(),
+                    run,
+                    None,
+                    None,
+                )));
+            }
+        }
+        Ok(MergingIter::new(self.family.icmp.clone(), children))
+    }
+}
+
+fn count_drops(context: &Context, written: &Written) {
+    let CompactionIterStats {
+        dropped_hidden,
+        dropped_obsolete,
+        dropped_range_del,
+        dropped_user,
+        merge_failures,
+        ..
+    } = written.stats;
+    for (ticker, n) in [
+        (Ticker::CompactionKeyDropNewerEntry, dropped_hidden),
+        (Ticker::CompactionKeyDropObsolete, dropped_obsolete),
+        (Ticker::CompactionKeyDropRangeDel, dropped_range_del),
+        (Ticker::CompactionKeyDropUser, dropped_user),
+        (Ticker::NumberMergeFailures, merge_failures),
+        (
+            Ticker::CompactionRangeDelDropObsolete,
+            written.dropped_range_tombstones,
+        ),
+    ] {
+        if n > 0 {
+            context.statistics.add(ticker, n);
+        }
+    }
+}

@@ -1,0 +1,248 @@
+//! A flush: owns sealed memtables of one family, writes their table, installs it.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use orogen_base::metrics::{HistogramKind, Ticker};
+use orogen_base::range_del::{FragmentedRangeTombstones, RangeTombstone};
+use orogen_base::{FileNo, InternalIterator, Result};
+use orogen_env::{BufferedFile, WritableFile};
+use orogen_sst::TableBuilderOptions;
+
+use crate::column_family::ColumnFamilyData;
+use crate::compaction_iter::CompactionIterOptions;
+use crate::context::Context;
+use crate::events::FlushInfo;
+use crate::filename;
+use crate::obsolete;
+use crate::output::{self, NewFile, OutputOptions};
+use crate::read::MergingIter;
+use crate::super_version::MemHandle;
+use crate::version::edit::VersionEdit;
+use crate::version::file_meta::FileMeta;
+use crate::version_set::Change;
+
+/// Sealed memtables that a thread has taken for a flush.
+pub(crate) struct FlushJob {
+    family: Arc<ColumnFamilyData>,
+    memtables: Vec<Arc<MemHandle>>,
+    reason: &'static str,
+}
+
+/// Takes the next flush that is due. Families with the most sealed memtables go first.
+pub(crate) fn next(context: &Context) -> Option<FlushJob> {
+    let mut families = context.set.families();
+    families.sort_by_key(|f| std::cmp::Reverse(f.state().imm.len()));
+    families.into_iter().find_map(|family| {
+        let mut state = family.state();
+        let oldest = state.imm.first()?.id;
+        let enough = state.imm.len() >= family.options.min_write_buffer_number_to_merge.max(1)
+            || state.imm.len() + 1 >= family.options.max_write_buffer_number;
+        let requested = oldest <= state.flush_requested_up_to;
+        if state.flushing || !(enough || requested) {
+            return None;
+        }
+        state.flushing = true;
+        let memtables = state.imm.clone();
+        drop(state);
+        let reason = if requested {
+            "requested"
+        } else {
+            "write buffer full"
+        };
+        Some(FlushJob {
+            family,
+            memtables,
+            reason,
+        })
+    })
+}
+
+impl FlushJob {
+    /// Writes the table and installs it.
+    ///
+    /// # Errors
+    /// `NoSpace`, `Io`, or damage in what was to be written; the memtables stay.
+    pub(crate) fn run(self, context: &Context) -> Result<()> {
+        let result = self.write_and_install(context);
+        let mut state = self.family.state();
+        state.flushing = false;
+        drop(state);
+        context.update_stall(&self.family);
+        match result {
+            Err(_) if self.family.is_dropped() => Ok(()),
+            other => other,
+        }
+    }
+
+    fn write_and_install(&self, context: &Context) -> Result<()> {
+        let start = context.clock.now_micros();
+        let mut info = FlushInfo {
+            column_family: self.family.name.clone(),
+            job_id: context.new_job_id(),
+            file: None,
+            bytes: 0,
+            entries: self.memtables.iter().map(|m| m.table.entry_count()).sum(),
+            reason: self.reason,
+            micros: 0,
+        };
+        context.notify(|l| l.on_flush_begin(&info));
+        if context.set.families().len() > 1 {
+            // Else this family could come back newer than the logs of the others.
+            context.logs.sync_closed()?;
+        }
+        let file = write_level0_table(context, &self.family, &self.memtables)?;
+        info.file = file.as_ref().map(|f| f.number);
+        info.bytes = file.as_ref().map_or(0, |f| f.size);
+        self.install(context, file)?;
+        info.micros = context.clock.now_micros().saturating_sub(start);
+        context
+            .statistics
+            .record(HistogramKind::FlushTime, info.micros);
+        context.statistics.add(Ticker::FlushWriteBytes, info.bytes);
+        context.log.info(format_args!(
+            "[{}] flush job={} file={:?} bytes={} entries={} memtables={} micros={} reason={}",
+            info.column_family,
+            info.job_id,
+            info.file,
+            info.bytes,
+            info.entries,
+            self.memtables.len(),
+            info.micros,
+            info.reason
+        ));
+        context.notify(|l| l.on_flush_completed(&info));
+        Ok(())
+    }
+
+    fn install(&self, context: &Context, file: Option<FileMeta>) -> Result<()> {
+        let mut edit = VersionEdit::of_column_family(self.family.id);
+        let written = file.as_ref().map(|f| f.number);
+        if let Some(file) = file {
+            edit.add_file(0, Arc::new(file));
+        }
+        let count = self.memtables.len();
+        edit.log_number = Some({
+            let state = self.family.state();
+            state
+                .imm
+                .get(count)
+                .map_or_else(|| state.mem.log_number(), |m| m.log_number())
+        });
+        let install = Box::new(move |state: &mut crate::column_family::FamilyState| {
+            state.imm.drain(..count);
+        });
+        let change = Change {
+            family: self.family.clone(),
+            edit,
+            install: Some(install),
+        };
+        context.set.apply(vec![change]).inspect_err(|_| {
+            if let Some(number) = written {
+                obsolete::discard(context, &[number]);
+            }
+        })
+    }
+}
+
+/// Writes what memtables hold into one table of level 0; `None` if nothing is left of it.
+///
+/// # Errors
+/// `NoSpace`, `Io`; the partial file is gone.
+pub(crate) fn write_level0_table(
+    context: &Context,
+    family: &ColumnFamilyData,
+    memtables: &[Arc<MemHandle>],
+) -> Result<Option<FileMeta>> {
+    let order = &family.options.comparator;
+    let children: Vec<Box<dyn InternalIterator>> = memtables
+        .iter()
+        .rev()
+        .map(|m| m.table.clone().iter())
+        .collect();
+    let merged = MergingIter::new(family.icmp.clone(), children);
+    let tombstones: Vec<RangeTombstone> = memtables
+        .iter()
+        .flat_map(|m| {
+            let all = m.table.range_tombstones();
+            let copied = all.iter().map(|(start, end, seqno)| RangeTombstone {
+                start: start.to_vec(),
+                end: end.to_vec(),
+                seqno,
+            });
+            copied.collect::<Vec<_>>()
+        })
+        .collect();
+    let tombstones = Arc::new(FragmentedRangeTombstones::new(order, tombstones));
+    let rules = CompactionIterOptions::for_flush(
+        order.clone(),
+        context.snapshots.sorted_seqnos(),
+        family.options.merge_operator.clone(),
+    );
+    let epoch_number = {
+        let mut state = family.state();
+        state.next_epoch += 1;
+        state.next_epoch - 1
+    };
+    let options = OutputOptions {
+        table: table_options(context, family, 0, false),
+        output_level: 0,
+        target_file_size: u64::MAX,
+        max_file_size: u64::MAX,
+        max_compaction_bytes: u64::MAX,
+        grandparents: Vec::new(),
+        epoch_number,
+    };
+    match output::write(merged, tombstones, rules, options, new_file(context)) {
+        Ok(written) => Ok(written.files.into_iter().next()),
+        Err(failed) => {
+            obsolete::discard(context, &failed.created);
+            Err(failed.error)
+        }
+    }
+}
+
+/// How tables of a level are built.
+pub(crate) fn table_options(
+    context: &Context,
+    family: &ColumnFamilyData,
+    level: usize,
+    bottommost: bool,
+) -> TableBuilderOptions {
+    let options = &family.options;
+    let now = context.clock.unix_secs();
+    let compression_options = match &options.bottommost_compression_opts {
+        Some(own) if bottommost => *own,
+        _ => options.compression_opts,
+    };
+    TableBuilderOptions {
+        table: options.table.clone(),
+        compression: options.compression_of(level, bottommost),
+        compression_options,
+        comparator: options.comparator.clone(),
+        prefix_extractor: options.prefix_extractor.clone(),
+        merge_operator_name: options
+            .merge_operator
+            .as_ref()
+            .map_or_else(|| "nullptr".to_owned(), |m| m.name().to_owned()),
+        column_family_id: family.id,
+        column_family_name: family.name.clone(),
+        db_id: context.set.db_id().to_owned(),
+        db_session_id: context.session_id.clone(),
+        creation_time: now,
+        oldest_key_time: now,
+        file_creation_time: now,
+        ..TableBuilderOptions::default()
+    }
+}
+
+/// Makes table files with numbers of their own.
+pub(crate) fn new_file(context: &Context) -> NewFile<'_> {
+    Box::new(move || {
+        let number: FileNo = context.set.new_file_number();
+        let path: PathBuf = filename::table_path(&context.dir, number);
+        let file = BufferedFile::new(context.fs.create(&path)?)
+            .bytes_per_sync(context.options.bytes_per_sync);
+        Ok((number, Box::new(file) as Box<dyn WritableFile>))
+    })
+}

@@ -1,0 +1,6 @@
+//! Jobs own what they work on: sealed memtables, input files, outputs until they are installed.
+
+pub(crate) mod flush;
+pub(crate) mod manual_flush;
+pub(crate) mod compaction;
+pub(crate) mod manual_compaction;

@@ -1,0 +1,117 @@
+//! Families come and go.
+
+use std::sync::Arc;
+
+use orogen_base::key::InternalKeyComparator;
+use orogen_base::{Error, FileNo, Result};
+
+use crate::column_family::ColumnFamilyData;
+use crate::context::Context;
+use crate::open::recover::write_options_file;
+use crate::options::ColumnFamilyOptions;
+use crate::tables::FamilyTables;
+use crate::version::edit::{ColumnFamilyChange, VersionEdit};
+use crate::version::version::Version;
+use crate::version_set::Change;
+use crate::write::commit::WritePath;
+
+/// The family in memory, with an empty memtable.
+///
+/// # Errors
+/// `InvalidArgument` for settings out of bounds.
+pub(crate) fn assemble(
+    context: &Context,
+    id: u32,
+    name: &str,
+    options: ColumnFamilyOptions,
+    version: Arc<Version>,
+    log_number: FileNo,
+) -> Result<Arc<ColumnFamilyData>> {
+    let cache = options
+        .block_cache
+        .clone()
+        .unwrap_or_else(|| context.default_cache.clone());
+    let tables = FamilyTables {
+        dir: context.dir.clone(),
+        fs: context.fs.clone(),
+        statistics: context.statistics.clone(),
+        cache,
+        comparator: options.comparator.clone(),
+        prefix_extractor: options.prefix_extractor.clone(),
+        cache_index_and_filter_blocks: options.table.cache_index_and_filter_blocks,
+    };
+    let mem = context.new_memtable(&options, log_number);
+    let family = ColumnFamilyData::new(id, name, options, tables, mem, version, log_number)?;
+    Ok(Arc::new(family))
+}
+
+/// Makes a family. The caller leads the write path.
+///
+/// # Errors
+/// `InvalidArgument` if the name is taken or a setting is out of bounds; `Io`, `NoSpace`.
+pub(crate) fn create(
+    context: &Context,
+    write: &WritePath,
+    name: &str,
+    options: ColumnFamilyOptions,
+) -> Result<Arc<ColumnFamilyData>> {
+    if context.set.family_named(name).is_some() {
+        return Err(Error::invalid_argument("column family exists").with("column_family", name));
+    }
+    let id = context.set.next_family_id();
+    let icmp = InternalKeyComparator::new(options.comparator.clone());
+    let version = Arc::new(Version::empty(icmp, options.num_levels));
+    let log_number = context.logs.current();
+    let comparator = options.comparator.name().to_owned();
+    let family = assemble(context, id, name, options, version, log_number)?;
+    let edit = VersionEdit {
+        column_family_change: Some(ColumnFamilyChange::Add(name.to_owned())),
+        comparator: Some(comparator),
+        log_number: Some(log_number),
+        max_column_family: Some(id),
+        ..VersionEdit::of_column_family(id)
+    };
+    context.set.apply(vec![Change {
+        family: family.clone(),
+        edit,
+        install: None,
+    }])?;
+    write.refresh_memtables();
+    write_options_file(context)?;
+    context
+        .log
+        .info(format_args!("[{name}] column family created id={id}"));
+    Ok(family)
+}
+
+/// Drops a family. The caller leads the write path.
+///
+/// # Errors
+/// `InvalidArgument` if it is gone already; `Io`, `NoSpace`.
+pub(crate) fn drop(
+    context: &Context,
+    write: &WritePath,
+    family: &Arc<ColumnFamilyData>,
+) -> Result<()> {
+    if family.is_dropped() {
+        return Err(Error::invalid_argument("column family was dropped before")
+            .with("column_family", &family.name));
+    }
+    let edit = VersionEdit {
+        column_family_change: Some(ColumnFamilyChange::Drop),
+        max_column_family: Some(context.set.next_family_id() - 1),
+        ..VersionEdit::of_column_family(family.id)
+    };
+    context.set.apply(vec![Change {
+        family: family.clone(),
+        edit,
+        install: None,
+    }])?;
+    write.refresh_memtables();
+    context.update_stall(family);
+    write_options_file(context)?;
+    context
+        .log
+        .info(format_args!("[{}] column family dropped", family.name));
+    Ok(())
+}

@@ -1,0 +1,6 @@
+//! Open, create, destroy: the directory as a whole.
+
+pub(crate) mod families;
+pub(crate) mod recover;
+pub(crate) mod replay;
+pub(crate) mod destroy;

@@ -1,0 +1,446 @@
+//! Opens a database: MANIFEST, then logs, then a clean start.
+//!
+//! ```text
+//! lock -> CURRENT -> MANIFEST -> families and versions -> logs into memtables
+//!      -> new MANIFEST -> new log -> memtables into tables, one edit -> OPTIONS -> strays away
+//! ```
+//! Invariants: (1) until the new MANIFEST is current nothing that the old one needs is changed or
+//! removed; (2) the edit that lists what came from the logs is one atomic group over all
+//! families; (3) after one open the directory holds no file that the database does not know.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use orogen_base::key::InternalKeyComparator;
+use orogen_base::{Error, FileNo, Result, UserComparator};
+use orogen_env::FileSystem;
+use orogen_env::fs::{read_file, write_file};
+use orogen_sst::BlockCache;
+use parking_lot::Mutex;
+
+use crate::background::Background;
+use crate::column_family::{ColumnFamilyData, DEFAULT_COLUMN_FAMILY_NAME};
+use crate::context::{Context, ContextParts};
+use crate::db::Core;
+use crate::filename::{self, FileKind};
+use crate::health::Health;
+use crate::info_log::InfoLog;
+use crate::jobs::flush::write_level0_table;
+use crate::obsolete;
+use crate::open::families::assemble;
+use crate::open::replay::{Replayed, replay};
+use crate::options::{ColumnFamilyOptions, Options};
+use crate::options_map;
+use crate::sequence::Sequence;
+use crate::version::edit::VersionEdit;
+use crate::version::manifest::{self, RecoveredManifest};
+use crate::version::version::Version;
+use crate::version_set::{Change, VersionSet, VersionSetParts};
+use crate::write::commit::WritePath;
+
+/// Bytes of the block cache that families share if they bring none.
+const DEFAULT_BLOCK_CACHE_BYTES: usize = 32 << 20;
+
+/// What the database is opened for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Mode {
+    ReadWrite,
+    ReadOnly,
+}
+
+/// The names of the families in `dir`.
+///
+/// # Errors
+/// `InvalidArgument` if there is no database; `Corruption`, `Io`.
+pub(crate) fn list_column_families(dir: &Path, options: &Options) -> Result<Vec<String>> {
+    let fs = &*options.db.fs;
+    if !fs.exists(&filename::current_path(dir))? {
+        return Err(no_database(dir));
+    }
+    let (_, recovered) = manifest::recover_current(fs, dir)?;
+    Ok(recovered.families.into_values().map(|f| f.name).collect())
+}
+
+fn no_database(dir: &Path) -> Error {
+    Error::invalid_argument("there is no database here; set create_if_missing to make one")
+        .with("path", dir.display())
+}
+
+/// Opens the database in `dir`.
+///
+/// # Errors
+/// See [`crate::Db::open`].
+pub(crate) fn open(dir: &Path, options: &Options, mode: Mode) -> Result<Core> {
+    let fs = options.db.fs.clone();
+    let read_only = mode == Mode::ReadOnly;
+    options.cf.validate()?;
+    let exists = fs.exists(&filename::current_path(dir))?;
+    if exists && options.db.error_if_exists {
+        return Err(
+            Error::invalid_argument("there is a database here already").with("path", dir.display())
+        );
+    }
+    if !exists && (read_only || !options.db.create_if_missing) {
+        return Err(no_database(dir));
+    }
+    let lock = if read_only {
+        None
+    } else {
+        if !fs.exists(dir)? {
+            fs.create_dir_all(dir)?;
+            if let Some(parent) = dir.parent().filter(|p| !p.as_os_str().is_empty()) {
+                fs.sync_dir(parent)?;
+            }
+        }
+        Some(fs.lock(&filename::lock_path(dir))?)
+    };
+    let log = if read_only || !options.db.info_log {
+        InfoLog::disabled(options.db.clock.clone())
+    } else {
+        InfoLog::open(
+            &*fs,
+            options.db.clock.clone(),
+            dir,
+            options.db.info_log_level,
+            options.db.keep_log_file_num,
+        )?
+    };
+    let found = if exists {
+        Some(manifest::recover_current(&*fs, dir)?)
+    } else {
+        None
+    };
+    let db_id = match &found {
+        Some((_, m)) => identity(&*fs, dir, m.db_id.as_deref())?,
+        None => new_uuid(),
+    };
+    if !read_only && !fs.exists(&filename::identity_path(dir))? {
+        write_file(&*fs, &filename::identity_path(dir), db_id.as_bytes())?;
+    }
+    let context = Arc::new(new_context(
+        dir,
+        options,
+        log,
+        db_id,
+        found.as_ref(),
+        read_only,
+    ));
+    context.log.info(format_args!(
+        "opening db_id={} session={} {}",
+        context.set.db_id(),
+        context.session_id,
+        if exists { "existing" } else { "new" }
+    ));
+    let result = finish_open(&context, options, found.as_ref().map(|f| &f.1));
+    if let Err(e) = &result {
+        context.log.error(format_args!("cannot open: {e}"));
+    }
+    let (default_family, write) = result?;
+    let background = if read_only {
+        None
+    } else {
+        Some(Background::start(&context)?)
+    };
+    context.log.info(format_args!(
+        "open, last sequence {}",
+        context.sequence.visible()
+    ));
+    Ok(Core {
+        context,
+        write,
+        default_family,
+        background,
+        lock: Mutex::new(lock),
+        unlogged: std::sync::atomic::AtomicBool::new(false),
+    })
+}
+
+fn new_context(
+    dir: &Path,
+    options: &Options,
+    log: InfoLog,
+    db_id: String,
+    found: Option<&(FileNo, RecoveredManifest)>,
+    read_only: bool,
+) -> Context {
+    let health = Arc::new(Health::default());
+    let sequence = Arc::new(Sequence::default());
+    if let Some((_, recovered)) = found {
+        sequence.reset(recovered.last_sequence);
+    }
+    let set = VersionSet::new(VersionSetParts {
+        dir: dir.to_owned(),
+        fs: options.db.fs.clone(),
+        clock: options.db.clock.clone(),
+        statistics: options.db.statistics.clone(),
+        health: health.clone(),
+        sequence: sequence.clone(),
+        db_id,
+        max_manifest_file_size: options.db.max_manifest_file_size,
+        next_file: found.map_or(2, |(_, m)| m.next_file_number),
+        manifest_number: found.map_or(0, |(n, _)| *n),
+    });
+    Context::new(ContextParts {
+        dir: dir.to_owned(),
+        options: options.db.clone(),
+        log,
+        health,
+        sequence,
+        set,
+        default_cache: Arc::new(BlockCache::new(DEFAULT_BLOCK_CACHE_BYTES)),
+        session_id: new_session_id(),
+        read_only,
+    })
+}
+
+fn finish_open(
+    context: &Arc<Context>,
+    options: &Options,
+    found: Option<&RecoveredManifest>,
+) -> Result<(Arc<ColumnFamilyData>, WritePath)> {
+    let on_disk = context.fs.list(&context.dir)?;
+    register_families(context, options, found, &on_disk)?;
+    let families = context.set.families();
+    let default_family = context
+        .set
+        .family(0)
+        .ok_or_else(|| Error::corruption("MANIFEST has no default column family"))?;
+    let logs = logs_to_replay(context, &on_disk, found);
+    for &log in &logs {
+        context.set.mark_file_number_used(log);
+    }
+    let replayed = replay(context, &families, &logs)?;
+    let last = context.sequence.visible().max(replayed.last_seqno);
+    context.sequence.reset(last);
+    if !logs.is_empty() {
+        context.log.info(format_args!(
+            "replayed logs={} records={} bytes_dropped={}",
+            logs.len(),
+            replayed.records,
+            replayed.bytes_dropped
+        ));
+    }
+    if context.read_only {
+        return Ok((default_family, WritePath::new(context.clone())));
+    }
+    context.set.roll_manifest()?;
+    start_clean(context, &families, replayed)?;
+    let missing: Vec<(&String, &ColumnFamilyOptions)> = options
+        .families
+        .iter()
+        .filter(|(name, _)| context.set.family_named(name).is_none())
+        .collect();
+    if !missing.is_empty() && found.is_some() && !context.options.create_missing_column_families {
+        return Err(Error::invalid_argument(
+            "column family is not there; set create_missing_column_families to make it",
+        )
+        .with("column_family", missing[0].0));
+    }
+    let write = WritePath::new(context.clone());
+    for (name, family_options) in missing {
+        crate::open::families::create(context, &write, name, family_options.clone())?;
+    }
+    let newest_options = write_options_file(context)?;
+    obsolete::purge(context);
+    obsolete::remove_strays(context, newest_options)?;
+    for family in context.set.families() {
+        context.update_stall(&family);
+    }
+    Ok((default_family, write))
+}
+
+/// Builds the families from the MANIFEST, or the default family of a new database.
+fn register_families(
+    context: &Context,
+    options: &Options,
+    recovered: Option<&RecoveredManifest>,
+    on_disk: &[String],
+) -> Result<()> {
+    let Some(recovered) = recovered else {
+        let cf = options.family(DEFAULT_COLUMN_FAMILY_NAME).clone();
+        let icmp = InternalKeyComparator::new(cf.comparator.clone());
+        let version = Arc::new(Version::empty(icmp, cf.num_levels));
+        context.set.register(assemble(
+            context,
+            0,
+            DEFAULT_COLUMN_FAMILY_NAME,
+            cf,
+            version,
+            0,
+        )?);
+        return Ok(());
+    };
+    let stored = options_map::load_newest(&*context.fs, &context.dir, on_disk);
+    for (&id, family) in &recovered.families {
+        let mut cf = options.family(&family.name).clone();
+        if let Some(stored) = &stored {
+            stored.fill_gaps(&family.name, &mut cf);
+        }
+        if let Some(order) = family
+            .comparator
+            .as_deref()
+            .and_then(UserComparator::by_name)
+            && cf.comparator.is_bytewise()
+        {
+            cf.comparator = order;
+        }
+        let icmp = InternalKeyComparator::new(cf.comparator.clone());
+        let version = family.version(&icmp, cf.num_levels)?;
+        if let Some((&blob, _)) = version.blob_files().iter().next() {
+            return Err(Error::not_supported(
+                "directory holds blob files; compact them away with RocksDB \
+                 (enable_blob_files=false, enable_blob_garbage_collection=true) first",
+            )
+            .with("column_family", &family.name)
+            .with("file", filename::blob_path(&context.dir, blob).display()));
+        }
+        let assembled = assemble(
+            context,
+            id,
+            &family.name,
+            cf,
+            Arc::new(version),
+            family.log_number,
+        )?;
+        context.set.register(assembled);
+    }
+    context.set.raise_max_family(recovered.max_column_family);
+    Ok(())
+}
+
+/// The logs that some family may need, oldest first.
+fn logs_to_replay(
+    context: &Context,
+    on_disk: &[String],
+    recovered: Option<&RecoveredManifest>,
+) -> Vec<FileNo> {
+    let from = recovered.map_or(0, |m| m.min_log_number_to_keep);
+    let needed = context
+        .set
+        .families()
+        .iter()
+        .map(|f| f.state().log_number)
+        .min()
+        .unwrap_or(0);
+    let mut logs: Vec<FileNo> = on_disk
+        .iter()
+        .filter_map(|name| match filename::parse(name) {
+            Some(FileKind::Wal(n)) if n >= from.max(needed) => Some(n),
+            _ => None,
+        })
+        .collect();
+    logs.sort_unstable();
+    logs
+}
+
+/// Starts a log; what the old logs held goes into tables, unless the options leave it in memory.
+fn start_clean(
+    context: &Context,
+    families: &[Arc<ColumnFamilyData>],
+    mut replayed: Replayed,
+) -> Result<()> {
+    let stays_in_memory = context.options.avoid_flush_during_recovery
+        && replayed.tables.is_empty()
+        && replayed.bytes_dropped == 0;
+    if stays_in_memory {
+        for &(number, bytes) in &replayed.logs {
+            context.logs.keep(number, bytes);
+        }
+    }
+    let log = context.set.new_file_number();
+    context.logs.start(log)?;
+    let mut changes = Vec::new();
+    for family in families {
+        let mut tables = replayed.tables.remove(&family.id).unwrap_or_default();
+        let mem = family.state().mem.clone();
+        if stays_in_memory && !mem.is_empty() {
+            continue;
+        }
+        if !mem.is_empty() {
+            tables.extend(write_level0_table(
+                context,
+                family,
+                std::slice::from_ref(&mem),
+            )?);
+        }
+        let mut edit = VersionEdit {
+            log_number: Some(log),
+            ..VersionEdit::of_column_family(family.id)
+        };
+        for table in tables {
+            edit.add_file(0, Arc::new(table));
+        }
+        let fresh = context.new_memtable(&family.options, log);
+        changes.push(Change {
+            family: family.clone(),
+            edit,
+            install: Some(Box::new(move |state| state.mem = fresh)),
+        });
+    }
+    context.set.apply(changes)
+}
+
+/// Writes the settings of all families as RocksDB's OPTIONS file; returns its number.
+///
+/// # Errors
+/// `Io`, `NoSpace`.
+pub(crate) fn write_options_file(context: &Context) -> Result<FileNo> {
+    let number = context.set.new_file_number();
+    let text = options_map::to_text(&context.options, &context.set.families());
+    let temporary = filename::temporary_options_path(&context.dir, number);
+    write_file(&*context.fs, &temporary, text.as_bytes())?;
+    context
+        .fs
+        .rename(&temporary, &filename::options_path(&context.dir, number))?;
+    context.fs.sync_dir(&context.dir)?;
+    Ok(number)
+}
+
+/// The database's id: the MANIFEST's, else the IDENTITY file's, else a new one.
+fn identity(fs: &dyn FileSystem, dir: &Path, in_manifest: Option<&str>) -> Result<String> {
+    if let Some(id) = in_manifest.filter(|id| !id.is_empty()) {
+        return Ok(id.to_owned());
+    }
+    let path = filename::identity_path(dir);
+    if fs.exists(&path)? {
+        let text = String::from_utf8_lossy(&read_file(fs, &path)?)
+            .trim()
+            .to_owned();
+        if !text.is_empty() {
+            return Ok(text);
+        }
+    }
+    Ok(new_uuid())
+}
+
+fn random() -> u64 {
+    use std::hash::{BuildHasher, RandomState};
+    RandomState::new().hash_one(0u64)
+}
+
+/// A random UUID in text, as RocksDB's IDENTITY holds it.
+fn new_uuid() -> String {
+    let (high, low) = (random(), random());
+    format!(
+        "{:08x}-{:04x}-4{:03x}-{:04x}-{:012x}",
+        high >> 32,
+        (high >> 16) & 0xffff,
+        high & 0xfff,
+        0x8000 | (low >> 48) & 0x3fff,
+        low & 0xffff_ffff_ffff
+    )
+}
+
+/// Twenty digits of base 36, as RocksDB's session ids are.
+fn new_session_id() -> String {
+    const DIGITS: &[u8; 36] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ";
+    let mut id = String::with_capacity(20);
+    for _ in 0..2 {
+        let mut n = random();
+        for _ in 0..10 {
+            id.push(char::from(DIGITS[(n % 36) as usize]));
+            n /= 36;
+        }
+    }
+    id
+}

@@ -1,0 +1,223 @@
+//! The logs read back into memtables.
+//!
+//! Logs are read oldest first. A family takes the records of a log only if the log is not older
+//! than the family's log number: older ones are in its tables. When a memtable is full while
+//! logs are read it becomes a table at once, but no version lists that table before all logs are
+//! read: a crash in between starts over, and no merge operand counts twice.
+//!
+//! Where reading stops at damage, what later logs hold is not taken either, for it is newer than
+//! what is missing. A family whose tables already hold writes from beyond the damage would make
+//! a state that never was: that is an error.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use orogen_base::{Error, FileNo, Result, SeqNo};
+use orogen_env::Access;
+use orogen_wal::{Damage, ReadOutcome, Reader};
+
+use crate::column_family::ColumnFamilyData;
+use crate::context::Context;
+use crate::filename;
+use crate::jobs::flush::write_level0_table;
+use crate::obsolete;
+use crate::options::WalRecoveryMode;
+use crate::version::file_meta::FileMeta;
+use crate::write::apply::MemTables;
+use crate::write::batch::BatchReader;
+
+/// What the logs held.
+#[derive(Default)]
+pub(crate) struct Replayed {
+    /// The newest sequence number.
+    pub(crate) last_seqno: SeqNo,
+    /// Tables that became of full memtables, by family, oldest first.
+    pub(crate) tables: BTreeMap<u32, Vec<FileMeta>>,
+    /// The logs with their bytes, oldest first.
+    pub(crate) logs: Vec<(FileNo, u64)>,
+    /// Records read.
+    pub(crate) records: u64,
+    /// Bytes that were left out because they are damaged or behind damage.
+    pub(crate) bytes_dropped: u64,
+}
+
+/// Reads `logs` (sorted) into the memtables of `families`.
+///
+/// # Errors
+/// `Corruption` with file and offset where the recovery mode does not go on; `NotSupported` for
+/// records of other features; `Io`, `NoSpace`.
+pub(crate) fn replay(
+    context: &Context,
+    families: &[Arc<ColumnFamilyData>],
+    logs: &[FileNo],
+) -> Result<Replayed> {
+    let mut replayed = Replayed::default();
+    let result = replay_all(context, families, logs, &mut replayed);
+    if result.is_err() {
+        let files: Vec<FileNo> = replayed
+            .tables
+            .values()
+            .flatten()
+            .map(|f| f.number)
+            .collect();
+        obsolete::discard(context, &files);
+    }
+    result.map(|()| replayed)
+}
+
+fn replay_all(
+    context: &Context,
+    families: &[Arc<ColumnFamilyData>],
+    logs: &[FileNo],
+    replayed: &mut Replayed,
+) -> Result<()> {
+    let mut stopped_at = None;
+    for &log in logs {
+        if let Some(at) = stopped_at {
+            let size = context
+                .fs
+                .metadata(&filename::wal_path(&context.dir, log))?
+                .size;
+            replayed.bytes_dropped += size;
+            if size > 0 {
+                context.log.warn(format_args!(
+                    "log {log} with {size} bytes is behind the damage in log {at} and is left out"
+                ));
+            }
+            continue;
+        }
+        for family in families {
+            let state = family.state();
+            if state.mem.is_empty() {
+                state.mem.raise_log_number(log.max(state.log_number));
+            }
+        }
+        if !replay_one(context, families, log, replayed)? {
+            stopped_at = Some(log);
+        }
+    }
+    if let Some(log) = stopped_at {
+        check_not_ahead(families, log)?;
+    }
+    Ok(())
+}
+
+/// False if reading stopped at damage.
+fn replay_one(
+    context: &Context,
+    families: &[Arc<ColumnFamilyData>],
+    log: FileNo,
+    replayed: &mut Replayed,
+) -> Result<bool> {
+    let path = filename::wal_path(&context.dir, log);
+    let file = context.fs.open(&path, Access::Sequential)?;
+    replayed.logs.push((log, file.size()?));
+    let mut reader = Reader::new(file, log)?;
+    let log_numbers: BTreeMap<u32, FileNo> = families
+        .iter()
+        .map(|f| (f.id, f.state().log_number))
+        .collect();
+    let wanted = |cf: u32| log_numbers.get(&cf).is_some_and(|&from| log >= from);
+    let mut memtables = MemTables::of(families.to_vec());
+    let mut record = Vec::new();
+    loop {
+        match reader.read_record(&mut record)? {
+            ReadOutcome::EndOfLog { .. } => return Ok(true),
+            ReadOutcome::Damage(damage) => {
+                if !goes_on(context, &reader, &damage, log, replayed)? {
+                    return Ok(false);
+                }
+            }
+            ReadOutcome::Record { offset } => {
+                let at = |e: Error| e.with("file", path.display()).with("offset", offset);
+                let batch = BatchReader::new(&record).map_err(at)?;
+                batch.check().map_err(at)?;
+                let end = memtables
+                    .apply(batch.iter(), batch.seqno, wanted)
+                    .map_err(at)?;
+                replayed.last_seqno = replayed.last_seqno.max(end.saturating_sub(1));
+                replayed.records += 1;
+                if memtables.any_full() && !context.read_only {
+                    drop(memtables);
+                    write_full_memtables(context, families, log, replayed)?;
+                    memtables = MemTables::of(families.to_vec());
+                }
+            }
+        }
+    }
+}
+
+/// What the recovery mode does about damage: true to read on, false to stop.
+fn goes_on(
+    context: &Context,
+    reader: &Reader,
+    damage: &Damage,
+    log: FileNo,
+    replayed: &mut Replayed,
+) -> Result<bool> {
+    let refused = match context.options.wal_recovery_mode {
+        WalRecoveryMode::AbsoluteConsistency => true,
+        WalRecoveryMode::TolerateCorruptedTailRecords => !damage.is_tail,
+        WalRecoveryMode::PointInTimeRecovery | WalRecoveryMode::SkipAnyCorruptedRecords => false,
+    };
+    if refused {
+        return Err(reader.error(damage));
+    }
+    let skips = context.options.wal_recovery_mode == WalRecoveryMode::SkipAnyCorruptedRecords;
+    let kind = if damage.is_tail {
+        "a torn tail"
+    } else {
+        "damage in the middle"
+    };
+    context.log.warn(format_args!(
+        "log {log} has {kind} at offset {}: {}; {}",
+        damage.offset,
+        damage.reason.name(),
+        if skips {
+            "reading on behind it"
+        } else {
+            "keeping what stands before it"
+        },
+    ));
+    replayed.bytes_dropped += damage.bytes_dropped;
+    Ok(skips)
+}
+
+/// Families must not hold writes from beyond the place where reading stopped.
+fn check_not_ahead(families: &[Arc<ColumnFamilyData>], log: FileNo) -> Result<()> {
+    for family in families {
+        let state = family.state();
+        if state.log_number > log && state.version.total_files() > 0 && families.len() > 1 {
+            return Err(Error::corruption(
+                "log is damaged and the tables of a column family hold later writes",
+            )
+            .with("log", log)
+            .with("column_family", &family.name));
+        }
+    }
+    Ok(())
+}
+
+fn write_full_memtables(
+    context: &Context,
+    families: &[Arc<ColumnFamilyData>],
+    log: FileNo,
+    replayed: &mut Replayed,
+) -> Result<()> {
+    for family in families {
+        let full = {
+            let mut state = family.state();
+            if !state.mem.is_full() {
+                continue;
+            }
+            let fresh = context.new_memtable(&family.options, log);
+            let full = std::mem::replace(&mut state.mem, fresh);
+            family.publish(&state);
+            full
+        };
+        if let Some(table) = write_level0_table(context, family, &[full])? {
+            replayed.tables.entry(family.id).or_default().push(table);
+        }
+    }
+    Ok(())
+}

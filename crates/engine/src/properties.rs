@@ -1,0 +1,302 @@
+//! What a database tells of itself, under RocksDB's names.
+
+use std::fmt::Write as _;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use orogen_base::{FileNo, Result, SeqNo};
+
+use crate::column_family::{ColumnFamilyData, FamilyState};
+use crate::compact::{LevelTargets, Scores};
+use crate::context::Context;
+use crate::events::StallCondition;
+use crate::version::version::Version;
+
+/// A table of the newest version.
+#[derive(Clone, Debug)]
+pub struct LiveFile {
+    /// The family's name.
+    pub column_family: String,
+    /// The family's id.
+    pub column_family_id: u32,
+    /// The level.
+    pub level: usize,
+    /// The file's number.
+    pub number: FileNo,
+    /// Bytes of the file.
+    pub size: u64,
+    /// First user key.
+    pub smallest: Vec<u8>,
+    /// Last user key.
+    pub largest: Vec<u8>,
+    /// Oldest sequence number.
+    pub smallest_seqno: SeqNo,
+    /// Newest sequence number.
+    pub largest_seqno: SeqNo,
+    /// True while a compaction reads it.
+    pub being_compacted: bool,
+}
+
+/// The tables of all families.
+pub(crate) fn live_files(context: &Context) -> Vec<LiveFile> {
+    let mut out = Vec::new();
+    for family in context.set.families() {
+        let version = family.state().version.clone();
+        for (level, file) in version.iter_files() {
+            out.push(LiveFile {
+                column_family: family.name.clone(),
+                column_family_id: family.id,
+                level,
+                number: file.number,
+                size: file.size,
+                smallest: file.smallest_user_key().to_vec(),
+                largest: file.largest_user_key().to_vec(),
+                smallest_seqno: file.smallest_seqno,
+                largest_seqno: file.largest_seqno,
+                being_compacted: file.being_compacted.get(),
+            });
+        }
+    }
+    out
+}
+
+/// Reads and checks every block of every table.
+///
+/// # Errors
+/// The first damage, with file and offset.
+pub(crate) fn verify_checksums(
+    context: &Context,
+    progress: &mut dyn FnMut(u64, u64),
+) -> Result<()> {
+    let pinned: Vec<_> = context
+        .set
+        .families()
+        .into_iter()
+        .map(|f| (f.pin(), f.tables.clone()))
+        .collect();
+    let total = pinned.iter().map(|(p, _)| p.version.total_bytes()).sum();
+    let mut done = 0;
+    for (super_version, tables) in &pinned {
+        for (_, file) in super_version.version.iter_files() {
+            tables.reader(file)?.verify_checksums()?;
+            done += file.size;
+            progress(done, total);
+        }
+    }
+    Ok(())
+}
+
+/// A property as text.
+pub(crate) fn text(context: &Context, family: &ColumnFamilyData, name: &str) -> Option<String> {
+    let short = name.strip_prefix("rocksdb.")?;
+    if let Some(level) = short.strip_prefix("num-files-at-level") {
+        let level: usize = level.parse().ok()?;
+        let state = family.state();
+        return (level < state.version.num_levels())
+            .then(|| state.version.num_files(level).to_string());
+    }
+    match short {
+        "stats" => Some(format!("{}{}", cf_stats(family), db_stats(context))),
+        "cfstats" | "cfstats-no-file-histogram" => Some(cf_stats(family)),
+        "dbstats" => Some(db_stats(context)),
+        "levelstats" => Some(level_stats(&family.state().version)),
+        "sstables" => Some(family.state().version.to_text()),
+        "options-statistics" => Some(context.statistics.to_text()),
+        "aggregated-table-properties" => Some(table_properties(family)),
+        "write-stall-cause" => Some(context.stall.current().2),
+        _ => number(context, family, name).map(|n| n.to_string()),
+    }
+}
+
+/// A property that is a number.
+pub(crate) fn number(context: &Context, family: &ColumnFamilyData, name: &str) -> Option<u64> {
+    let short = name.strip_prefix("rocksdb.")?;
+    let state = family.state();
+    let version = &state.version;
+    Some(match short {
+        "num-immutable-mem-table" => state.imm.len() as u64,
+        "mem-table-flush-pending" => u64::from(!state.imm.is_empty() && !state.flushing),
+        "num-running-flushes" => u64::from(state.flushing),
+        "num-running-compactions" => state.running.len() as u64,
+        "compaction-pending" => {
+            u64::from(Scores::compute(version, &family.options).needs_compaction())
+        }
+        "background-errors" => u64::from(context.health.failed()),
+        "cur-size-active-mem-table" => state.mem.table.memory_usage() as u64,
+        "cur-size-all-mem-tables" | "size-all-mem-tables" => memtable_bytes(&state),
+        "num-entries-active-mem-table" => state.mem.table.entry_count(),
+        "num-deletes-active-mem-table" => state.mem.table.deletion_count(),
+        "num-entries-imm-mem-tables" => state.imm.iter().map(|m| m.table.entry_count()).sum(),
+        "num-deletes-imm-mem-tables" => state.imm.iter().map(|m| m.table.deletion_count()).sum(),
+        "estimate-num-keys" => estimate_num_keys(&state),
+        "estimate-table-readers-mem" => version
+            .iter_files()
+            .filter_map(|(_, f)| f.table.get())
+            .map(|t| t.memory_usage() as u64)
+            .sum(),
+        "estimate-live-data-size" | "live-sst-files-size" | "total-sst-files-size" => {
+            version.total_bytes()
+        }
+        "num-snapshots" => context.snapshots.count() as u64,
+        "oldest-snapshot-sequence" => context.snapshots.oldest().unwrap_or(0),
+        "oldest-snapshot-time" => context.snapshots.oldest_taken_secs().unwrap_or(0),
+        "base-level" => LevelTargets::compute(version, &family.options).base_level as u64,
+        "estimate-pending-compaction-bytes" => {
+            family.pending_compaction_bytes.load(Ordering::Relaxed)
+        }
+        "actual-delayed-write-rate" => match context.stall.current() {
+            (StallCondition::Delayed, rate, _) => rate,
+            _ => 0,
+        },
+        "is-write-stopped" => u64::from(context.stall.current().0 == StallCondition::Stopped),
+        "block-cache-capacity" => family.cache.capacity() as u64,
+        "block-cache-usage" => family.cache.usage() as u64,
+        "block-cache-pinned-usage" => family.cache.pinned_usage() as u64,
+        "min-log-number-to-keep" => {
+            drop(state);
+            context.min_log_needed()
+        }
+        "current-super-version-number" => state.mem.id,
+        _ => return None,
+    })
+}
+
+fn memtable_bytes(state: &FamilyState) -> u64 {
+    let all = std::iter::once(&state.mem).chain(&state.imm);
+    all.map(|m| m.table.memory_usage() as u64).sum()
+}
+
+/// Entries less twice the deletions, as RocksDB estimates; tables that are not open count by
+/// the average of those that are.
+fn estimate_num_keys(state: &FamilyState) -> u64 {
+    let (mut entries, mut deletions) = (0u64, 0u64);
+    for m in std::iter::once(&state.mem).chain(&state.imm) {
+        entries += m.table.entry_count();
+        deletions += m.table.deletion_count();
+    }
+    let (mut known_bytes, mut known_entries, mut unknown_bytes) = (0u64, 0u64, 0u64);
+    for (_, file) in state.version.iter_files() {
+        match file.table.get() {
+            Some(table) => {
+                let p = table.properties();
+                known_bytes += file.size;
+                known_entries += p.num_entries;
+                entries += p.num_entries;
+                deletions += p.num_deletions;
+            }
+            None => unknown_bytes += file.size,
+        }
+    }
+    if known_bytes > 0 {
+        let guess = u128::from(unknown_bytes) * u128::from(known_entries) / u128::from(known_bytes);
+        entries += u64::try_from(guess).unwrap_or(u64::MAX);
+    }
+    entries.saturating_sub(deletions.saturating_mul(2))
+}
+
+fn level_stats(version: &Version) -> String {
+    let mut out = String::from("Level Files Size(MB)\n--------------------\n");
+    for level in 0..version.num_levels() {
+        let _ = writeln!(
+            out,
+            "{level:>3} {:>8} {:>8.0}",
+            version.num_files(level),
+            version.level_bytes(level) as f64 / f64::from(1 << 20)
+        );
+    }
+    out
+}
+
+fn cf_stats(family: &ColumnFamilyData) -> String {
+    let state = family.state();
+    let scores = Scores::compute(&state.version, &family.options);
+    let mut out = format!("\n** Compaction Stats [{}] **\n", family.name);
+    out.push_str("Level    Files   Size(MB)  Target(MB)  Score\n");
+    for level in 0..state.version.num_levels() {
+        let score = scores
+            .levels
+            .iter()
+            .find(|l| l.0 == level)
+            .map_or(0.0, |l| l.1);
+        let target = scores.targets.max_bytes.get(level).copied().unwrap_or(0);
+        if state.version.num_files(level) == 0 && score == 0.0 {
+            continue;
+        }
+        let target = if level == 0 || target == u64::MAX {
+            "-".to_owned()
+        } else {
+            format!("{:.1}", target as f64 / f64::from(1 << 20))
+        };
+        let _ = writeln!(
+            out,
+            "  L{level:<4} {:>7} {:>10.1} {target:>11} {score:>6.2}",
+            state.version.num_files(level),
+            state.version.level_bytes(level) as f64 / f64::from(1 << 20),
+        );
+    }
+    let _ = writeln!(
+        out,
+        "Memtables: {} of {} bytes; running compactions: {}; pending compaction bytes: {}",
+        state.imm.len() + 1,
+        memtable_bytes(&state),
+        state.running.len(),
+        scores.pending_compaction_bytes
+    );
+    out
+}
+
+fn db_stats(context: &Context) -> String {
+    let mut out = String::from("\n** DB Stats **\n");
+    let (condition, rate, cause) = context.stall.current();
+    let _ = writeln!(
+        out,
+        "Last sequence: {}; logs: {} of {} bytes; snapshots: {}",
+        context.sequence.visible(),
+        context.logs.list().len(),
+        context.logs.total_bytes(),
+        context.snapshots.count()
+    );
+    let _ = match condition {
+        StallCondition::Normal => writeln!(out, "Writers: free"),
+        StallCondition::Delayed => {
+            writeln!(out, "Writers: slowed to {rate} bytes/s because of {cause}")
+        }
+        StallCondition::Stopped => writeln!(out, "Writers: stopped because of {cause}"),
+    };
+    out
+}
+
+fn table_properties(family: &ColumnFamilyData) -> String {
+    let version: Arc<Version> = family.state().version.clone();
+    let mut sums = [0u64; 7];
+    for (_, file) in version.iter_files() {
+        if let Ok(table) = family.tables.reader(file) {
+            let p = table.properties();
+            for (sum, n) in sums.iter_mut().zip([
+                p.num_data_blocks,
+                p.num_entries,
+                p.num_deletions,
+                p.num_range_deletions,
+                p.raw_key_size,
+                p.raw_value_size,
+                p.data_size,
+            ]) {
+                *sum += n;
+            }
+        }
+    }
+    let names = [
+        "# data blocks",
+        "# entries",
+        "# deletions",
+        "# range deletions",
+        "raw key size",
+        "raw value size",
+        "data block size",
+    ];
+    names
+        .iter()
+        .zip(sums)
+        .map(|(n, v)| format!("{n}={v}; "))
+        .collect()
+}

@@ -1,0 +1,46 @@
+//! The two watermarks of the commit pipeline.
+//!
+//! `allocated` is the last sequence number that was given out; `visible` the last one that
+//! readers see. Invariants: (1) `visible <= allocated`; (2) both only rise; (3) when `visible`
+//! is n, every write up to n is in its memtable; (4) only `write/commit.rs` and recovery change
+//! them.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use orogen_base::SeqNo;
+
+/// Last number given out, last number seen.
+#[derive(Debug, Default)]
+pub(crate) struct Sequence {
+    allocated: AtomicU64,
+    visible: AtomicU64,
+}
+
+impl Sequence {
+    /// The last sequence number that readers see.
+    #[inline]
+    pub(crate) fn visible(&self) -> SeqNo {
+        self.visible.load(Ordering::Acquire)
+    }
+
+    /// The last sequence number given out.
+    pub(crate) fn allocated(&self) -> SeqNo {
+        self.allocated.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn set_allocated(&self, seqno: SeqNo) {
+        debug_assert!(seqno >= self.allocated());
+        self.allocated.store(seqno, Ordering::Release);
+    }
+
+    pub(crate) fn set_visible(&self, seqno: SeqNo) {
+        debug_assert!(seqno >= self.visible() && seqno <= self.allocated());
+        self.visible.store(seqno, Ordering::Release);
+    }
+
+    /// Both at `seqno`: nothing is under way.
+    pub(crate) fn reset(&self, seqno: SeqNo) {
+        self.set_allocated(seqno);
+        self.set_visible(seqno);
+    }
+}

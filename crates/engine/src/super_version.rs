@@ -1,0 +1,74 @@
+//! What a reader pins: the memtables and the version of one family, together.
+//!
+//! A super version never changes. Writers that change the set publish a new one in the family's
+//! `ArcSwap`; readers load it without a lock and without touching a shared counter, so a get
+//! costs no contended cache line. `Hot path`.
+//!
+//! Invariant: every entry up to the sequence number that was visible when the super version was
+//! loaded is in it, or is hidden by a newer one that is.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use orogen_base::FileNo;
+use orogen_memtable::MemTable;
+
+use crate::version::version::Version;
+
+/// A memtable with what the engine knows of it.
+pub(crate) struct MemHandle {
+    /// The entries.
+    pub(crate) table: Arc<dyn MemTable>,
+    /// Rises with each memtable of the database.
+    pub(crate) id: u64,
+    /// The oldest log that holds entries of this memtable.
+    log_number: AtomicU64,
+    /// Bytes beyond which it is full.
+    pub(crate) full_at: u64,
+}
+
+impl MemHandle {
+    pub(crate) fn new(table: Arc<dyn MemTable>, id: u64, log_number: FileNo, full_at: u64) -> Self {
+        Self {
+            table,
+            id,
+            log_number: AtomicU64::new(log_number),
+            full_at,
+        }
+    }
+
+    /// The oldest log that holds entries of this memtable.
+    pub(crate) fn log_number(&self) -> FileNo {
+        self.log_number.load(Relaxed)
+    }
+
+    /// An empty memtable needs no log but the newest.
+    pub(crate) fn raise_log_number(&self, log_number: FileNo) {
+        self.log_number.store(log_number, Relaxed);
+    }
+
+    pub(crate) fn is_full(&self) -> bool {
+        self.table.memory_usage() as u64 >= self.full_at
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.table.entry_count() == 0
+    }
+}
+
+/// Memtables and version of one family, as one reader sees them.
+pub(crate) struct SuperVersion {
+    /// Takes the writes.
+    pub(crate) mem: Arc<dyn MemTable>,
+    /// Sealed, newest first.
+    pub(crate) sealed: Vec<Arc<dyn MemTable>>,
+    /// The tables.
+    pub(crate) version: Arc<Version>,
+}
+
+impl SuperVersion {
+    /// The memtables, newest first.
+    pub(crate) fn memtables(&self) -> impl Iterator<Item = &Arc<dyn MemTable>> + Clone {
+        std::iter::once(&self.mem).chain(&self.sealed)
+    }
+}

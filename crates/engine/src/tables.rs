@@ -1,0 +1,129 @@
+//! Opens the tables of a family, once each.
+//!
+//! An open table stays with its file's metadata, so a lookup goes from version to table without
+//! a shared map or lock, and a table closes when the last version that lists its file goes.
+//! `Hot path`.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use orogen_base::metrics::{Statistics, Ticker};
+use orogen_base::range_del::FragmentedRangeTombstones;
+use orogen_base::slice_transform::SliceTransform;
+use orogen_base::{Error, Result, UserComparator};
+use orogen_env::{Access, FileSystem};
+use orogen_sst::{BlockCache, TableIter, TableReadOptions, TableReader, TableReaderOptions, Visit};
+
+use crate::filename;
+use crate::read::{GetState, TableAccess};
+use crate::version::file_meta::FileMeta;
+
+/// What opening a table of one family needs.
+pub(crate) struct FamilyTables {
+    pub(crate) dir: PathBuf,
+    pub(crate) fs: Arc<dyn FileSystem>,
+    pub(crate) statistics: Arc<Statistics>,
+    pub(crate) cache: Arc<BlockCache>,
+    pub(crate) comparator: UserComparator,
+    pub(crate) prefix_extractor: Option<Arc<dyn SliceTransform>>,
+    pub(crate) cache_index_and_filter_blocks: bool,
+}
+
+impl FamilyTables {
+    /// The open table of `file`.
+    ///
+    /// # Errors
+    /// `Corruption`, `NotSupported` or `Io`, with the file's path.
+    #[inline]
+    pub(crate) fn reader<'f>(&self, file: &'f FileMeta) -> Result<&'f Arc<TableReader>> {
+        match file.table.get() {
+            Some(table) => Ok(table),
+            None => self.open(file),
+        }
+    }
+
+    #[cold]
+    fn open<'f>(&self, file: &'f FileMeta) -> Result<&'f Arc<TableReader>> {
+        let path = filename::table_path(&self.dir, file.number);
+        let opened = match self.fs.open(&path, Access::Random) {
+            Err(e) if e.is_file_not_found() => {
+                let old = filename::old_table_path(&self.dir, file.number);
+                self.fs.open(&old, Access::Random).map_err(|second| {
+                    if second.is_file_not_found() {
+                        missing(&path, e)
+                    } else {
+                        second
+                    }
+                })?
+            }
+            other => other?,
+        };
+        let size = opened.size()?;
+        if size != file.size {
+            return Err(
+                Error::corruption("table file has another size than the MANIFEST says")
+                    .with("file", path.display())
+                    .with("size", size)
+                    .with("wanted", file.size),
+            );
+        }
+        let options = TableReaderOptions {
+            comparator: self.comparator.clone(),
+            block_cache: Some(self.cache.clone()),
+            statistics: Some(self.statistics.clone()),
+            prefix_extractor: self.prefix_extractor.clone(),
+            file_number: file.number,
+            largest_seqno: Some(file.largest_seqno),
+            tail_size: file.tail_size,
+            cache_index_and_filter_blocks: self.cache_index_and_filter_blocks,
+            ..TableReaderOptions::default()
+        };
+        let table = TableReader::open(opened, size, options)?;
+        self.statistics.add(Ticker::NoFileOpens, 1);
+        Ok(file.table.set(table))
+    }
+}
+
+impl TableAccess for FamilyTables {
+    type Iter = TableIter;
+    type Options = TableReadOptions;
+
+    fn iter(&self, file: &Arc<FileMeta>, options: &TableReadOptions) -> Result<TableIter> {
+        Ok(self.reader(file)?.iter(*options))
+    }
+
+    fn range_tombstones(&self, file: &Arc<FileMeta>) -> Result<Arc<FragmentedRangeTombstones>> {
+        Ok(self.reader(file)?.range_tombstones())
+    }
+
+    #[inline]
+    fn may_have_range_tombstones(&self, file: &FileMeta) -> bool {
+        file.table.get().is_none_or(|t| t.has_range_tombstones())
+    }
+
+    fn get(
+        &self,
+        file: &Arc<FileMeta>,
+        options: &TableReadOptions,
+        state: &mut GetState<'_>,
+    ) -> Result<()> {
+        let (key, seqno) = (state.user_key(), state.read_seqno());
+        self.reader(file)?
+            .get(
+                options,
+                key,
+                seqno,
+                &mut |entry, value| match state.visit(entry, || value.pin()) {
+                    orogen_memtable::Visit::Continue => Visit::Continue,
+                    orogen_memtable::Visit::Stop => Visit::Stop,
+                },
+            )
+    }
+}
+
+#[cold]
+fn missing(path: &std::path::Path, cause: Error) -> Error {
+    Error::corruption("table file that the MANIFEST lists is missing")
+        .with("file", path.display())
+        .caused_by(cause)
+}

@@ -1,0 +1,450 @@
+//! The one place that changes which files are live.
+//!
+//! Every change is a version edit that is first made durable in the MANIFEST and then installed
+//! in its family, with the memtables that it replaces, in one step for readers. Changes that
+//! wait while another is being synced go into one write and one sync (group commit).
+//!
+//! Invariants: (1) a version is installed only after its edit is synced; (2) versions of a
+//! family are installed in the order of their edits; (3) a file that leaves the newest version
+//! is handed to [`VersionSet::take_removed`] and lives on until no version refers to it; (4) no
+//! I/O happens under a family's lock.
+//!
+//! Lock rank 0: the MANIFEST's lock, held over its writes; families' locks are taken inside it.
+
+use std::collections::{BTreeMap, HashMap};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use orogen_base::metrics::{HistogramKind, Statistics};
+use orogen_base::{Error, FileNo, Result};
+use orogen_env::{Clock, FileSystem};
+use orogen_wal::Writer;
+use parking_lot::{Mutex, RwLock};
+
+use crate::column_family::{ColumnFamilyData, FamilyState};
+use crate::filename;
+use crate::health::Health;
+use crate::sequence::Sequence;
+use crate::version::builder::VersionBuilder;
+use crate::version::edit::{ColumnFamilyChange, VersionEdit};
+use crate::version::file_meta::FileMeta;
+use crate::version::manifest::{self, FamilySnapshot};
+use crate::version::version::Version;
+use crate::version::wal_set::WalSet;
+
+/// Changes memtables in the same step in which the version is installed.
+pub(crate) type Install = Box<dyn FnOnce(&mut FamilyState) + Send>;
+
+/// A change of one family.
+pub(crate) struct Change {
+    pub(crate) family: Arc<ColumnFamilyData>,
+    pub(crate) edit: VersionEdit,
+    pub(crate) install: Option<Install>,
+}
+
+struct Request {
+    changes: Vec<Change>,
+    ticket: Arc<Mutex<Option<Result<()>>>>,
+}
+
+/// The families' state behind the requests built so far.
+#[derive(Clone, Default)]
+struct Newest {
+    versions: HashMap<u32, Arc<Version>>,
+    dropped: Vec<u32>,
+}
+
+struct ManifestFile {
+    writer: Option<Writer>,
+    number: FileNo,
+}
+
+/// The families by id.
+#[derive(Default)]
+pub(crate) struct Families {
+    pub(crate) by_id: BTreeMap<u32, Arc<ColumnFamilyData>>,
+    pub(crate) max_id: u32,
+}
+
+/// Versions of all families, and the MANIFEST.
+pub(crate) struct VersionSet {
+    dir: PathBuf,
+    fs: Arc<dyn FileSystem>,
+    clock: Arc<dyn Clock>,
+    statistics: Arc<Statistics>,
+    health: Arc<Health>,
+    sequence: Arc<Sequence>,
+    db_id: String,
+    max_manifest_file_size: u64,
+    next_file: AtomicU64,
+    families: RwLock<Families>,
+    queue: Mutex<Vec<Request>>,
+    manifest: Mutex<ManifestFile>,
+    removed: Mutex<Removed>,
+}
+
+/// What left the newest versions.
+#[derive(Default)]
+pub(crate) struct Removed {
+    /// Tables; deletable once nothing else refers to the metadata.
+    pub(crate) tables: Vec<Arc<FileMeta>>,
+    /// MANIFESTs that are no longer current.
+    pub(crate) manifests: Vec<FileNo>,
+}
+
+/// What a version set is made of.
+pub(crate) struct VersionSetParts {
+    pub(crate) dir: PathBuf,
+    pub(crate) fs: Arc<dyn FileSystem>,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) statistics: Arc<Statistics>,
+    pub(crate) health: Arc<Health>,
+    pub(crate) sequence: Arc<Sequence>,
+    pub(crate) db_id: String,
+    pub(crate) max_manifest_file_size: u64,
+    pub(crate) next_file: FileNo,
+    pub(crate) manifest_number: FileNo,
+}
+
+impl VersionSet {
+    pub(crate) fn new(parts: VersionSetParts) -> Self {
+        Self {
+            dir: parts.dir,
+            fs: parts.fs,
+            clock: parts.clock,
+            statistics: parts.statistics,
+            health: parts.health,
+            sequence: parts.sequence,
+            db_id: parts.db_id,
+            max_manifest_file_size: parts.max_manifest_file_size,
+            next_file: AtomicU64::new(parts.next_file.max(2)),
+            families: RwLock::default(),
+            queue: Mutex::default(),
+            manifest: Mutex::new(ManifestFile {
+                writer: None,
+                number: parts.manifest_number,
+            }),
+            removed: Mutex::default(),
+        }
+    }
+
+    /// A file number that was never given out.
+    pub(crate) fn new_file_number(&self) -> FileNo {
+        self.next_file.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Keeps `number` and all before it from being given out.
+    pub(crate) fn mark_file_number_used(&self, number: FileNo) {
+        self.next_file.fetch_max(number + 1, Ordering::Relaxed);
+    }
+
+    /// The database's id.
+    pub(crate) fn db_id(&self) -> &str {
+        &self.db_id
+    }
+
+    /// The number of the current MANIFEST.
+    pub(crate) fn manifest_number(&self) -> FileNo {
+        self.manifest.lock().number
+    }
+
+    /// The live families in the order of their ids.
+    pub(crate) fn families(&self) -> Vec<Arc<ColumnFamilyData>> {
+        self.families.read().by_id.values().cloned().collect()
+    }
+
+    /// A family by id.
+    pub(crate) fn family(&self, id: u32) -> Option<Arc<ColumnFamilyData>> {
+        self.families.read().by_id.get(&id).cloned()
+    }
+
+    /// A family by name.
+    pub(crate) fn family_named(&self, name: &str) -> Option<Arc<ColumnFamilyData>> {
+        self.families
+            .read()
+            .by_id
+            .values()
+            .find(|f| f.name == name)
+            .cloned()
+    }
+
+    /// Registers a family that the MANIFEST knows already.
+    pub(crate) fn register(&self, family: Arc<ColumnFamilyData>) {
+        let mut families = self.families.write();
+        families.max_id = families.max_id.max(family.id);
+        families.by_id.insert(family.id, family);
+    }
+
+    /// Keeps ids up to `id` from being used for new families.
+    pub(crate) fn raise_max_family(&self, id: u32) {
+        let mut families = self.families.write();
+        families.max_id = families.max_id.max(id);
+    }
+
+    /// An id for a new family.
+    pub(crate) fn next_family_id(&self) -> u32 {
+        self.families.read().max_id + 1
+    }
+
+    /// Makes changes durable and installs them; all of one call happen together.
+    ///
+    /// # Errors
+    /// `Corruption` if an edit does not fit its version: nothing has changed. `Io`, `NoSpace`:
+    /// the database is read-only from here on.
+    pub(crate) fn apply(&self, changes: Vec<Change>) -> Result<()> {
+        let ticket = Arc::new(Mutex::new(None));
+        self.queue.lock().push(Request {
+            changes,
+            ticket: ticket.clone(),
+        });
+        let mut manifest = self.manifest.lock();
+        if let Some(result) = ticket.lock().take() {
+            return result;
+        }
+        let requests = std::mem::take(&mut *self.queue.lock());
+        self.commit(&mut manifest, requests);
+        drop(manifest);
+        ticket
+            .lock()
+            .take()
+            .expect("a leader answers every request that it took")
+    }
+
+    fn commit(&self, manifest: &mut ManifestFile, requests: Vec<Request>) {
+        let mut newest = Newest::default();
+        let mut records = Vec::new();
+        let mut built = Vec::new();
+        for request in requests {
+            match self.build(&request, &mut newest, &mut records) {
+                Ok(versions) => built.push((request, versions)),
+                Err(e) => *request.ticket.lock() = Some(Err(e)),
+            }
+        }
+        let written = self
+            .health
+            .check()
+            .and_then(|()| self.write(manifest, &records));
+        match written {
+            Ok(()) => {
+                for (request, versions) in built {
+                    self.install(request.changes, versions);
+                    *request.ticket.lock() = Some(Ok(()));
+                }
+            }
+            Err(e) => {
+                for (request, _) in built {
+                    *request.ticket.lock() = Some(Err(e.clone()));
+                }
+            }
+        }
+    }
+
+    /// The versions after `request`, and its records.
+    fn build(
+        &self,
+        request: &Request,
+        newest: &mut Newest,
+        records: &mut Vec<Vec<u8>>,
+    ) -> Result<Vec<Arc<Version>>> {
+        let mut after = newest.clone();
+        let mut versions = Vec::new();
+        let mut encoded = Vec::new();
+        let total = request.changes.len();
+        for (i, change) in request.changes.iter().enumerate() {
+            let family = &change.family;
+            if family.is_dropped() || after.dropped.contains(&family.id) {
+                return Err(
+                    Error::aborted("column family was dropped").with("column_family", &family.name)
+                );
+            }
+            let base = after
+                .versions
+                .get(&family.id)
+                .cloned()
+                .unwrap_or_else(|| family.state().version.clone());
+            let mut edit = change.edit.clone();
+            edit.column_family = family.id;
+            let version = if edit.column_family_change.is_none() {
+                let mut builder = VersionBuilder::new(&base);
+                builder.apply(&edit)?;
+                Arc::new(builder.build()?)
+            } else {
+                base
+            };
+            edit.next_file_number = Some(self.next_file.load(Ordering::Relaxed));
+            edit.last_sequence = Some(self.sequence.visible());
+            if total > 1 {
+                edit.atomic_group_remaining = Some((total - 1 - i) as u32);
+            }
+            encoded.push(edit.encode());
+            if edit.column_family_change == Some(ColumnFamilyChange::Drop) {
+                after.dropped.push(family.id);
+            }
+            after.versions.insert(family.id, version.clone());
+            versions.push(version);
+        }
+        *newest = after;
+        records.append(&mut encoded);
+        Ok(versions)
+    }
+
+    fn write(&self, manifest: &mut ManifestFile, records: &[Vec<u8>]) -> Result<()> {
+        if records.is_empty() {
+            return Ok(());
+        }
+        let full = manifest
+            .writer
+            .as_ref()
+            .is_none_or(|w| w.size() > self.max_manifest_file_size);
+        let start = self.clock.now_micros();
+        let result = if full {
+            self.start_manifest(manifest)
+                .and_then(|()| self.append(manifest, records))
+        } else {
+            self.append(manifest, records)
+        };
+        let micros = self.clock.now_micros().saturating_sub(start);
+        self.statistics
+            .record(HistogramKind::ManifestFileSyncMicros, micros);
+        if let Err(e) = &result {
+            self.health.fail(e);
+            manifest.writer = None;
+        }
+        result
+    }
+
+    fn append(&self, manifest: &mut ManifestFile, records: &[Vec<u8>]) -> Result<()> {
+        let Some(writer) = manifest.writer.as_mut() else {
+            return Err(Error::closed("no MANIFEST is open"));
+        };
+        for record in records {
+            writer.add_record(record)?;
+        }
+        writer.sync()
+    }
+
+    /// Starts a new MANIFEST that holds the state of all families, and makes it the current one.
+    ///
+    /// # Errors
+    /// `Io`, `NoSpace`: the old MANIFEST is still current, or the new one is complete.
+    pub(crate) fn roll_manifest(&self) -> Result<()> {
+        let mut manifest = self.manifest.lock();
+        let result = self.start_manifest(&mut manifest);
+        if let Err(e) = &result {
+            self.health.fail(e);
+        }
+        result
+    }
+
+    fn start_manifest(&self, manifest: &mut ManifestFile) -> Result<()> {
+        let number = self.new_file_number();
+        let path = filename::manifest_path(&self.dir, number);
+        let mut writer = Writer::new(self.fs.create(&path)?, number, false);
+        self.write_snapshot(&mut writer)?;
+        writer.sync()?;
+        manifest::set_current(&*self.fs, &self.dir, number)?;
+        manifest.writer = Some(writer);
+        if manifest.number != 0 {
+            self.removed.lock().manifests.push(manifest.number);
+        }
+        manifest.number = number;
+        Ok(())
+    }
+
+    /// Writes the state of all families.
+    fn write_snapshot(&self, writer: &mut Writer) -> Result<()> {
+        let families = self.families.read();
+        let pinned: Vec<_> = families
+            .by_id
+            .values()
+            .map(|family| {
+                let state = family.state();
+                (family, state.version.clone(), state.log_number)
+            })
+            .collect();
+        let families_snapshot = pinned
+            .iter()
+            .map(|(family, version, log_number)| FamilySnapshot {
+                id: family.id,
+                name: &family.name,
+                comparator: family.options.comparator.name(),
+                log_number: *log_number,
+                version,
+                full_history_ts_low: None,
+            })
+            .collect();
+        let snapshot = manifest::Snapshot {
+            db_id: Some(&self.db_id),
+            next_file_number: self.next_file.load(Ordering::Relaxed),
+            last_sequence: self.sequence.visible(),
+            min_log_number_to_keep: 0,
+            max_column_family: families.max_id,
+            wals: WalSet::default(),
+            families: families_snapshot,
+        };
+        snapshot.write(writer)
+    }
+
+    fn install(&self, changes: Vec<Change>, versions: Vec<Arc<Version>>) {
+        for (change, version) in changes.into_iter().zip(versions) {
+            let Change {
+                family,
+                edit,
+                install,
+            } = change;
+            match edit.column_family_change {
+                Some(ColumnFamilyChange::Add(_)) => self.register(family.clone()),
+                Some(ColumnFamilyChange::Drop) => {
+                    family.dropped.store(true, Ordering::Release);
+                    self.families.write().by_id.remove(&family.id);
+                }
+                None => {}
+            }
+            let mut state = family.state();
+            let old = std::mem::replace(&mut state.version, version);
+            if let Some(log_number) = edit.log_number {
+                state.log_number = state.log_number.max(log_number);
+            }
+            if let Some(install) = install {
+                install(&mut state);
+            }
+            family.publish(&state);
+            drop(state);
+            if family.is_dropped() {
+                let all = old.levels().iter().flat_map(|l| l.files().iter().cloned());
+                self.removed.lock().tables.extend(all);
+            } else {
+                self.note_removed(&edit, &old);
+            }
+        }
+    }
+
+    fn note_removed(&self, edit: &VersionEdit, old: &Version) {
+        let mut removed = self.removed.lock();
+        for &(level, number) in &edit.deleted_files {
+            if edit.new_files.iter().any(|(_, f)| f.number == number) {
+                continue;
+            }
+            let level = old.levels().get(level);
+            let file = level.and_then(|l| l.files().iter().find(|f| f.number == number));
+            removed.tables.extend(file.cloned());
+        }
+    }
+
+    /// Files that no newest version refers to, for `obsolete.rs`.
+    pub(crate) fn take_removed(&self) -> Removed {
+        std::mem::take(&mut *self.removed.lock())
+    }
+
+    /// Gives back files that are still in use.
+    pub(crate) fn return_removed(&self, tables: Vec<Arc<FileMeta>>) {
+        self.removed.lock().tables.extend(tables);
+    }
+
+    /// True if files wait to be deleted.
+    pub(crate) fn has_removed(&self) -> bool {
+        let removed = self.removed.lock();
+        !removed.tables.is_empty() || !removed.manifests.is_empty()
+    }
+}

@@ -1,0 +1,220 @@
+//! A family as a reader sees it: super version first, then the sequence number.
+//!
+//! The order matters: with the number first, a compaction in between could drop a version that
+//! the number still needs. With the super version first, everything up to the number that is in
+//! it stays in it.
+
+use std::sync::Arc;
+
+use orogen_base::{Error, PinnedValue, Result, SeqNo};
+use orogen_memtable::MemTable;
+use orogen_sst::{Readahead, TableReadOptions};
+
+use crate::column_family::ColumnFamilyData;
+use crate::context::Context;
+use crate::read::{self, Places, ReadOptions, Scan};
+use crate::super_version::SuperVersion;
+use crate::tables::FamilyTables;
+
+fn table_options(options: &ReadOptions) -> TableReadOptions {
+    TableReadOptions {
+        verify_checksums: options.verify_checksums,
+        fill_cache: options.fill_cache,
+        readahead: match options.readahead_size {
+            0 => Readahead::default(),
+            bytes => Readahead::Fixed(bytes),
+        },
+    }
+}
+
+fn places<'a>(
+    context: &'a Context,
+    family: &'a ColumnFamilyData,
+    pinned: &'a SuperVersion,
+    table_options: &'a TableReadOptions,
+) -> Places<'a, FamilyTables, impl Iterator<Item = &'a Arc<dyn MemTable>> + Clone> {
+    Places {
+        memtables: pinned.memtables(),
+        version: &pinned.version,
+        tables: &family.tables,
+        table_options,
+        merge_operator: family.options.merge_operator.as_ref(),
+        statistics: &context.statistics,
+    }
+}
+
+fn read_seqno(context: &Context, options: &ReadOptions) -> Result<SeqNo> {
+    match &options.snapshot {
+        None => Ok(context.sequence.visible()),
+        Some(snapshot) if snapshot.is_of(&context.snapshots) => Ok(snapshot.seqno()),
+        Some(_) => Err(Error::invalid_argument("snapshot is of another database")),
+    }
+}
+
+/// The value of a key.
+///
+/// # Errors
+/// `Corruption`, `Io`; `InvalidArgument` for a foreign snapshot or operands that do not merge.
+pub(crate) fn get(
+    context: &Context,
+    family: &ColumnFamilyData,
+    options: &ReadOptions,
+    key: &[u8],
+) -> Result<Option<PinnedValue>> {
+    let pinned = family.load();
+    let seqno = read_seqno(context, options)?;
+    places(context, family, &pinned, &table_options(options)).get(key, seqno)
+}
+
+/// The values of several keys as of one moment.
+pub(crate) fn multi_get(
+    context: &Context,
+    family: &ColumnFamilyData,
+    options: &ReadOptions,
+    keys: &[&[u8]],
+) -> Vec<Result<Option<PinnedValue>>> {
+    let pinned = family.pin();
+    match read_seqno(context, options) {
+        Ok(seqno) => {
+            places(context, family, &pinned, &table_options(options)).multi_get(keys, seqno)
+        }
+        Err(e) => keys.iter().map(|_| Err(e.clone())).collect(),
+    }
+}
+
+/// A cursor over a family.
+///
+/// # Errors
+/// `Corruption` or `Io` if a table of level 0 cannot be opened; `InvalidArgument` for a foreign
+/// snapshot.
+pub(crate) fn iter(
+    context: &Arc<Context>,
+    family: &Arc<ColumnFamilyData>,
+    options: &ReadOptions,
+) -> Result<DbIterator> {
+    let pinned = family.pin();
+    let read_seqno = read_seqno(context, options)?;
+    let table_options = table_options(options);
+    let scan = Scan {
+        options,
+        read_seqno,
+        prefix_extractor: family.options.prefix_extractor.as_ref(),
+        pin: pinned.clone(),
+    };
+    let iter = read::DbIterator::new(&places(context, family, &pinned, &table_options), scan)?;
+    Ok(DbIterator {
+        iter: Some(Box::new(iter)),
+        context: context.clone(),
+    })
+}
+
+/// A cursor over the keys of one family as of one moment, in both directions.
+///
+/// It stands nowhere until a seek. It keeps its view, and the files and memtables behind it,
+/// until it is dropped. After an error it is not valid and [`Self::status`] tells why.
+pub struct DbIterator {
+    /// Always there until drop.
+    iter: Option<Box<read::DbIterator<FamilyTables>>>,
+    context: Arc<Context>,
+}
+
+impl DbIterator {
+    fn inner(&self) -> &read::DbIterator<FamilyTables> {
+        self.iter
+            .as_deref()
+            .expect("the cursor is there until drop")
+    }
+
+    fn inner_mut(&mut self) -> &mut read::DbIterator<FamilyTables> {
+        self.iter
+            .as_deref_mut()
+            .expect("the cursor is there until drop")
+    }
+
+    /// True while the cursor stands on a key.
+    #[must_use]
+    pub fn valid(&self) -> bool {
+        self.inner().valid()
+    }
+
+    /// Why the cursor is not valid; `Ok` at the end of the keys.
+    ///
+    /// # Errors
+    /// `Corruption`, `Io`, or operands that do not merge.
+    pub fn status(&self) -> Result<()> {
+        self.inner().status()
+    }
+
+    /// The key here.
+    ///
+    /// # Panics
+    /// If the cursor is not valid.
+    #[must_use]
+    pub fn key(&self) -> &[u8] {
+        self.inner().key()
+    }
+
+    /// The value here, borrowed from its block until the next move.
+    ///
+    /// # Panics
+    /// If the cursor is not valid.
+    #[must_use]
+    pub fn value(&self) -> &[u8] {
+        self.inner().value()
+    }
+
+    /// The value here, kept beyond the next move without a copy where possible.
+    ///
+    /// # Panics
+    /// If the cursor is not valid.
+    #[must_use]
+    pub fn pinned_value(&self) -> PinnedValue {
+        self.inner().pinned_value()
+    }
+
+    /// Moves to the first key that is not before `target`.
+    pub fn seek(&mut self, target: &[u8]) {
+        self.inner_mut().seek(target);
+    }
+
+    /// Moves to the last key that is not after `target`.
+    pub fn seek_for_prev(&mut self, target: &[u8]) {
+        self.inner_mut().seek_for_prev(target);
+    }
+
+    /// Moves to the first key.
+    pub fn seek_to_first(&mut self) {
+        self.inner_mut().seek_to_first();
+    }
+
+    /// Moves to the last key.
+    pub fn seek_to_last(&mut self) {
+        self.inner_mut().seek_to_last();
+    }
+
+    /// Moves to the next key.
+    ///
+    /// # Panics
+    /// If the cursor is not valid.
+    pub fn next(&mut self) {
+        self.inner_mut().next();
+    }
+
+    /// Moves to the previous key.
+    ///
+    /// # Panics
+    /// If the cursor is not valid.
+    pub fn prev(&mut self) {
+        self.inner_mut().prev();
+    }
+}
+
+impl Drop for DbIterator {
+    fn drop(&mut self) {
+        self.iter = None;
+        // What only this cursor kept can go now.
+        if self.context.set.has_removed() {
+            self.context.work.raise();
+        }
+    }
+}

@@ -1,0 +1,187 @@
+//! Operations of a batch into the memtables of their families.
+//!
+//! Several threads apply batches at once; the sequence numbers in the batches keep their order.
+//! `Hot path`.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+use orogen_base::{Error, Result, SeqNo, ValueKind};
+
+use crate::column_family::ColumnFamilyData;
+use crate::super_version::MemHandle;
+use crate::write::batch::{BatchOp, Operations, WriteBatch};
+
+/// The memtables that take writes, by family.
+pub(crate) struct MemTables {
+    entries: Vec<Entry>,
+    /// Set by whoever fills one of them up; the next leader seals it.
+    full: AtomicBool,
+}
+
+struct Entry {
+    family: Arc<ColumnFamilyData>,
+    handle: Arc<MemHandle>,
+}
+
+impl MemTables {
+    /// The active memtables of `families`, which are sorted by id.
+    pub(crate) fn of(families: Vec<Arc<ColumnFamilyData>>) -> Self {
+        let entries: Vec<Entry> = families
+            .into_iter()
+            .map(|family| {
+                let handle = family.state().mem.clone();
+                Entry { family, handle }
+            })
+            .collect();
+        let full = entries.iter().any(|e| e.handle.is_full());
+        Self {
+            entries,
+            full: AtomicBool::new(full),
+        }
+    }
+
+    #[inline]
+    fn find(&self, cf: u32) -> Option<&Entry> {
+        match self.entries.first() {
+            Some(first) if first.family.id == cf => Some(first),
+            _ => {
+                let i = self
+                    .entries
+                    .binary_search_by_key(&cf, |e| e.family.id)
+                    .ok()?;
+                self.entries.get(i)
+            }
+        }
+    }
+
+    /// True if a memtable may be full.
+    #[inline]
+    pub(crate) fn any_full(&self) -> bool {
+        self.full.load(Relaxed)
+    }
+
+    /// The families whose memtables are full.
+    pub(crate) fn full_families(&self) -> Vec<Arc<ColumnFamilyData>> {
+        self.entries
+            .iter()
+            .filter(|e| e.handle.is_full())
+            .map(|e| e.family.clone())
+            .collect()
+    }
+
+    /// Bytes of all these memtables.
+    pub(crate) fn memory_usage(&self) -> u64 {
+        self.entries
+            .iter()
+            .map(|e| e.handle.table.memory_usage() as u64)
+            .sum()
+    }
+
+    /// The family with the largest memtable.
+    pub(crate) fn largest(&self) -> Option<Arc<ColumnFamilyData>> {
+        let largest = self
+            .entries
+            .iter()
+            .max_by_key(|e| e.handle.table.memory_usage())?;
+        Some(largest.family.clone())
+    }
+
+    /// Refuses a batch for families that are not there, and merges that nobody can fold.
+    ///
+    /// # Errors
+    /// `InvalidArgument` naming the family.
+    pub(crate) fn check(&self, batch: &WriteBatch) -> Result<()> {
+        for op in batch {
+            let (cf, merges) = match op? {
+                BatchOp::Merge { cf, .. } => (cf, true),
+                BatchOp::Put { cf, .. }
+                | BatchOp::Delete { cf, .. }
+                | BatchOp::SingleDelete { cf, .. }
+                | BatchOp::DeleteRange { cf, .. } => (cf, false),
+                BatchOp::LogData(_) => continue,
+            };
+            let Some(entry) = self.find(cf) else {
+                return Err(Error::invalid_argument(
+                    "write batch names a column family that does \
+                                                    not exist",
+                )
+                .with("column_family_id", cf));
+            };
+            if merges && entry.family.options.merge_operator.is_none() {
+                return Err(Error::invalid_argument(
+                    "merge needs a merge operator in the column family's options",
+                )
+                .with("column_family", &entry.family.name));
+            }
+        }
+        Ok(())
+    }
+
+    /// Inserts the operations, the first at `seqno`; returns the number after the last.
+    /// Operations for families that are not here are left out: they were dropped.
+    ///
+    /// # Errors
+    /// `Corruption` if the batch does not decode; operations before the damage are inserted.
+    pub(crate) fn apply(
+        &self,
+        operations: Operations<'_>,
+        mut seqno: SeqNo,
+        wanted: impl Fn(u32) -> bool,
+    ) -> Result<SeqNo> {
+        for op in operations {
+            let op = op?;
+            if !op.counts() {
+                continue;
+            }
+            match op {
+                BatchOp::Put { cf, key, value } => {
+                    self.insert(cf, key, seqno, ValueKind::Value, value, &wanted);
+                }
+                BatchOp::Merge { cf, key, operand } => {
+                    self.insert(cf, key, seqno, ValueKind::Merge, operand, &wanted);
+                }
+                BatchOp::Delete { cf, key } => {
+                    self.insert(cf, key, seqno, ValueKind::Deletion, &[], &wanted);
+                }
+                BatchOp::SingleDelete { cf, key } => {
+                    self.insert(cf, key, seqno, ValueKind::SingleDeletion, &[], &wanted);
+                }
+                BatchOp::DeleteRange { cf, start, end } => {
+                    if let Some(entry) = self.find(cf).filter(|_| wanted(cf)) {
+                        entry.handle.table.insert_range_deletion(start, end, seqno);
+                        self.note_full(entry);
+                    }
+                }
+                BatchOp::LogData(_) => {}
+            }
+            seqno += 1;
+        }
+        Ok(seqno)
+    }
+
+    #[inline]
+    fn insert(
+        &self,
+        cf: u32,
+        key: &[u8],
+        seqno: SeqNo,
+        kind: ValueKind,
+        value: &[u8],
+        wanted: &impl Fn(u32) -> bool,
+    ) {
+        if let Some(entry) = self.find(cf)
+            && wanted(cf)
+        {
+            entry.handle.table.insert(key, seqno, kind, value);
+            self.note_full(entry);
+        }
+    }
+
+    #[inline]
+    fn note_full(&self, entry: &Entry) {
+        if entry.handle.is_full() && !self.full.load(Relaxed) {
+            self.full.store(true, Relaxed);
+        }
+    }
+}

@@ -1,0 +1,510 @@
+//! Operations encoded as they will stand in the log.
+//!
+//! ```text
+//! fixed64 sequence number of the first operation | fixed32 count | operations
+//! operation: tag u8 [varint32 family, where the tag is a family's] operands
+//!   put, merge, delete_range   length-prefixed key, length-prefixed value (end key)
+//!   delete, single delete      length-prefixed key
+//!   log data                   length-prefixed bytes; not counted
+//!   noop                       nothing; not counted
+//! ```
+//! The default family's operations have tags of their own without a family number.
+//! Source: RocksDB `db/write_batch.cc`; `docs/format/wal.md`.
+
+use orogen_base::coding::{Decoder, put_length_prefixed, put_varint32};
+use orogen_base::limits::{KEY_SIZE_MAX, VALUE_SIZE_MAX};
+use orogen_base::{Error, Result, SeqNo};
+
+/// Bytes before the first operation.
+pub const HEADER_LEN: usize = 12;
+
+mod tag {
+    pub(super) const DELETION: u8 = 0x0;
+    pub(super) const VALUE: u8 = 0x1;
+    pub(super) const MERGE: u8 = 0x2;
+    pub(super) const LOG_DATA: u8 = 0x3;
+    pub(super) const CF_DELETION: u8 = 0x4;
+    pub(super) const CF_VALUE: u8 = 0x5;
+    pub(super) const CF_MERGE: u8 = 0x6;
+    pub(super) const SINGLE_DELETION: u8 = 0x7;
+    pub(super) const CF_SINGLE_DELETION: u8 = 0x8;
+    pub(super) const NOOP: u8 = 0xd;
+    pub(super) const CF_RANGE_DELETION: u8 = 0xe;
+    pub(super) const RANGE_DELETION: u8 = 0xf;
+}
+
+/// Writes that happen together or not at all, over any families.
+///
+/// Keys may be up to 4 GiB - 64, values up to 4 GiB - 1 bytes; larger ones are refused by the
+/// write, not by the call that adds them.
+#[derive(Clone, Debug)]
+pub struct WriteBatch {
+    rep: Vec<u8>,
+    too_large: bool,
+    /// Something is not a plain write to the default family and is checked before the log.
+    needs_check: bool,
+}
+
+/// One operation of a batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BatchOp<'a> {
+    /// Sets a key.
+    Put {
+        /// The family.
+        cf: u32,
+        /// The key.
+        key: &'a [u8],
+        /// Its value.
+        value: &'a [u8],
+    },
+    /// Adds a merge operand.
+    Merge {
+        /// The family.
+        cf: u32,
+        /// The key.
+        key: &'a [u8],
+        /// The operand.
+        operand: &'a [u8],
+    },
+    /// Deletes a key.
+    Delete {
+        /// The family.
+        cf: u32,
+        /// The key.
+        key: &'a [u8],
+    },
+    /// Deletes a key that was put once.
+    SingleDelete {
+        /// The family.
+        cf: u32,
+        /// The key.
+        key: &'a [u8],
+    },
+    /// Deletes keys from `start` up to but not including `end`.
+    DeleteRange {
+        /// The family.
+        cf: u32,
+        /// First key deleted.
+        start: &'a [u8],
+        /// First key after.
+        end: &'a [u8],
+    },
+    /// Bytes for readers of the log only.
+    LogData(&'a [u8]),
+}
+
+impl BatchOp<'_> {
+    /// True for operations that take a sequence number.
+    #[must_use]
+    pub fn counts(&self) -> bool {
+        !matches!(self, Self::LogData(_))
+    }
+}
+
+impl WriteBatch {
+    /// An empty batch.
+    #[must_use]
+    pub fn new() -> Self {
+        Self {
+            rep: vec![0; HEADER_LEN],
+            too_large: false,
+            needs_check: false,
+        }
+    }
+
+    /// An empty batch with room for `bytes` of operations.
+    #[must_use]
+    pub fn with_capacity(bytes: usize) -> Self {
+        let mut rep = Vec::with_capacity(HEADER_LEN + bytes);
+        rep.resize(HEADER_LEN, 0);
+        Self {
+            rep,
+            too_large: false,
+            needs_check: false,
+        }
+    }
+
+    /// Takes a batch from its bytes, checking each operation.
+    ///
+    /// # Errors
+    /// `Corruption` if the bytes are not a batch, `NotSupported` for operations of features that
+    /// are not here.
+    pub fn from_bytes(bytes: &[u8]) -> Result<Self> {
+        BatchReader::new(bytes)?.check()?;
+        Ok(Self {
+            rep: bytes.to_vec(),
+            too_large: false,
+            needs_check: true,
+        })
+    }
+
+    /// The batch as it stands in the log.
+    #[must_use]
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.rep
+    }
+
+    /// The operations' bytes, without the header.
+    #[must_use]
+    pub fn operations(&self) -> &[u8] {
+        &self.rep[HEADER_LEN..]
+    }
+
+    /// Operations that take a sequence number.
+    #[must_use]
+    pub fn count(&self) -> u32 {
+        self.rep[8..HEADER_LEN]
+            .first_chunk()
+            .map_or(0, |b| u32::from_le_bytes(*b))
+    }
+
+    /// True if the batch does nothing, not even log data.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.rep.len() == HEADER_LEN
+    }
+
+    /// Bytes of the batch in the log.
+    #[must_use]
+    pub fn size_bytes(&self) -> usize {
+        self.rep.len()
+    }
+
+    /// Forgets all operations and keeps the memory.
+    pub fn clear(&mut self) {
+        self.rep.truncate(HEADER_LEN);
+        self.rep.fill(0);
+        self.too_large = false;
+        self.needs_check = false;
+    }
+
+    pub(crate) fn set_seqno(&mut self, seqno: SeqNo) {
+        self.rep[..8].copy_from_slice(&seqno.to_le_bytes());
+    }
+
+    pub(crate) fn seqno(&self) -> SeqNo {
+        self.rep.first_chunk().map_or(0, |b| u64::from_le_bytes(*b))
+    }
+
+    /// True if families or merge operators must be looked at before the write.
+    #[inline]
+    pub(crate) fn needs_check(&self) -> bool {
+        self.needs_check
+    }
+
+    pub(crate) fn check_sizes(&self) -> Result<()> {
+        if self.too_large {
+            return Err(Error::invalid_argument("key or value is too large")
+                .with("key_bytes_max", KEY_SIZE_MAX)
+                .with("value_bytes_max", VALUE_SIZE_MAX));
+        }
+        if self.rep.len() > u32::MAX as usize {
+            return Err(
+                Error::invalid_argument("batch is larger than 4 GiB").with("bytes", self.rep.len())
+            );
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn begin(&mut self, plain: u8, with_cf: u8, cf: u32) {
+        let count = self.count() + 1;
+        self.rep[8..HEADER_LEN].copy_from_slice(&count.to_le_bytes());
+        if cf == 0 {
+            self.rep.push(plain);
+        } else {
+            self.needs_check = true;
+            self.rep.push(with_cf);
+            put_varint32(&mut self.rep, cf);
+        }
+    }
+
+    #[inline]
+    fn fits(&mut self, key: &[u8], value: &[u8]) -> bool {
+        let fits = key.len() <= KEY_SIZE_MAX && value.len() <= VALUE_SIZE_MAX;
+        self.too_large |= !fits;
+        fits
+    }
+
+    fn pair(&mut self, plain: u8, with_cf: u8, cf: u32, key: &[u8], value: &[u8]) {
+        if self.fits(key, value) {
+            self.begin(plain, with_cf, cf);
+            put_length_prefixed(&mut self.rep, key);
+            put_length_prefixed(&mut self.rep, value);
+        }
+    }
+
+    fn single(&mut self, plain: u8, with_cf: u8, cf: u32, key: &[u8]) {
+        if self.fits(key, &[]) {
+            self.begin(plain, with_cf, cf);
+            put_length_prefixed(&mut self.rep, key);
+        }
+    }
+
+    /// Sets a key of family `cf`.
+    pub fn put(&mut self, cf: u32, key: &[u8], value: &[u8]) {
+        self.pair(tag::VALUE, tag::CF_VALUE, cf, key, value);
+    }
+
+    /// Adds a merge operand to a key of family `cf`.
+    pub fn merge(&mut self, cf: u32, key: &[u8], operand: &[u8]) {
+        self.needs_check = true;
+        self.pair(tag::MERGE, tag::CF_MERGE, cf, key, operand);
+    }
+
+    /// Deletes a key of family `cf`.
+    pub fn delete(&mut self, cf: u32, key: &[u8]) {
+        self.single(tag::DELETION, tag::CF_DELETION, cf, key);
+    }
+
+    /// Deletes a key of family `cf` that was put at most once since it was last deleted.
+    ///
+    /// Cheaper than [`Self::delete`]: tombstone and value vanish together when they meet. On a
+    /// key that was overwritten or merged the result is undefined.
+    pub fn single_delete(&mut self, cf: u32, key: &[u8]) {
+        self.single(tag::SINGLE_DELETION, tag::CF_SINGLE_DELETION, cf, key);
+    }
+
+    /// Deletes the keys of family `cf` from `start` up to but not including `end`. Nothing is
+    /// deleted if `end` is not after `start`.
+    pub fn delete_range(&mut self, cf: u32, start: &[u8], end: &[u8]) {
+        self.pair(tag::RANGE_DELETION, tag::CF_RANGE_DELETION, cf, start, end);
+    }
+
+    /// Adds bytes that only readers of the log see.
+    pub fn put_log_data(&mut self, data: &[u8]) {
+        if self.fits(&[], data) {
+            self.rep.push(tag::LOG_DATA);
+            put_length_prefixed(&mut self.rep, data);
+        }
+    }
+
+    /// Adds all operations of `other` behind these.
+    pub fn append(&mut self, other: &Self) {
+        let count = self.count() + other.count();
+        self.rep[8..HEADER_LEN].copy_from_slice(&count.to_le_bytes());
+        self.rep.extend_from_slice(other.operations());
+        self.too_large |= other.too_large;
+        self.needs_check |= other.needs_check;
+    }
+
+    /// The operations in order.
+    #[must_use]
+    pub fn iter(&self) -> Operations<'_> {
+        Operations {
+            decoder: Decoder::new(self.operations()),
+        }
+    }
+}
+
+impl Default for WriteBatch {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<'a> IntoIterator for &'a WriteBatch {
+    type Item = Result<BatchOp<'a>>;
+    type IntoIter = Operations<'a>;
+    fn into_iter(self) -> Operations<'a> {
+        self.iter()
+    }
+}
+
+/// A batch read from a log.
+#[derive(Clone, Copy, Debug)]
+pub struct BatchReader<'a> {
+    /// Sequence number of the first operation.
+    pub seqno: SeqNo,
+    /// Operations that take a sequence number.
+    pub count: u32,
+    operations: &'a [u8],
+}
+
+impl<'a> BatchReader<'a> {
+    /// Reads the header.
+    ///
+    /// # Errors
+    /// `Corruption` if it is cut off.
+    pub fn new(bytes: &'a [u8]) -> Result<Self> {
+        let mut d = Decoder::new(bytes);
+        let seqno = d.fixed64("write batch sequence number")?;
+        let count = d.fixed32("write batch count")?;
+        Ok(Self {
+            seqno,
+            count,
+            operations: d.rest(),
+        })
+    }
+
+    /// The operations in order.
+    #[must_use]
+    pub fn iter(&self) -> Operations<'a> {
+        Operations {
+            decoder: Decoder::new(self.operations),
+        }
+    }
+
+    /// Reads every operation and compares their number with the header's.
+    ///
+    /// # Errors
+    /// `Corruption` or `NotSupported`.
+    pub fn check(&self) -> Result<()> {
+        let mut n = 0u32;
+        for op in self.iter() {
+            n = n.saturating_add(u32::from(op?.counts()));
+        }
+        if n == self.count {
+            return Ok(());
+        }
+        Err(Error::corruption("write batch has the wrong count")
+            .with("header", self.count)
+            .with("found", n))
+    }
+}
+
+/// Reads operations one by one; ends after the first error.
+#[derive(Clone, Debug)]
+pub struct Operations<'a> {
+    decoder: Decoder<'a>,
+}
+
+impl<'a> Operations<'a> {
+    fn read(&mut self) -> Result<Option<BatchOp<'a>>> {
+        let d = &mut self.decoder;
+        loop {
+            if d.is_empty() {
+                return Ok(None);
+            }
+            let tag = d.u8("operation")?;
+            let cf = match tag {
+                tag::CF_DELETION
+                | tag::CF_VALUE
+                | tag::CF_MERGE
+                | tag::CF_SINGLE_DELETION
+                | tag::CF_RANGE_DELETION => d.varint32("column family")?,
+                _ => 0,
+            };
+            return Ok(Some(match tag {
+                tag::VALUE | tag::CF_VALUE => {
+                    let key = d.length_prefixed("key")?;
+                    BatchOp::Put {
+                        cf,
+                        key,
+                        value: d.length_prefixed("value")?,
+                    }
+                }
+                tag::MERGE | tag::CF_MERGE => {
+                    let key = d.length_prefixed("key")?;
+                    BatchOp::Merge {
+                        cf,
+                        key,
+                        operand: d.length_prefixed("operand")?,
+                    }
+                }
+                tag::DELETION | tag::CF_DELETION => BatchOp::Delete {
+                    cf,
+                    key: d.length_prefixed("key")?,
+                },
+                tag::SINGLE_DELETION | tag::CF_SINGLE_DELETION => BatchOp::SingleDelete {
+                    cf,
+                    key: d.length_prefixed("key")?,
+                },
+                tag::RANGE_DELETION | tag::CF_RANGE_DELETION => {
+                    let start = d.length_prefixed("start key")?;
+                    BatchOp::DeleteRange {
+                        cf,
+                        start,
+                        end: d.length_prefixed("end key")?,
+                    }
+                }
+                tag::LOG_DATA => BatchOp::LogData(d.length_prefixed("log data")?),
+                tag::NOOP => continue,
+                _ => return Err(foreign_tag(tag)),
+            }));
+        }
+    }
+}
+
+#[cold]
+fn foreign_tag(tag: u8) -> Error {
+    let feature = match tag {
+        0x9 | 0xa | 0xb | 0xc | 0x12 | 0x13 | 0x15 => "two-phase commit",
+        0x10 | 0x11 => "blob pointers written by users",
+        0x14 => "user timestamps",
+        0x16 | 0x17 => "wide columns",
+        0x18 | 0x19 => "preferred sequence numbers",
+        _ => return Error::corruption("unknown operation in write batch").with("tag", tag),
+    };
+    Error::not_supported("write batch of another feature").with("feature", feature)
+}
+
+impl<'a> Iterator for Operations<'a> {
+    type Item = Result<BatchOp<'a>>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let item = self.read();
+        if item.is_err() {
+            self.decoder = Decoder::new(&[]);
+        }
+        item.transpose()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn operations_come_back_as_they_went_in() {
+        let mut batch = WriteBatch::new();
+        batch.put(0, b"a", b"1");
+        batch.put(7, b"b", b"");
+        batch.delete(0, b"");
+        batch.single_delete(300, b"c");
+        batch.merge(1, b"d", b"+");
+        batch.put_log_data(b"note");
+        batch.delete_range(2, b"e", b"f");
+        assert_eq!(batch.count(), 6);
+        batch.set_seqno(9);
+        let copy = WriteBatch::from_bytes(batch.as_bytes()).unwrap();
+        assert_eq!(copy.seqno(), 9);
+        let ops: Vec<_> = copy.iter().map(|op| op.unwrap()).collect();
+        assert_eq!(
+            ops[1],
+            BatchOp::Put {
+                cf: 7,
+                key: b"b",
+                value: b""
+            }
+        );
+        assert_eq!(ops[5], BatchOp::LogData(b"note"));
+        assert_eq!(
+            ops[6],
+            BatchOp::DeleteRange {
+                cf: 2,
+                start: b"e",
+                end: b"f"
+            }
+        );
+        let mut two = batch.clone();
+        two.append(&batch);
+        assert_eq!(two.count(), 12);
+        assert!(WriteBatch::from_bytes(two.as_bytes()).is_ok());
+    }
+
+    #[test]
+    fn damaged_batches_are_errors() {
+        let mut batch = WriteBatch::new();
+        batch.put(0, b"key", b"value");
+        batch.delete(3, b"other");
+        let bytes = batch.as_bytes();
+        for n in 0..bytes.len() {
+            assert!(WriteBatch::from_bytes(&bytes[..n]).is_err(), "{n}");
+        }
+        let mut foreign = WriteBatch::new();
+        foreign.rep.push(0x9);
+        let error = WriteBatch::from_bytes(foreign.as_bytes()).unwrap_err();
+        assert_eq!(error.context("feature"), Some("two-phase commit"));
+    }
+}

@@ -1,0 +1,476 @@
+//! The commit pipeline: queue, leader, group, sequence numbers, publication in order.
+//!
+//! ```text
+//! writer:   no leader?  -> lead
+//!           else queue up and sleep until told: lead | insert your own batch | done
+//! leader:   1 wait if stalled; seal full memtables                      (switch.rs, stall.rs)
+//!           2 take the writers that wait and fit: the group
+//!           3 number the batches, append one WAL record, one sync if the leader asked for it
+//!           4 allocated := last number; take a place in the publication order
+//!           5 hand the lead to the next writer that waits
+//!           6 insert into memtables, alone or with the group's members in parallel
+//!           7 publish when every group before has; wake the members
+//! ```
+//! So while one group inserts, the next one already writes the log.
+//!
+//! Invariants: (1) one leader at a time between 1 and 5; numbers, log records and places in the
+//! publication order are all taken there, so they agree; (2) a member that asked for a sync is
+//! only in a group whose leader syncs; (3) `visible` reaches a group's last number only when all
+//! its inserts, and those of every group before, are done; (4) no lock is held over I/O: leading
+//! is a flag in the queue, and the log's own lock is the leader's alone; (5) after a failed
+//! append or sync no number is allocated and the database is read-only.
+//!
+//! What failed in others: publishing per writer out of order (readers saw holes); holding the
+//! queue's lock while the log is synced (writers could not even queue).
+//!
+//! `Hot path`: a lone writer takes the queue's lock twice and the publication lock twice, all
+//! uncontended, and allocates nothing.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
+use std::thread::Thread;
+
+use arc_swap::ArcSwap;
+use orogen_base::metrics::{HistogramKind, Ticker};
+use orogen_base::{Error, Result, SeqNo};
+use parking_lot::{Condvar, Mutex};
+
+use crate::context::Context;
+use crate::options::WriteOptions;
+use crate::write::apply::MemTables;
+use crate::write::batch::WriteBatch;
+
+/// A group takes no more members beyond so many bytes.
+const GROUP_BYTES_MAX: usize = 1 << 20;
+/// A small leader's group stays small, so that its latency does.
+const SMALL_BYTES: usize = 128 << 10;
+/// Groups of fewer operations are inserted by their leader alone: waking a member costs more
+/// than its inserts.
+const PARALLEL_OPERATIONS_MIN: u32 = 64;
+/// Looks at a waiter's state before it goes to sleep.
+const SPINS: usize = 100;
+
+/// Writes come in here.
+pub(crate) struct WritePath {
+    pub(crate) context: Arc<Context>,
+    pub(crate) memtables: ArcSwap<MemTables>,
+    /// Bytes of logs beyond which the families that pin the oldest are sealed.
+    pub(crate) wal_bytes_max: AtomicU64,
+    queue: Mutex<Queue>,
+    order: PublicationOrder,
+}
+
+#[derive(Default)]
+struct Queue {
+    leading: bool,
+    waiting: VecDeque<Arc<Waiter>>,
+}
+
+const WAITING: u8 = 0;
+const LEAD: u8 = 1;
+const INSERT: u8 = 2;
+const DONE: u8 = 3;
+
+struct Waiter {
+    state: AtomicU8,
+    thread: Thread,
+    slot: Mutex<Slot>,
+}
+
+#[derive(Default)]
+struct Slot {
+    batch: WriteBatch,
+    options: WriteOptions,
+    /// Wants to lead alone, without a batch.
+    exclusive: bool,
+    task: Option<InsertTask>,
+    result: Option<Result<()>>,
+}
+
+struct InsertTask {
+    memtables: Arc<MemTables>,
+    remaining: Arc<AtomicUsize>,
+    failure: Arc<Mutex<Option<Error>>>,
+    leader: Thread,
+}
+
+impl Waiter {
+    fn new() -> Arc<Self> {
+        Arc::new(Self {
+            state: AtomicU8::new(WAITING),
+            thread: std::thread::current(),
+            slot: Mutex::default(),
+        })
+    }
+
+    fn tell(&self, state: u8) {
+        self.state.store(state, Ordering::Release);
+        self.thread.unpark();
+    }
+
+    fn wait_for_change(&self, from: u8) -> u8 {
+        for _ in 0..SPINS {
+            let state = self.state.load(Ordering::Acquire);
+            if state != from {
+                return state;
+            }
+            std::hint::spin_loop();
+        }
+        loop {
+            let state = self.state.load(Ordering::Acquire);
+            if state != from {
+                return state;
+            }
+            std::thread::park();
+        }
+    }
+}
+
+impl WritePath {
+    pub(crate) fn new(context: Arc<Context>) -> Self {
+        let memtables = MemTables::of(context.set.families());
+        let path = Self {
+            context,
+            memtables: ArcSwap::from_pointee(memtables),
+            wal_bytes_max: AtomicU64::new(u64::MAX),
+            queue: Mutex::default(),
+            order: PublicationOrder::default(),
+        };
+        path.refresh_memtables();
+        path
+    }
+
+    /// Writes a batch. It comes back as it was but for its sequence number.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for a batch that cannot be written, `Busy` where the write would wait
+    /// and may not, `ReadOnly`, `Closed`, `Io`, `NoSpace`: nothing was written, or, after an
+    /// error of the log, it is not known and the database is read-only.
+    pub(crate) fn write(&self, options: WriteOptions, batch: &mut WriteBatch) -> Result<()> {
+        self.context.check_writable()?;
+        batch.check_sizes()?;
+        if options.sync && options.disable_wal {
+            return Err(Error::invalid_argument(
+                "a write without WAL cannot be synced",
+            ));
+        }
+        if batch.needs_check() {
+            self.memtables.load().check(batch)?;
+        }
+        let waiter = {
+            let mut queue = self.queue.lock();
+            if queue.leading {
+                let waiter = Waiter::new();
+                {
+                    let mut slot = waiter.slot.lock();
+                    slot.batch = std::mem::take(batch);
+                    slot.options = options;
+                }
+                queue.waiting.push_back(waiter.clone());
+                Some(waiter)
+            } else {
+                queue.leading = true;
+                None
+            }
+        };
+        let Some(waiter) = waiter else {
+            return self.lead(options, batch);
+        };
+        let mut state = WAITING;
+        loop {
+            state = waiter.wait_for_change(state);
+            match state {
+                LEAD => {
+                    *batch = std::mem::take(&mut waiter.slot.lock().batch);
+                    return self.lead(options, batch);
+                }
+                INSERT => Self::insert_own(&waiter),
+                _ => {
+                    let mut slot = waiter.slot.lock();
+                    *batch = std::mem::take(&mut slot.batch);
+                    self.context.statistics.add(Ticker::WriteDoneByOther, 1);
+                    return slot.result.take().expect("a leader answers every member");
+                }
+            }
+        }
+    }
+
+    /// Runs `body` as the leader, with every earlier write in its memtable and published.
+    pub(crate) fn exclusive<R>(&self, body: impl FnOnce() -> R) -> R {
+        let waiter = {
+            let mut queue = self.queue.lock();
+            if queue.leading {
+                let waiter = Waiter::new();
+                waiter.slot.lock().exclusive = true;
+                queue.waiting.push_back(waiter.clone());
+                Some(waiter)
+            } else {
+                queue.leading = true;
+                None
+            }
+        };
+        if let Some(waiter) = waiter {
+            waiter.wait_for_change(WAITING);
+        }
+        self.drain();
+        let result = body();
+        self.hand_over();
+        result
+    }
+
+    /// Waits until every group that took a number is published. Only the leader calls it.
+    pub(crate) fn drain(&self) {
+        self.order.wait_until_empty();
+    }
+
+    fn lead(&self, options: WriteOptions, batch: &mut WriteBatch) -> Result<()> {
+        let context = &*self.context;
+        if let Err(e) = self.make_room(options, batch.size_bytes() as u64) {
+            self.hand_over();
+            return Err(e);
+        }
+        let members = self.take_members(options, batch.size_bytes());
+        let first = context.sequence.allocated() + 1;
+        match self.write_log(options, batch, &members, first) {
+            Ok(end) => self.insert_and_publish(batch, &members, first, end),
+            Err(e) => {
+                context.fail(&e);
+                self.hand_over();
+                answer(&members, &Err(e.clone()));
+                Err(e)
+            }
+        }
+    }
+
+    /// Step 2: takes the writers that wait and fit.
+    fn take_members(&self, options: WriteOptions, bytes: usize) -> Vec<Arc<Waiter>> {
+        let max = if bytes <= SMALL_BYTES {
+            bytes + SMALL_BYTES
+        } else {
+            GROUP_BYTES_MAX
+        };
+        let mut total = bytes;
+        let mut members = Vec::new();
+        let mut queue = self.queue.lock();
+        while let Some(next) = queue.waiting.front() {
+            let slot = next.slot.lock();
+            total += slot.batch.size_bytes();
+            let fits = !slot.exclusive
+                && total <= max
+                && slot.options.disable_wal == options.disable_wal
+                && slot.options.no_slowdown == options.no_slowdown
+                && (options.sync || !slot.options.sync);
+            drop(slot);
+            if !fits {
+                break;
+            }
+            members.extend(queue.waiting.pop_front());
+        }
+        members
+    }
+
+    /// Steps 3 and 4 up to `allocated`: returns the number after the group's last.
+    fn write_log(
+        &self,
+        options: WriteOptions,
+        batch: &mut WriteBatch,
+        members: &[Arc<Waiter>],
+        first: SeqNo,
+    ) -> Result<SeqNo> {
+        let context = &*self.context;
+        let mut end = first;
+        batch.set_seqno(end);
+        end += SeqNo::from(batch.count());
+        let mut slots: Vec<_> = members.iter().map(|m| m.slot.lock()).collect();
+        for slot in &mut slots {
+            slot.batch.set_seqno(end);
+            end += SeqNo::from(slot.batch.count());
+        }
+        if !options.disable_wal {
+            if slots.is_empty() {
+                context.logs.append(&[batch.as_bytes()])?;
+            } else {
+                let mut header = [0; crate::write::batch::HEADER_LEN];
+                header[..8].copy_from_slice(&first.to_le_bytes());
+                header[8..].copy_from_slice(&((end - first) as u32).to_le_bytes());
+                let mut parts: Vec<&[u8]> = vec![&header, batch.operations()];
+                parts.extend(slots.iter().map(|s| s.batch.operations()));
+                context.logs.append(&parts)?;
+            }
+            if options.sync {
+                context.logs.sync()?;
+            }
+        }
+        let bytes: usize =
+            batch.size_bytes() + slots.iter().map(|s| s.batch.size_bytes()).sum::<usize>();
+        drop(slots);
+        let statistics = &context.statistics;
+        statistics.add(Ticker::WriteDoneBySelf, 1);
+        statistics.add(Ticker::NumberKeysWritten, end - first);
+        statistics.add(Ticker::BytesWritten, bytes as u64);
+        statistics.record(HistogramKind::BytesPerWrite, bytes as u64);
+        if !options.disable_wal {
+            statistics.add(Ticker::WriteWithWal, 1 + members.len() as u64);
+        }
+        Ok(end)
+    }
+
+    /// Steps 4 to 7.
+    fn insert_and_publish(
+        &self,
+        batch: &WriteBatch,
+        members: &[Arc<Waiter>],
+        first: SeqNo,
+        end: SeqNo,
+    ) -> Result<()> {
+        let context = &*self.context;
+        context.sequence.set_allocated(end - 1);
+        let ticket = self.order.enter(end - 1);
+        let memtables = self.memtables.load_full();
+        let concurrent = context.options.allow_concurrent_memtable_write;
+        if concurrent {
+            self.hand_over();
+        }
+        let parallel = concurrent
+            && !members.is_empty()
+            && end - first >= SeqNo::from(PARALLEL_OPERATIONS_MIN);
+        let inserted = if parallel {
+            insert_in_parallel(&memtables, batch, members)
+        } else {
+            insert_all(&memtables, batch, members)
+        };
+        if let Err(e) = &inserted {
+            context.fail(e);
+        }
+        self.order.leave(ticket, &context.sequence);
+        if !concurrent {
+            self.hand_over();
+        }
+        answer(members, &inserted);
+        inserted
+    }
+
+    fn insert_own(waiter: &Waiter) {
+        let mut slot = waiter.slot.lock();
+        let Some(task) = slot.task.take() else { return };
+        let batch = &slot.batch;
+        if let Err(e) = task.memtables.apply(batch.iter(), batch.seqno(), |_| true) {
+            task.failure.lock().get_or_insert(e);
+        }
+        drop(slot);
+        if task.remaining.fetch_sub(1, Ordering::AcqRel) == 1 {
+            task.leader.unpark();
+        }
+    }
+
+    /// Step 5: the next writer leads, or nobody does.
+    fn hand_over(&self) {
+        let mut queue = self.queue.lock();
+        match queue.waiting.pop_front() {
+            Some(next) => {
+                drop(queue);
+                next.tell(LEAD);
+            }
+            None => queue.leading = false,
+        }
+    }
+}
+
+fn insert_all(memtables: &MemTables, batch: &WriteBatch, members: &[Arc<Waiter>]) -> Result<()> {
+    memtables.apply(batch.iter(), batch.seqno(), |_| true)?;
+    for member in members {
+        let slot = member.slot.lock();
+        memtables.apply(slot.batch.iter(), slot.batch.seqno(), |_| true)?;
+    }
+    Ok(())
+}
+
+fn insert_in_parallel(
+    memtables: &Arc<MemTables>,
+    batch: &WriteBatch,
+    members: &[Arc<Waiter>],
+) -> Result<()> {
+    let remaining = Arc::new(AtomicUsize::new(members.len()));
+    let failure = Arc::new(Mutex::new(None));
+    for member in members {
+        member.slot.lock().task = Some(InsertTask {
+            memtables: memtables.clone(),
+            remaining: remaining.clone(),
+            failure: failure.clone(),
+            leader: std::thread::current(),
+        });
+        member.tell(INSERT);
+    }
+    let own = memtables.apply(batch.iter(), batch.seqno(), |_| true);
+    while remaining.load(Ordering::Acquire) > 0 {
+        std::thread::park();
+    }
+    own?;
+    failure.lock().take().map_or(Ok(()), Err)
+}
+
+fn answer(members: &[Arc<Waiter>], result: &Result<()>) {
+    for member in members {
+        member.slot.lock().result = Some(result.clone());
+        member.tell(DONE);
+    }
+}
+
+/// Groups in the order of their numbers; readers see them in that order.
+#[derive(Default)]
+struct PublicationOrder {
+    /// Leaf lock.
+    groups: Mutex<Groups>,
+    moved: Condvar,
+}
+
+#[derive(Default)]
+struct Groups {
+    /// Last number of each group and whether its inserts are done, oldest first.
+    open: VecDeque<(SeqNo, bool)>,
+    /// Ticket of the first in `open`.
+    first_ticket: u64,
+    waiting: usize,
+}
+
+impl PublicationOrder {
+    fn enter(&self, last: SeqNo) -> u64 {
+        let mut groups = self.groups.lock();
+        groups.open.push_back((last, false));
+        groups.first_ticket + groups.open.len() as u64 - 1
+    }
+
+    /// Marks a group done and waits until it is published.
+    fn leave(&self, ticket: u64, sequence: &crate::sequence::Sequence) {
+        let mut groups = self.groups.lock();
+        let index = (ticket - groups.first_ticket) as usize;
+        if let Some(group) = groups.open.get_mut(index) {
+            group.1 = true;
+        }
+        let mut moved = false;
+        while let Some(&(last, true)) = groups.open.front() {
+            groups.open.pop_front();
+            groups.first_ticket += 1;
+            sequence.set_visible(last);
+            moved = true;
+        }
+        if moved && groups.waiting > 0 {
+            self.moved.notify_all();
+        }
+        groups.waiting += 1;
+        while groups.first_ticket <= ticket {
+            self.moved.wait(&mut groups);
+        }
+        groups.waiting -= 1;
+    }
+
+    fn wait_until_empty(&self) {
+        let mut groups = self.groups.lock();
+        groups.waiting += 1;
+        while !groups.open.is_empty() {
+            self.moved.wait(&mut groups);
+        }
+        groups.waiting -= 1;
+    }
+}

@@ -1,0 +1,89 @@
+//! Column families.
+
+use std::sync::Arc;
+
+use orogen_base::ErrorKind;
+use orogen_engine::plugin::merge_operator::StringAppend;
+use orogen_engine::{ColumnFamilyOptions, Db, ReadOptions, WriteBatch, WriteOptions};
+use orogen_env::MemFileSystem;
+
+use crate::support::{DIR, scan, small};
+
+#[test]
+fn families_live_apart_and_are_written_together() {
+    let fs = MemFileSystem::new();
+    let db = Db::open(DIR, &small(&fs)).unwrap();
+    let options = small(&fs).cf;
+    let users = db.create_column_family("users", options.clone()).unwrap();
+    let posts = db.create_column_family("posts", options.clone()).unwrap();
+    assert_eq!(
+        db.create_column_family("users", options)
+            .unwrap_err()
+            .kind(),
+        ErrorKind::InvalidArgument
+    );
+    let mut batch = WriteBatch::new();
+    batch.put(0, b"k", b"default");
+    batch.put(users.id(), b"k", b"user");
+    batch.put(posts.id(), b"k", b"post");
+    db.write(batch).unwrap();
+    db.flush_opt(&Default::default(), std::slice::from_ref(&users))
+        .unwrap();
+    drop(db);
+    let db = Db::open(DIR, &small(&fs)).unwrap();
+    for (name, value) in [("default", "default"), ("users", "user"), ("posts", "post")] {
+        let family = db.column_family(name).unwrap();
+        let got = db
+            .get_opt(&ReadOptions::default(), &family, b"k")
+            .unwrap()
+            .unwrap();
+        assert_eq!(&*got, value.as_bytes());
+    }
+    let posts = db.column_family("posts").unwrap();
+    db.drop_column_family(&posts).unwrap();
+    let mut batch = WriteBatch::new();
+    batch.put(posts.id(), b"k", b"gone");
+    assert_eq!(
+        db.write(batch).unwrap_err().kind(),
+        ErrorKind::InvalidArgument
+    );
+    drop(db);
+    assert_eq!(
+        Db::list_column_families(DIR, &small(&fs)).unwrap(),
+        ["default", "users"]
+    );
+}
+
+#[test]
+fn merges_fold_in_memory_in_tables_and_after_reopen() {
+    let fs = MemFileSystem::new();
+    let mut options = small(&fs);
+    options.cf.merge_operator = Some(Arc::new(StringAppend::default()));
+    let db = Db::open(DIR, &options).unwrap();
+    let cf = db.default_column_family();
+    let write = WriteOptions::default();
+    for part in ["a", "b", "c", "d"] {
+        db.merge_opt(&write, &cf, b"k", part.as_bytes()).unwrap();
+        if part == "b" {
+            db.flush().unwrap();
+        }
+    }
+    assert_eq!(&*db.get(b"k").unwrap().unwrap(), b"a,b,c,d");
+    drop(db);
+    // The operator's name stands in the OPTIONS file.
+    let db = Db::open(DIR, &small(&fs)).unwrap();
+    let cf = db.default_column_family();
+    assert_eq!(&*db.get(b"k").unwrap().unwrap(), b"a,b,c,d");
+    db.compact_range(&Default::default(), &cf, None, None)
+        .unwrap();
+    assert_eq!(scan(&db, &cf), [(b"k".to_vec(), b"a,b,c,d".to_vec())]);
+    drop(db);
+    let plain = ColumnFamilyOptions::default();
+    let other = MemFileSystem::new();
+    let mut options = small(&other);
+    options.cf = plain;
+    let db = Db::open(DIR, &options).unwrap();
+    let cf = db.default_column_family();
+    let refused = db.merge_opt(&write, &cf, b"k", b"x").unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::InvalidArgument);
+}

@@ -1,0 +1,5 @@
+//! The engine through its public API.
+
+mod basic;
+mod families;
+mod support;
