@@ -49,8 +49,12 @@ pub use tombstones::surviving_tombstones;
 /// Entries between two looks at the cancel flag.
 const ENTRIES_PER_CANCEL_CHECK: u64 = 1024;
 
-/// Tells whether older versions of a user key may lie below the output; asked with rising keys.
+/// Tells of a user key whether nothing older lies below the output; asked with rising keys.
 pub type KeyNotExistsBeyond = Box<dyn FnMut(&[u8]) -> bool + Send>;
+
+/// Tells of the user keys from the first up to but not including the second whether nothing
+/// older lies below the output.
+pub type RangeNotExistsBeyond = Box<dyn Fn(&[u8], &[u8]) -> bool + Send>;
 
 /// What the job knows.
 pub struct CompactionIterOptions {
@@ -70,6 +74,8 @@ pub struct CompactionIterOptions {
     pub bottommost: bool,
     /// Whether a single key has nothing below the output; `None`: never known.
     pub key_not_exists_beyond_output_level: Option<KeyNotExistsBeyond>,
+    /// The same of a stretch of keys, for range tombstones.
+    pub range_not_exists_beyond_output_level: Option<RangeNotExistsBeyond>,
     /// First user key of the job, `None` for all from the start.
     pub start: Option<Vec<u8>>,
     /// First user key after the job, `None` for all to the end.
@@ -94,6 +100,7 @@ impl CompactionIterOptions {
             filter: None,
             bottommost: false,
             key_not_exists_beyond_output_level: None,
+            range_not_exists_beyond_output_level: None,
             start: None,
             end: None,
             cancel: None,
@@ -167,7 +174,7 @@ enum Peek {
     /// The end of the input or of the job's range.
     End,
     /// A version of another user key.
-    OtherKey,
+    OtherKey(SeqNo, ValueKind),
     /// A version of the current user key.
     SameKey(SeqNo, ValueKind),
 }
@@ -328,9 +335,9 @@ impl<I: InternalIterator> CompactionIter<I> {
             self.check_cancel()?;
             let (seqno, kind) = match self.peek()? {
                 Peek::End => return Ok(false),
-                Peek::OtherKey => {
+                Peek::OtherKey(seqno, kind) => {
                     self.begin_key();
-                    continue;
+                    (seqno, kind)
                 }
                 Peek::SameKey(seqno, kind) => (seqno, kind),
             };
@@ -520,7 +527,7 @@ impl<I: InternalIterator> CompactionIter<I> {
         }
         match &self.options.end {
             Some(end) if !order.less(entry.user_key, end) => Ok(Peek::End),
-            _ => Ok(Peek::OtherKey),
+            _ => Ok(Peek::OtherKey(entry.seqno, entry.kind)),
         }
     }
 

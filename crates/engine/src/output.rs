@@ -91,8 +91,7 @@ pub fn write<I: InternalIterator>(
     options: OutputOptions,
     new_file: NewFile<'_>,
 ) -> Result<Written, Failed> {
-    let (surviving, dropped_range_tombstones) =
-        surviving_tombstones(&tombstones, &rules.snapshots, rules.bottommost);
+    let (surviving, dropped_range_tombstones) = surviving_tombstones(&tombstones, &rules);
     let bounds = (rules.start.clone(), rules.end.clone());
     let mut writer = OutputWriter::new(options, surviving, bounds, new_file);
     let mut iter = CompactionIter::new(input, tombstones, rules);

@@ -17,7 +17,7 @@ use orogen_base::{InternalIterator, UserComparator};
 use orogen_sst::{Anchor, TableBuilderOptions};
 
 use super::plan::Plan;
-use crate::compaction_iter::{CompactionIterOptions, KeyNotExistsBeyond};
+use crate::compaction_iter::{CompactionIterOptions, KeyNotExistsBeyond, RangeNotExistsBeyond};
 use crate::output::{self, Failed, NewFile, OutputOptions, Written};
 use crate::version::level::{compare_ends, ends_before};
 use crate::version::{FileMeta, Version};
@@ -56,6 +56,7 @@ pub fn run<I: InternalIterator>(
 /// The rules of a plan without snapshots, merge operator, filter, bounds and cancel flag.
 #[must_use]
 pub fn rules_of(plan: &Plan, version: &Arc<Version>) -> CompactionIterOptions {
+    let level = plan.output_level;
     CompactionIterOptions {
         comparator: version.icmp().user.clone(),
         snapshots: Vec::new(),
@@ -63,7 +64,8 @@ pub fn rules_of(plan: &Plan, version: &Arc<Version>) -> CompactionIterOptions {
         merge_operator: None,
         filter: None,
         bottommost: plan.bottommost,
-        key_not_exists_beyond_output_level: Some(key_not_exists_beyond(version, plan.output_level)),
+        key_not_exists_beyond_output_level: Some(key_not_exists_beyond(version, level)),
+        range_not_exists_beyond_output_level: Some(range_not_exists_beyond(version, level)),
         start: None,
         end: None,
         cancel: None,
@@ -91,6 +93,26 @@ pub fn key_not_exists_beyond(version: &Arc<Version>, output_level: usize) -> Key
             files
                 .get(*at)
                 .is_none_or(|f| user.less(key, f.smallest_user_key()))
+        })
+    })
+}
+
+/// Tells of user keys from the first up to but not including the second whether no file below
+/// `output_level` may hold any of them.
+#[must_use]
+pub fn range_not_exists_beyond(
+    version: &Arc<Version>,
+    output_level: usize,
+) -> RangeNotExistsBeyond {
+    let version = Arc::clone(version);
+    Box::new(move |start, end| {
+        let user = &version.icmp().user;
+        (output_level + 1..version.num_levels()).all(|level| {
+            let files = version.files(level);
+            let at = files.partition_point(|f| ends_before(user, &f.largest, start));
+            files
+                .get(at)
+                .is_none_or(|f| !user.less(f.smallest_user_key(), end))
         })
     })
 }

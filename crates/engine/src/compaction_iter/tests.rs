@@ -268,9 +268,9 @@ fn range_tombstones_hide_per_stripe() {
 
 #[test]
 fn one_range_tombstone_a_stripe_survives() {
-    let shape = |snapshots: &[SeqNo], bottom| -> (String, u64) {
+    let shape = |rules: CompactionIterOptions| -> (String, u64) {
         let all = parse_tombstones("[a,e)@9 [b,d)@7 [c,f)@3");
-        let (kept, dropped) = surviving_tombstones(&all, snapshots, bottom);
+        let (kept, dropped) = surviving_tombstones(&all, &rules);
         let text: Vec<String> = kept
             .iter()
             .map(|f| {
@@ -280,12 +280,21 @@ fn one_range_tombstone_a_stripe_survives() {
             .collect();
         (text.join(" "), dropped)
     };
-    assert_eq!(shape(&[], false), ("[a,e)[9] [e,f)[3]".to_owned(), 4));
-    assert_eq!(shape(&[], true), (String::new(), 9));
-    assert_eq!(shape(&[8], true), ("[a,e)[9]".to_owned(), 5));
+    assert_eq!(shape(options(&[])), ("[a,e)[9] [e,f)[3]".to_owned(), 4));
+    assert_eq!(shape(bottommost(&[])), (String::new(), 9));
+    assert_eq!(shape(bottommost(&[8])), ("[a,e)[9]".to_owned(), 5));
     assert_eq!(
-        shape(&[3, 8], false).0,
+        shape(options(&[3, 8])).0,
         "[a,b)[9] [b,c)[9, 7] [c,d)[9, 7, 3] [d,e)[9, 3] [e,f)[3]"
+    );
+    let nothing_from_d = |snapshots: &[SeqNo]| CompactionIterOptions {
+        range_not_exists_beyond_output_level: Some(Box::new(|start, _| start >= b"d".as_slice())),
+        ..options(snapshots)
+    };
+    assert_eq!(shape(nothing_from_d(&[])), ("[a,d)[9]".to_owned(), 6));
+    assert_eq!(
+        shape(nothing_from_d(&[3])).0,
+        "[a,c)[9] [c,d)[9, 3] [d,e)[9]"
     );
 }
 

@@ -1,27 +1,30 @@
 //! The range tombstones that stay.
 
-use orogen_base::SeqNo;
 use orogen_base::range_del::{Fragment, FragmentedRangeTombstones};
 
+use super::CompactionIterOptions;
+
 /// The fragments that the outputs must carry: in each stripe the newest tombstone, without those
-/// of the oldest stripe where nothing is below (`bottommost`).
+/// of the oldest stripe where nothing is below.
 ///
-/// `snapshots` rise strictly. Neighbours that say the same are joined. Also returns how many
-/// tombstones were dropped.
+/// Neighbours that say the same are joined. Also returns how many tombstones were dropped.
 #[must_use]
 pub fn surviving_tombstones(
     tombstones: &FragmentedRangeTombstones,
-    snapshots: &[SeqNo],
-    bottommost: bool,
+    rules: &CompactionIterOptions,
 ) -> (Vec<Fragment>, u64) {
+    let nothing_below = |f: &Fragment| {
+        let ask = rules.range_not_exists_beyond_output_level.as_ref();
+        rules.bottommost || ask.is_some_and(|ask| ask(&f.start, &f.end))
+    };
     let mut kept: Vec<Fragment> = Vec::new();
     let mut dropped = 0;
     for fragment in tombstones.fragments() {
         let mut seqnos = Vec::new();
         let mut last_stripe = None;
         for &seqno in &fragment.seqnos {
-            let stripe = snapshots.partition_point(|&s| s < seqno);
-            if last_stripe == Some(stripe) || (bottommost && stripe == 0) {
+            let stripe = rules.snapshots.partition_point(|&s| s < seqno);
+            if last_stripe == Some(stripe) || (stripe == 0 && nothing_below(fragment)) {
                 dropped += 1;
                 continue;
             }

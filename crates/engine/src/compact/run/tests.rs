@@ -7,7 +7,10 @@ use orogen_base::seqno::SEQNO_MAX;
 use orogen_base::{ErrorKind, SeqNo, UserComparator, ValueKind};
 use orogen_sst::{Anchor, TableBuilderOptions};
 
-use super::{clip_tombstones, key_not_exists_beyond, rules_of, run, subcompaction_bounds};
+use super::{
+    clip_tombstones, key_not_exists_beyond, range_not_exists_beyond, rules_of, run,
+    subcompaction_bounds,
+};
 use crate::compact::{Plan, Scores, pick};
 use crate::compaction_iter::CompactionIterOptions;
 use crate::compaction_iter::tests::VecIter;
@@ -188,6 +191,29 @@ fn a_key_is_looked_for_in_every_level_below() {
     assert_eq!(absent(1), "ahijmnopqrstuvwxyz");
     assert_eq!(absent(2), "adefghijklmnopqrstuvwxyz");
     assert_eq!(absent(6), ('a'..='z').collect::<String>());
+}
+
+#[test]
+fn a_stretch_is_looked_for_in_every_level_below() {
+    let drawing = "L1\n1: a..z\nL2\n2: c..e@5\n3: e@4..g\n4: k..m@MAX:RangeDeletion\nL4\n5: b..c";
+    let version = Arc::new(text::parse(&icmp(), 7, drawing).unwrap());
+    for level in [0, 1, 2, 4, 6] {
+        let range = range_not_exists_beyond(&version, level);
+        for start in b'a'..=b'o' {
+            let mut key = key_not_exists_beyond(&version, level);
+            let mut absent = true;
+            for end in start + 1..=b'p' {
+                absent &= key(&[end - 1]);
+                // The keys between letters are of a file if both letters are.
+                let inside_1 = level == 0;
+                assert_eq!(
+                    range(&[start], &[end]),
+                    absent && !inside_1,
+                    "{level} {start} {end}"
+                );
+            }
+        }
+    }
 }
 
 fn plan_of(drawing: &str, dynamic: bool) -> (Arc<Version>, Plan) {

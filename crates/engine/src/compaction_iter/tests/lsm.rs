@@ -74,7 +74,7 @@ pub(crate) type Compactor = Box<
 fn in_memory() -> Compactor {
     Box::new(|entries, tombstones, options| {
         let mut out = Run::default();
-        let (kept, _) = surviving_tombstones(&tombstones, &options.snapshots, options.bottommost);
+        let (kept, _) = surviving_tombstones(&tombstones, &options);
         for f in kept {
             let start = options
                 .start
@@ -248,6 +248,7 @@ impl Lsm {
         let mut out = Run::default();
         for pair in cuts.windows(2) {
             let below = below.clone();
+            let below_again = below.clone();
             let conflict = if snapshots.is_empty() || self.rng.one_in(2) {
                 SEQNO_MAX
             } else {
@@ -263,6 +264,15 @@ impl Lsm {
                             .flat_map(|r| &r.points)
                             .any(|(k, _)| user_key(k) == key)
                     }) as Box<dyn FnMut(&[u8]) -> bool + Send>
+                }),
+                range_not_exists_beyond_output_level: self.rng.one_in(2).then(|| {
+                    Box::new(move |start: &[u8], end: &[u8]| {
+                        let inside = |k: &[u8]| start <= user_key(k) && user_key(k) < end;
+                        !below_again
+                            .iter()
+                            .flat_map(|r| &r.points)
+                            .any(|(k, _)| inside(k))
+                    }) as Box<dyn Fn(&[u8], &[u8]) -> bool + Send>
                 }),
                 start: pair[0].clone(),
                 end: pair[1].clone(),
