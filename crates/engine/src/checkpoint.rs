@@ -147,8 +147,8 @@ fn fill(context: &Context, moment: &Moment, dir: &Path) -> Result<()> {
     };
     snapshot.write(&mut writer)?;
     writer.sync()?;
-    manifest::set_current(fs, dir, number)?;
-    fs.sync_dir(dir)
+    fs.sync_dir(dir)?;
+    manifest::set_current(fs, dir, number)
 }
 
 fn link_or_copy(fs: &dyn FileSystem, from: &Path, to: &Path) -> Result<()> {

@@ -2,17 +2,16 @@
 
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 
 use orogen_base::metrics::Statistics;
 use orogen_base::{Error, PinnedValue, Result, SeqNo};
-use orogen_env::FileLock;
-use parking_lot::Mutex;
 
-use crate::background::Background;
+use crate::batch::WriteBatch;
 use crate::checkpoint;
 use crate::column_family::{ColumnFamilyData, DEFAULT_COLUMN_FAMILY_NAME};
 use crate::context::Context;
+use crate::core::Core;
 use crate::jobs::{manual_compaction, manual_flush};
 use crate::obsolete;
 use crate::open;
@@ -22,8 +21,6 @@ use crate::options::{
 use crate::properties;
 use crate::read::{ReadOptions, Snapshot};
 use crate::view::{self, DbIterator};
-use crate::write::batch::WriteBatch;
-use crate::write::commit::WritePath;
 
 /// A column family of an open database.
 #[derive(Clone)]
@@ -59,16 +56,6 @@ impl std::fmt::Debug for ColumnFamily {
 #[derive(Clone)]
 pub struct Db {
     core: Arc<Core>,
-}
-
-pub(crate) struct Core {
-    pub(crate) context: Arc<Context>,
-    pub(crate) write: WritePath,
-    pub(crate) default_family: Arc<ColumnFamilyData>,
-    pub(crate) background: Option<Background>,
-    pub(crate) lock: Mutex<Option<Box<dyn FileLock>>>,
-    /// A write without WAL may be in a memtable.
-    pub(crate) unlogged: AtomicBool,
 }
 
 impl Db {
@@ -488,48 +475,5 @@ impl Db {
     /// What a last flush met; the database is closed all the same.
     pub fn close(&self) -> Result<()> {
         self.core.close()
-    }
-}
-
-impl Core {
-    fn close(&self) -> Result<()> {
-        let context = &self.context;
-        if context.is_closing() {
-            return Ok(());
-        }
-        let unlogged = self.unlogged.load(Ordering::Relaxed);
-        let flushed = if unlogged
-            && !context.options.avoid_flush_during_shutdown
-            && context.check_writable().is_ok()
-        {
-            let families = context.set.families();
-            manual_flush::flush(
-                context,
-                &self.write,
-                &FlushOptions { wait: true },
-                &families,
-            )
-        } else {
-            Ok(())
-        };
-        context.closing.store(true, Ordering::Release);
-        context.stall.release();
-        context.progress.raise();
-        if let Some(background) = &self.background {
-            background.join();
-        }
-        // A writer that passed its check before closing was set ends before this.
-        self.write.exclusive(|| context.logs.close());
-        obsolete::purge(context);
-        context.log.info(format_args!("closed"));
-        self.lock.lock().take();
-        flushed
-    }
-}
-
-impl Drop for Core {
-    fn drop(&mut self) {
-        // An explicit close tells of errors; here nobody listens.
-        let _ = self.close();
     }
 }

@@ -10,6 +10,7 @@ pub mod filename;
 mod info_log;
 pub mod version;
 mod sequence;
+pub mod batch;
 mod logs;
 pub mod read;
 mod tables;
@@ -21,11 +22,12 @@ mod column_family;
 mod version_set;
 mod stall;
 mod context;
-pub mod write;
+mod write;
 mod view;
 mod obsolete;
 mod jobs;
 mod background;
+mod core;
 pub mod options_file;
 mod options_map;
 mod open;
@@ -33,6 +35,7 @@ mod checkpoint;
 mod properties;
 mod db;
 
+pub use batch::WriteBatch;
 pub use column_family::DEFAULT_COLUMN_FAMILY_NAME;
 pub use db::{ColumnFamily, Db};
 pub use options::{
@@ -42,4 +45,3 @@ pub use options::{
 pub use properties::LiveFile;
 pub use read::{ReadOptions, Snapshot};
 pub use view::DbIterator;
-pub use write::batch::WriteBatch;

@@ -4,6 +4,11 @@
 //! starts a new log. A closed log whose bytes are not synced yet stays open: the next synced
 //! write syncs it first, so that no synced record ever stands behind a hole.
 //!
+//! A power loss may cut unsynced bytes off the end of a closed log, at a record's border, and
+//! keep what is in the next one. So each log but the first of an open begins with a *link*: an
+//! empty batch whose log data names the log before and its size ([`Link`]). Replay stops where
+//! that log is shorter. RocksDB passes over log data.
+//!
 //! Lock rank 1 (`writer`): held by the one write leader while it appends; taken before the
 //! MANIFEST's lock, never with another log's. `alive` is a leaf.
 
@@ -12,12 +17,14 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
+use orogen_base::coding::{Decoder, put_fixed64};
 use orogen_base::metrics::{HistogramKind, Statistics, Ticker};
-use orogen_base::{Error, FileNo, Result};
+use orogen_base::{Error, FileNo, Result, SeqNo};
 use orogen_env::{Clock, FileSystem};
 use orogen_wal::Writer;
 use parking_lot::Mutex;
 
+use crate::batch::{BatchOp, BatchReader, WriteBatch};
 use crate::filename;
 
 /// The logs of an open database.
@@ -30,6 +37,45 @@ pub(crate) struct Logs {
     writer: Mutex<LogWriter>,
     alive: Mutex<Alive>,
     total_bytes: AtomicU64,
+}
+
+/// What a log says of the one before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Link {
+    /// The log before.
+    pub(crate) log: FileNo,
+    /// Bytes that were written to it.
+    pub(crate) bytes: u64,
+}
+
+/// Log data that begins so is a link.
+const LINK_MAGIC: &[u8] = b"orogen.log.before\0";
+
+impl Link {
+    fn to_record(self, next_seqno: SeqNo) -> Vec<u8> {
+        let mut data = LINK_MAGIC.to_vec();
+        put_fixed64(&mut data, self.log);
+        put_fixed64(&mut data, self.bytes);
+        let mut batch = WriteBatch::new();
+        batch.put_log_data(&data);
+        batch.set_seqno(next_seqno);
+        batch.as_bytes().to_vec()
+    }
+
+    /// The link that a log's record holds, if it is one.
+    pub(crate) fn of(batch: &BatchReader<'_>) -> Option<Self> {
+        if batch.count != 0 {
+            return None;
+        }
+        let Some(Ok(BatchOp::LogData(data))) = batch.iter().next() else {
+            return None;
+        };
+        let mut rest = Decoder::new(data.strip_prefix(LINK_MAGIC)?);
+        Some(Self {
+            log: rest.fixed64("log").ok()?,
+            bytes: rest.fixed64("bytes").ok()?,
+        })
+    }
 }
 
 #[derive(Default)]
@@ -85,7 +131,7 @@ impl Logs {
     ///
     /// # Errors
     /// `NoSpace` or `Io`; the old log is then still the current one.
-    pub(crate) fn start(&self, number: FileNo) -> Result<()> {
+    pub(crate) fn start(&self, number: FileNo, next_seqno: SeqNo) -> Result<()> {
         let path = filename::wal_path(&self.dir, number);
         let recycled = self.alive.lock().recyclable.pop();
         let file = match recycled {
@@ -93,12 +139,20 @@ impl Logs {
             None => self.fs.create(&path)?,
         };
         self.fs.sync_dir(&self.dir)?;
-        let next = OpenLog {
+        let mut next = OpenLog {
             number,
             writer: Writer::new(file, number, self.recycle_max > 0),
             dirty: false,
         };
         let mut writer = self.writer.lock();
+        if let Some(old) = &writer.current {
+            let link = Link {
+                log: old.number,
+                bytes: old.writer.size(),
+            };
+            next.writer.add_record(&link.to_record(next_seqno))?;
+            next.dirty = true;
+        }
         if let Some(old) = writer.current.replace(next)
             && old.dirty
         {

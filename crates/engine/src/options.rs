@@ -23,11 +23,11 @@ pub enum WalRecoveryMode {
     TolerateCorruptedTailRecords,
     /// Any damage is an error, a cut-off tail too.
     AbsoluteConsistency,
-    /// Everything up to the first damage is kept and everything after it is dropped.
+    /// Everything up to the first damage is kept and everything after it is dropped, with a
+    /// warning in the info LOG that tells a torn tail from damage in the middle.
     ///
-    /// Where intact records of the same log follow the damage, the database opens only with
-    /// [`WalRecoveryMode::SkipAnyCorruptedRecords`] or after repair, so that a flipped bit is not
-    /// taken for a torn tail.
+    /// A power loss may leave both in what was not synced; what was acknowledged with sync stands
+    /// before it.
     #[default]
     PointInTimeRecovery,
     /// Damaged records are left out: for salvage.

@@ -343,6 +343,8 @@ impl VersionSet {
         let mut writer = Writer::new(self.fs.create(&path)?, number, false);
         self.write_snapshot(&mut writer)?;
         writer.sync()?;
+        // Its name first, else CURRENT could survive a power loss that the MANIFEST does not.
+        self.fs.sync_dir(&self.dir)?;
         manifest::set_current(&*self.fs, &self.dir, number)?;
         manifest.writer = Some(writer);
         if manifest.number != 0 {

@@ -238,19 +238,21 @@ impl CompactionJob {
                 }
             }
         }
-        let result = failure
-            .map_or(Ok(()), Err)
-            .and_then(|()| self.install(context, edit));
-        match result {
-            Ok(()) => {
-                info.outputs = created;
-                Ok(())
-            }
-            Err(e) => {
-                obsolete::discard(context, &created);
-                Err(e)
-            }
+        let written = match failure {
+            None if created.is_empty() => Ok(()),
+            // The MANIFEST must not name files whose names a power loss takes away.
+            None => context.fs.sync_dir(&context.dir),
+            Some(e) => Err(e),
+        };
+        if let Err(e) = written {
+            obsolete::discard(context, &created);
+            return Err(e);
         }
+        // After an error from here on the outputs stay: the edit may be on disk all the same.
+        // The next open removes them if it is not.
+        self.install(context, edit)?;
+        info.outputs = created;
+        Ok(())
     }
 
     /// The range tombstones of all inputs, each clipped to what its table answers for.

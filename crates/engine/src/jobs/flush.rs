@@ -117,7 +117,6 @@ impl FlushJob {
 
     fn install(&self, context: &Context, file: Option<FileMeta>) -> Result<()> {
         let mut edit = VersionEdit::of_column_family(self.family.id);
-        let written = file.as_ref().map(|f| f.number);
         if let Some(file) = file {
             edit.add_file(0, Arc::new(file));
         }
@@ -137,11 +136,9 @@ impl FlushJob {
             edit,
             install: Some(install),
         };
-        context.set.apply(vec![change]).inspect_err(|_| {
-            if let Some(number) = written {
-                obsolete::discard(context, &[number]);
-            }
-        })
+        // After an error the table stays: the edit may be on disk all the same. The next open
+        // removes it if it is not.
+        context.set.apply(vec![change])
     }
 }
 
@@ -194,7 +191,13 @@ pub(crate) fn write_level0_table(
         epoch_number,
     };
     match output::write(merged, tombstones, rules, options, new_file(context)) {
-        Ok(written) => Ok(written.files.into_iter().next()),
+        Ok(written) => {
+            if !written.files.is_empty() {
+                // The MANIFEST must not name a file whose name a power loss takes away.
+                context.fs.sync_dir(&context.dir)?;
+            }
+            Ok(written.files.into_iter().next())
+        }
         Err(failed) => {
             obsolete::discard(context, &failed.created);
             Err(failed.error)

@@ -21,7 +21,7 @@ use parking_lot::Mutex;
 use crate::background::Background;
 use crate::column_family::{ColumnFamilyData, DEFAULT_COLUMN_FAMILY_NAME};
 use crate::context::{Context, ContextParts};
-use crate::db::Core;
+use crate::core::Core;
 use crate::filename::{self, FileKind};
 use crate::health::Health;
 use crate::info_log::InfoLog;
@@ -344,11 +344,16 @@ fn start_clean(
         && replayed.bytes_dropped == 0;
     if stays_in_memory {
         for &(number, bytes) in &replayed.logs {
+            // Else a power loss could take their tails and keep what is written from now on.
+            context
+                .fs
+                .open_append(&filename::wal_path(&context.dir, number))?
+                .sync()?;
             context.logs.keep(number, bytes);
         }
     }
     let log = context.set.new_file_number();
-    context.logs.start(log)?;
+    context.logs.start(log, context.sequence.allocated() + 1)?;
     let mut changes = Vec::new();
     for family in families {
         let mut tables = replayed.tables.remove(&family.id).unwrap_or_default();

@@ -16,15 +16,16 @@ use orogen_base::{Error, FileNo, Result, SeqNo};
 use orogen_env::Access;
 use orogen_wal::{Damage, ReadOutcome, Reader};
 
+use crate::batch::BatchReader;
 use crate::column_family::ColumnFamilyData;
 use crate::context::Context;
 use crate::filename;
 use crate::jobs::flush::write_level0_table;
+use crate::logs::Link;
 use crate::obsolete;
 use crate::options::WalRecoveryMode;
 use crate::version::file_meta::FileMeta;
 use crate::write::apply::MemTables;
-use crate::write::batch::BatchReader;
 
 /// What the logs held.
 #[derive(Default)]
@@ -35,6 +36,8 @@ pub(crate) struct Replayed {
     pub(crate) tables: BTreeMap<u32, Vec<FileMeta>>,
     /// The logs with their bytes, oldest first.
     pub(crate) logs: Vec<(FileNo, u64)>,
+    /// Where the good records of each log end.
+    ends: BTreeMap<FileNo, u64>,
     /// Records read.
     pub(crate) records: u64,
     /// Bytes that were left out because they are damaged or behind damage.
@@ -92,9 +95,7 @@ fn replay_all(
                 state.mem.raise_log_number(log.max(state.log_number));
             }
         }
-        if !replay_one(context, families, log, replayed)? {
-            stopped_at = Some(log);
-        }
+        stopped_at = replay_one(context, families, log, replayed)?;
     }
     if let Some(log) = stopped_at {
         check_not_ahead(families, log)?;
@@ -102,13 +103,13 @@ fn replay_all(
     Ok(())
 }
 
-/// False if reading stopped at damage.
+/// The log whose damage stopped reading, if any did.
 fn replay_one(
     context: &Context,
     families: &[Arc<ColumnFamilyData>],
     log: FileNo,
     replayed: &mut Replayed,
-) -> Result<bool> {
+) -> Result<Option<FileNo>> {
     let path = filename::wal_path(&context.dir, log);
     let file = context.fs.open(&path, Access::Sequential)?;
     replayed.logs.push((log, file.size()?));
@@ -122,16 +123,24 @@ fn replay_one(
     let mut record = Vec::new();
     loop {
         match reader.read_record(&mut record)? {
-            ReadOutcome::EndOfLog { .. } => return Ok(true),
+            ReadOutcome::EndOfLog { valid_until, .. } => {
+                replayed.ends.insert(log, valid_until);
+                return Ok(None);
+            }
             ReadOutcome::Damage(damage) => {
                 if !goes_on(context, &reader, &damage, log, replayed)? {
-                    return Ok(false);
+                    return Ok(Some(log));
                 }
             }
             ReadOutcome::Record { offset } => {
                 let at = |e: Error| e.with("file", path.display()).with("offset", offset);
                 let batch = BatchReader::new(&record).map_err(at)?;
                 batch.check().map_err(at)?;
+                if let Some(link) = Link::of(&batch)
+                    && !link_holds(context, link, log, replayed)?
+                {
+                    return Ok(Some(link.log));
+                }
                 let end = memtables
                     .apply(batch.iter(), batch.seqno, wanted)
                     .map_err(at)?;
@@ -143,6 +152,33 @@ fn replay_one(
                     memtables = MemTables::of(families.to_vec());
                 }
             }
+        }
+    }
+}
+
+/// Looks whether the log before is whole, and what the recovery mode does if it is not: true to
+/// read on, false to stop.
+fn link_holds(context: &Context, link: Link, log: FileNo, replayed: &Replayed) -> Result<bool> {
+    let Some(&end) = replayed
+        .ends
+        .get(&link.log)
+        .filter(|&&end| end < link.bytes)
+    else {
+        return Ok(true);
+    };
+    let missing = link.bytes - end;
+    context.log.warn(format_args!(
+        "log {} lacks its last {missing} bytes, which stood before those of log {log}",
+        link.log
+    ));
+    match context.options.wal_recovery_mode {
+        WalRecoveryMode::PointInTimeRecovery => Ok(false),
+        WalRecoveryMode::SkipAnyCorruptedRecords => Ok(true),
+        WalRecoveryMode::AbsoluteConsistency | WalRecoveryMode::TolerateCorruptedTailRecords => {
+            Err(Error::corruption("log is cut off and another one follows")
+                .with("file", filename::wal_path(&context.dir, link.log).display())
+                .with("offset", end)
+                .with("bytes_missing", missing))
         }
     }
 }

@@ -8,9 +8,9 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use orogen_base::{Error, Result, SeqNo, ValueKind};
 
+use crate::batch::{BatchOp, Operations, WriteBatch};
 use crate::column_family::ColumnFamilyData;
 use crate::super_version::MemHandle;
-use crate::write::batch::{BatchOp, Operations, WriteBatch};
 
 /// The memtables that take writes, by family.
 pub(crate) struct MemTables {

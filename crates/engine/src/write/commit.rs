@@ -36,10 +36,10 @@ use orogen_base::metrics::{HistogramKind, Ticker};
 use orogen_base::{Error, Result, SeqNo};
 use parking_lot::{Condvar, Mutex};
 
+use crate::batch::WriteBatch;
 use crate::context::Context;
 use crate::options::WriteOptions;
 use crate::write::apply::MemTables;
-use crate::write::batch::WriteBatch;
 
 /// A group takes no more members beyond so many bytes.
 const GROUP_BYTES_MAX: usize = 1 << 20;
@@ -291,7 +291,7 @@ impl WritePath {
             if slots.is_empty() {
                 context.logs.append(&[batch.as_bytes()])?;
             } else {
-                let mut header = [0; crate::write::batch::HEADER_LEN];
+                let mut header = [0; crate::batch::HEADER_LEN];
                 header[..8].copy_from_slice(&first.to_le_bytes());
                 header[8..].copy_from_slice(&((end - first) as u32).to_le_bytes());
                 let mut parts: Vec<&[u8]> = vec![&header, batch.operations()];

@@ -1,6 +1,5 @@
-//! Put in: batch, commit, log, memtable.
+//! Put in: commit, log, memtable.
 
-pub mod batch;
 pub(crate) mod apply;
 pub(crate) mod commit;
 pub(crate) mod switch;

@@ -87,7 +87,10 @@ impl WritePath {
             return Ok(());
         }
         if !context.logs.current_is_empty() {
-            context.logs.start(context.set.new_file_number())?;
+            let next_seqno = context.sequence.allocated() + 1;
+            context
+                .logs
+                .start(context.set.new_file_number(), next_seqno)?;
         }
         let log = context.logs.current();
         for family in &sealing {

@@ -1,0 +1,74 @@
+//! An open database: what its handles share, and how it closes.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use orogen_base::Result;
+use orogen_env::FileLock;
+use parking_lot::Mutex;
+
+use crate::background::Background;
+use crate::column_family::ColumnFamilyData;
+use crate::context::Context;
+use crate::jobs::manual_flush;
+use crate::obsolete;
+use crate::options::FlushOptions;
+use crate::write::commit::WritePath;
+
+/// The parts of an open database.
+pub(crate) struct Core {
+    pub(crate) context: Arc<Context>,
+    pub(crate) write: WritePath,
+    pub(crate) default_family: Arc<ColumnFamilyData>,
+    pub(crate) background: Option<Background>,
+    pub(crate) lock: Mutex<Option<Box<dyn FileLock>>>,
+    /// A write without WAL may be in a memtable.
+    pub(crate) unlogged: AtomicBool,
+}
+
+impl Core {
+    /// Closes the database; see [`crate::Db::close`].
+    ///
+    /// # Errors
+    /// What a last flush met; the database is closed all the same.
+    pub(crate) fn close(&self) -> Result<()> {
+        let context = &self.context;
+        if context.is_closing() {
+            return Ok(());
+        }
+        let unlogged = self.unlogged.load(Ordering::Relaxed);
+        let flushed = if unlogged
+            && !context.options.avoid_flush_during_shutdown
+            && context.check_writable().is_ok()
+        {
+            let families = context.set.families();
+            manual_flush::flush(
+                context,
+                &self.write,
+                &FlushOptions { wait: true },
+                &families,
+            )
+        } else {
+            Ok(())
+        };
+        context.closing.store(true, Ordering::Release);
+        context.stall.release();
+        context.progress.raise();
+        if let Some(background) = &self.background {
+            background.join();
+        }
+        // A writer that passed its check before closing was set ends before this.
+        self.write.exclusive(|| context.logs.close());
+        obsolete::purge(context);
+        context.log.info(format_args!("closed"));
+        self.lock.lock().take();
+        flushed
+    }
+}
+
+impl Drop for Core {
+    fn drop(&mut self) {
+        // An explicit close tells of errors; here nobody listens.
+        let _ = self.close();
+    }
+}
