@@ -101,6 +101,15 @@ impl TableAccess for FamilyTables {
         file.table.get().is_none_or(|t| t.has_range_tombstones())
     }
 
+    fn may_hold_prefix(
+        &self,
+        file: &Arc<FileMeta>,
+        options: &TableReadOptions,
+        user_key: &[u8],
+    ) -> Result<bool> {
+        self.reader(file)?.prefix_may_match(options, user_key)
+    }
+
     fn get(
         &self,
         file: &Arc<FileMeta>,

@@ -2,4 +2,5 @@
 
 mod basic;
 mod families;
+mod reads;
 mod support;
