@@ -15,10 +15,12 @@
 
 mod builder;
 mod cursor;
+mod digest;
 mod index;
 
 pub(crate) use builder::BlockBuilder;
 pub(crate) use cursor::{BlockCursor, KeyOrder, compare_internal};
+pub(crate) use digest::IndexDigest;
 pub(crate) use index::{IndexCursor, IndexFormat};
 
 use orogen_base::coding::get_fixed32;

@@ -13,14 +13,14 @@ mod open;
 mod position;
 
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use orogen_base::metrics::{Statistics, Ticker};
 use orogen_base::range_del::FragmentedRangeTombstones;
 use orogen_base::{Error, FileNo, PinnedValue, Result, SeqNo, SliceTransform, UserComparator};
 use orogen_cache::CacheKey;
 
-use crate::block::{Block, IndexFormat};
+use crate::block::{Block, IndexDigest, IndexFormat};
 use crate::compress::Dictionary;
 use crate::dump::BlockKind;
 use crate::file::{TableFile, Window};
@@ -155,6 +155,8 @@ struct Index {
     format: IndexFormat,
     /// The top, if it leads to more index blocks.
     top_format: Option<IndexFormat>,
+    /// Made at the first seek, of an index that is one block in the reader.
+    digest: OnceLock<Option<IndexDigest>>,
 }
 
 enum Filter {
@@ -263,6 +265,12 @@ impl TableReader {
         };
         size_of::<Self>()
             + meta(&self.index.top)
+            + self
+                .index
+                .digest
+                .get()
+                .and_then(Option::as_ref)
+                .map_or(0, IndexDigest::memory_usage)
             + filter
             + self.dictionary.as_ref().map_or(0, Dictionary::memory_usage)
             + self.range_tombstones.memory_usage()
@@ -421,6 +429,16 @@ impl TableReader {
         self.index.top_format.as_ref()
     }
 
+    /// The digest of the index, if it has one.
+    #[inline]
+    pub(crate) fn index_digest(&self) -> Option<&IndexDigest> {
+        let make = || match &self.index.top {
+            MetaBlock::Pinned(block) => IndexDigest::new(block, &self.index.format),
+            MetaBlock::Cached(_) => None,
+        };
+        self.index.digest.get_or_init(make).as_ref()
+    }
+
     /// Where the entries from `internal_key` on begin, about.
     ///
     /// # Errors
@@ -454,7 +472,7 @@ impl TableReader {
         let mut weight_bytes = 0;
         let mut on = index.seek_to_first(self, &read)?;
         while on {
-            weight_bytes += index.handle().size;
+            weight_bytes = u64::saturating_add(weight_bytes, index.handle().size);
             let key = self.index_user_key(index.key()).to_vec();
             on = index.next(self, &read)?;
             if weight_bytes >= step || !on {

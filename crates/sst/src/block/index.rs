@@ -70,6 +70,14 @@ fn decode_head(entries: &[u8], at: u32, delta_values: bool) -> Option<Head> {
     (value <= entries.len()).then_some(Head { shared, key, value })
 }
 
+/// The whole key at a restart point.
+#[inline]
+pub(super) fn restart_key(block: &Block, at: u32, delta_values: bool) -> Option<&[u8]> {
+    let entries = block.entries();
+    let head = decode_head(entries, at, delta_values).filter(|h| h.shared == 0)?;
+    Some(&entries[head.key..head.value])
+}
+
 impl IndexCursor {
     pub(crate) fn new() -> Self {
         Self::with_buffer(Vec::new())
@@ -207,20 +215,29 @@ impl IndexCursor {
         target: &[u8],
         format: &IndexFormat,
     ) -> Result<bool> {
+        let last = block.num_restarts().saturating_sub(1);
+        self.seek_within(block, target, format, (0, last))
+    }
+
+    /// As `seek`, where the last restart point before `target` is known to be in `range`.
+    pub(crate) fn seek_within(
+        &mut self,
+        block: &Block,
+        target: &[u8],
+        format: &IndexFormat,
+        range: (u32, u32),
+    ) -> Result<bool> {
         self.key.clear();
-        let n = block.num_restarts();
-        if n == 0 {
+        if block.num_restarts() == 0 {
             self.at = NOWHERE;
             return Ok(false);
         }
-        let entries = block.entries();
-        let (mut low, mut high) = (0, n - 1);
+        let (mut low, mut high) = range;
         while low < high {
             let mid = low + (high - low).div_ceil(2);
             let at = block.restart(mid);
-            let key = match decode_head(entries, at, format.delta_values) {
-                Some(h) if h.shared == 0 => &entries[h.key..h.value],
-                _ => return self.damaged(at),
+            let Some(key) = restart_key(block, at, format.delta_values) else {
+                return self.damaged(at);
             };
             match format.order.compare(key, target) {
                 Ordering::Less => low = mid,

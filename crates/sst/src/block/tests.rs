@@ -174,6 +174,69 @@ fn index_cursors_find_the_block_of_a_key() {
 }
 
 #[test]
+fn a_digest_narrows_a_seek_to_the_right_place() {
+    let mut rng = Rng::new(9);
+    for round in 0..40u32 {
+        let internal = round % 2 == 0;
+        let order = match internal {
+            true => KeyOrder::Internal(UserComparator::BYTEWISE),
+            false => user_order(),
+        };
+        let format = IndexFormat {
+            order,
+            delta_values: round % 3 == 0,
+            first_keys: false,
+        };
+        let prefix = [&b"common"[..], b""][round as usize % 2];
+        let mut keys = std::collections::BTreeSet::new();
+        while keys.len() < 200 {
+            // Long and short keys, many alike in their first bytes.
+            let mut key = prefix.to_vec();
+            key.extend_from_slice(&[b'x'; 9][..rng.below(10) as usize]);
+            key.extend(rng.key(9, 4));
+            keys.insert(key);
+        }
+        let mut b = BlockBuilder::new(1 + round % 4, format.delta_values);
+        let mut value = Vec::new();
+        BlockHandle { offset: 0, size: 9 }.encode(&mut value);
+        for key in &keys {
+            let mut key = key.clone();
+            if internal {
+                key.extend_from_slice(&(7u64 << 8).to_le_bytes());
+            }
+            b.add_index(&key, &value, &[0]);
+        }
+        let block = Block::new(b.finish().to_vec()).unwrap();
+        let Some(digest) = IndexDigest::new(&block, &format) else {
+            assert!(block.num_restarts() < 64);
+            continue;
+        };
+        let (mut a, mut b) = (IndexCursor::new(), IndexCursor::new());
+        for i in 0..400 {
+            let mut user_key = match i % 2 {
+                0 => rng.key(12, 4),
+                _ => keys.iter().nth(rng.below(200) as usize).unwrap().clone(),
+            };
+            if i % 3 == 0 {
+                user_key.splice(0..0, prefix.iter().copied());
+            }
+            let mut target = user_key.clone();
+            target.extend_from_slice(&(rng.below(10) << 8).to_le_bytes());
+            let target = format.target(&target);
+            let found = a.seek(&block, target, &format).unwrap();
+            let narrowed = b
+                .seek_within(&block, target, &format, digest.narrow(&user_key))
+                .unwrap();
+            assert_eq!(
+                (found, a.key()),
+                (narrowed, b.key()),
+                "{round} {user_key:?}"
+            );
+        }
+    }
+}
+
+#[test]
 fn a_hash_index_is_stepped_over_and_newer_layouts_are_refused() {
     let mut rng = Rng::new(4);
     let map = random_map(&mut rng, 10);

@@ -2,7 +2,7 @@
 //!
 //! One read of the file's tail usually brings all of them.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use orogen_base::coding::Decoder;
 use orogen_base::metrics::Ticker;
@@ -174,6 +174,7 @@ impl TableReader {
                 top,
                 format,
                 top_format,
+                digest: OnceLock::new(),
             },
             filter,
             dictionary,

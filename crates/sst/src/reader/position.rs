@@ -72,9 +72,14 @@ impl<'a> IndexPosition<'a> {
     ) -> Result<bool> {
         let format = table.index_format();
         let Some(top_format) = table.top_index_format() else {
-            return self
-                .top_cursor
-                .seek(self.top.get(), format.target(internal_key), format);
+            let (top, target) = (self.top.get(), format.target(internal_key));
+            return match table.index_digest() {
+                Some(digest) => {
+                    let range = digest.narrow(orogen_base::key::user_key(internal_key));
+                    self.top_cursor.seek_within(top, target, format, range)
+                }
+                None => self.top_cursor.seek(top, target, format),
+            };
         };
         let target = top_format.target(internal_key);
         let mut on = self.top_cursor.seek(self.top.get(), target, top_format)?;
