@@ -14,4 +14,4 @@ test:
 # Runs the named set of workloads beside RocksDB's db_bench.
 bench:
 	cargo x setup
-	cargo run --release --locked --package orogen-bench
+	cargo x bench peers

@@ -17,6 +17,7 @@ mod setup;
 mod fuzz;
 mod check;
 mod rewrite;
+mod bench;
 
 use std::process::ExitCode;
 
@@ -28,7 +29,7 @@ struct Subcommand {
     run: fn(&[String]) -> Result<(), String>,
 }
 
-const SUBCOMMANDS: [Subcommand; 5] = [
+const SUBCOMMANDS: [Subcommand; 6] = [
     Subcommand {
         name: "check",
         about: "all of the gate: fmt, clippy, tidy, docs, tests, fuzz",
@@ -52,6 +53,12 @@ const SUBCOMMANDS: [Subcommand; 5] = [
         about: "feed decoders mutated bytes, guided by coverage",
         help: fuzz::HELP,
         run: fuzz::run,
+    },
+    Subcommand {
+        name: "bench",
+        about: "measure beside RocksDB's db_bench, in one run",
+        help: bench::HELP,
+        run: bench::run,
     },
     Subcommand {
         name: "setup",
