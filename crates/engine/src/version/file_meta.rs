@@ -16,7 +16,7 @@ use std::sync::atomic::Ordering::{Acquire, Release};
 
 use super::table_slot::TableSlot;
 use orogen_base::coding::{Decoder, put_fixed64, put_length_prefixed, put_varint32, put_varint64};
-use orogen_base::key::{ParsedInternalKey, user_key};
+use orogen_base::key::{KIND_FOR_SEEK, TRAILER_LEN, trailer, user_key};
 use orogen_base::{Error, FileNo, Result, SeqNo};
 
 /// Custom fields from here on must be understood.
@@ -403,10 +403,17 @@ pub(crate) struct Decoded {
     pub(crate) min_log_number_to_keep: Option<FileNo>,
 }
 
-/// Reads an internal key that has a known kind.
+/// Reads the internal key at which a file starts or ends.
+///
+/// Its kind may be none of an entry: where RocksDB cuts a range tombstone it writes one above
+/// all that it knows, which is another number in each of its versions.
 pub(crate) fn internal_key(input: &mut Decoder<'_>, what: &'static str) -> Result<Vec<u8>> {
     let key = input.length_prefixed(what)?;
-    ParsedInternalKey::parse(key).map_err(|e| e.with("field", what))?;
+    if key.len() < TRAILER_LEN || trailer(key) as u8 > KIND_FOR_SEEK {
+        return Err(Error::corruption("bound of a file is no internal key")
+            .with("field", what)
+            .with("len", key.len()));
+    }
     Ok(key.to_vec())
 }
 

@@ -14,7 +14,9 @@
 use std::fmt::Write;
 use std::sync::Arc;
 
-use orogen_base::key::{InternalKeyComparator, ParsedInternalKey, ValueKind, seqno_of};
+use orogen_base::key::{
+    InternalKeyComparator, ParsedInternalKey, TRAILER_LEN, ValueKind, seqno_of, trailer, user_key,
+};
 use orogen_base::seqno::SEQNO_MAX;
 use orogen_base::{Error, Result};
 
@@ -82,20 +84,22 @@ pub fn draw_file(f: &FileMeta) -> String {
 
 fn draw_key(key: &[u8]) -> String {
     let mut out = String::new();
-    let Ok(k) = ParsedInternalKey::parse(key) else {
+    if key.len() < TRAILER_LEN {
         let _ = write!(out, "damaged(\"{}\")", key.escape_ascii());
         return out;
-    };
-    for &b in k.user_key {
+    }
+    for &b in user_key(key) {
         if b.is_ascii_alphanumeric() || b == b'_' || b == b'-' {
             out.push(char::from(b));
         } else {
             let _ = write!(out, "\\x{b:02x}");
         }
     }
-    let _ = write!(out, "@{}", draw_seqno(k.seqno));
-    if k.kind != ValueKind::Value {
-        let _ = write!(out, ":{:?}", k.kind);
+    let _ = write!(out, "@{}", draw_seqno(seqno_of(key)));
+    match ValueKind::from_u8(trailer(key) as u8) {
+        Some(ValueKind::Value) => {}
+        Some(kind) => drop(write!(out, ":{kind:?}")),
+        None => drop(write!(out, ":{}", trailer(key) as u8)),
     }
     out
 }
