@@ -100,10 +100,17 @@ const NORMAL: u8 = 0;
 const DELAYED: u8 = 1;
 const STOPPED: u8 = 2;
 
+/// A delay is slept when it has grown to this.
+const SLEEP_MICROS_MIN: u64 = 1000;
+/// One writer sleeps no longer at a time, whatever the group before wrote.
+const SLEEP_MICROS_MAX: u64 = 1_000_000;
+
 /// Holds the write leader back.
 pub(crate) struct StallController {
     state: AtomicU8,
     rate_bytes_per_sec: AtomicU64,
+    /// When the bytes written so far are paid for at the rate.
+    due_micros: AtomicU64,
     delayed_write_rate: u64,
     /// Leaf lock.
     verdicts: Mutex<Verdicts>,
@@ -121,6 +128,7 @@ impl StallController {
         Self {
             state: AtomicU8::new(NORMAL),
             rate_bytes_per_sec: AtomicU64::new(delayed_write_rate),
+            due_micros: AtomicU64::new(0),
             delayed_write_rate: delayed_write_rate.max(16),
             verdicts: Mutex::default(),
             changed: Condvar::new(),
@@ -211,9 +219,11 @@ impl StallController {
         self.changed.notify_all();
     }
 
-    /// Waits as long as the debts ask for before `bytes` are written.
+    /// Waits as long as the debts, and what was written before, ask for.
+    ///
+    /// Short waits add up until they are worth a sleep: a sleep of microseconds takes far longer.
     #[cold]
-    pub(crate) fn wait(&self, bytes: u64, clock: &dyn Clock, statistics: &Statistics) {
+    pub(crate) fn wait(&self, clock: &dyn Clock, statistics: &Statistics) {
         let start = clock.now_micros();
         let mut verdicts = self.verdicts.lock();
         while !verdicts.released && self.state.load(Relaxed) == STOPPED {
@@ -221,15 +231,25 @@ impl StallController {
         }
         let delayed = !verdicts.released && self.state.load(Relaxed) == DELAYED;
         drop(verdicts);
-        if delayed {
-            let rate = self.rate_bytes_per_sec.load(Relaxed).max(16);
-            clock.sleep(Duration::from_micros(
-                (bytes * 1_000_000 / rate).min(1_000_000),
-            ));
+        let ahead = self
+            .due_micros
+            .load(Relaxed)
+            .saturating_sub(clock.now_micros());
+        if delayed && ahead >= SLEEP_MICROS_MIN {
+            clock.sleep(Duration::from_micros(ahead.min(SLEEP_MICROS_MAX)));
         }
         let micros = clock.now_micros().saturating_sub(start);
         statistics.add(Ticker::StallMicros, micros);
         statistics.record(HistogramKind::WriteStall, micros);
+    }
+
+    /// Notes that `bytes` are written while writers are slowed. Only the leader calls it.
+    #[cold]
+    pub(crate) fn charge(&self, bytes: u64, clock: &dyn Clock) {
+        let rate = self.rate_bytes_per_sec.load(Relaxed).max(16);
+        let due = self.due_micros.load(Relaxed).max(clock.now_micros());
+        self.due_micros
+            .store(due.saturating_add(bytes * 1_000_000 / rate), Relaxed);
     }
 }
 
@@ -258,6 +278,26 @@ mod tests {
             assert!(v.share <= share && v.cause.contains("level-0 files"));
             share = v.share;
         }
+    }
+
+    #[test]
+    fn delayed_writers_get_the_rate() {
+        use orogen_env::ManualClock;
+        let stall = StallController::new(1_000_000);
+        let slow = Verdict {
+            condition: StallCondition::Delayed,
+            share: 0.5,
+            cause: "x".to_owned(),
+        };
+        stall.set(1, "a", Some(slow));
+        let (clock, statistics) = (ManualClock::new(), Statistics::new());
+        let start = clock.now_micros();
+        for _ in 0..10_000 {
+            stall.wait(&clock, &statistics);
+            stall.charge(100, &clock);
+        }
+        let seconds = (clock.now_micros() - start) as f64 / 1e6;
+        assert!((1.9..=2.0).contains(&seconds), "{seconds}");
     }
 
     #[test]

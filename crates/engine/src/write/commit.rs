@@ -226,7 +226,7 @@ impl WritePath {
 
     fn lead(&self, options: WriteOptions, batch: &mut WriteBatch) -> Result<()> {
         let context = &*self.context;
-        if let Err(e) = self.make_room(options, batch.size_bytes() as u64) {
+        if let Err(e) = self.make_room(options) {
             self.hand_over();
             return Err(e);
         }
@@ -305,6 +305,9 @@ impl WritePath {
         let bytes: usize =
             batch.size_bytes() + slots.iter().map(|s| s.batch.size_bytes()).sum::<usize>();
         drop(slots);
+        if context.stall.is_stalled() {
+            context.stall.charge(bytes as u64, &*context.clock);
+        }
         let statistics = &context.statistics;
         statistics.add(Ticker::WriteDoneBySelf, 1);
         statistics.add(Ticker::NumberKeysWritten, end - first);

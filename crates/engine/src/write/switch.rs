@@ -16,16 +16,14 @@ use crate::write::commit::WritePath;
 
 impl WritePath {
     /// Step 1 of the pipeline: waits out a stall, seals what must be sealed.
-    pub(crate) fn make_room(&self, options: WriteOptions, bytes: u64) -> Result<()> {
+    pub(crate) fn make_room(&self, options: WriteOptions) -> Result<()> {
         let context = &*self.context;
         if context.stall.is_stalled() {
             if options.no_slowdown {
                 let (_, _, cause) = context.stall.current();
                 return Err(Error::busy("write would be slowed or stopped").with("cause", cause));
             }
-            context
-                .stall
-                .wait(bytes, &*context.clock, &context.statistics);
+            context.stall.wait(&*context.clock, &context.statistics);
         }
         context.check_writable()?;
         let memtables = self.memtables.load();
