@@ -7,6 +7,8 @@
 //! its buffers have grown. Source: RocksDB `table/block_based/block_based_table_builder.cc`.
 
 mod index;
+mod output;
+mod finish;
 
 use std::cmp::Ordering;
 use std::sync::Arc;
@@ -17,15 +19,12 @@ use orogen_base::{Error, FileNo, Result, SeqNo, SliceTransform, UserComparator, 
 use orogen_env::WritableFile;
 
 use crate::block::{Block, BlockBuilder, BlockCursor, KeyOrder, compare_internal};
-use crate::compress::{CompressionType, Compressor, Dictionary, decompress, train_dictionary};
-use crate::filter::{FULL_PREFIX, FilterBuilder, POLICY_NAME, hash64};
-use crate::footer::{BLOCK_TRAILER_LEN, BlockHandle, FOOTER_LEN, Footer, context_modifier};
-use crate::options::{BlockBasedOptions, CompressionOptions, compression_options_text};
-use crate::properties::{INDEX_TYPE, PREFIX_FILTERING, TableProperties, WHOLE_KEY_FILTERING};
+use crate::compress::{CompressionType, Compressor, Dictionary, make_dictionary};
+use crate::filter::{FilterBuilder, hash64};
+use crate::options::{BlockBasedOptions, CompressionOptions};
+use crate::properties::TableProperties;
 use index::IndexBuilder;
-
-/// Bytes gathered before the file is asked to append them.
-const WRITE_BUFFER_LEN: usize = 1 << 20;
+use output::{DataBlocks, Output};
 
 /// The meta index's name of the properties.
 pub(crate) const PROPERTIES_BLOCK: &str = "rocksdb.properties";
@@ -149,14 +148,7 @@ impl TableBuilder {
         } else {
             0
         };
-        let out = Output {
-            file,
-            buffer: Vec::with_capacity(WRITE_BUFFER_LEN + WRITE_BUFFER_LEN / 8),
-            offset: 0,
-            checksum: table.checksum,
-            base_context_checksum,
-            scratch: Vec::new(),
-        };
+        let out = Output::new(file, table.checksum, base_context_checksum);
         Ok(Self {
             blocks: DataBlocks {
                 out,
@@ -367,13 +359,13 @@ impl TableBuilder {
     pub fn estimated_file_size(&self) -> u64 {
         let held = self.held.as_ref().map_or(0, |h| h.bytes);
         let tail = self.blocks.index.size() + self.filter.as_ref().map_or(0, FilterBuilder::size);
-        self.blocks.out.offset + held + self.data.size() as u64 + tail as u64
+        self.blocks.out.offset() + held + self.data.size() as u64 + tail as u64
     }
 
     /// Bytes of finished data blocks; grows by whole blocks.
     #[must_use]
     pub fn file_size(&self) -> u64 {
-        self.blocks.out.offset + self.held.as_ref().map_or(0, |h| h.bytes)
+        self.blocks.out.offset() + self.held.as_ref().map_or(0, |h| h.bytes)
     }
 
     /// Entries and range tombstones so far.
@@ -388,337 +380,13 @@ impl TableBuilder {
         self.properties.num_entries == 0
     }
 
-    /// Writes everything behind the data blocks, with the properties that collectors gathered,
-    /// and syncs the file.
-    ///
-    /// # Errors
-    /// `NoSpace` or `Io`; the file is then no table.
-    pub fn finish(
-        mut self,
-        user_properties: impl IntoIterator<Item = (String, Vec<u8>)>,
-    ) -> Result<TableSummary> {
-        self.flush_block(None)?;
-        self.release_held(None)?;
-        let tail_start = self.blocks.out.offset;
-        self.properties.data_size = tail_start;
-        self.properties.num_data_blocks = self.blocks.count;
-        self.properties.num_data_blocks_compression_rejected = self.blocks.rejected;
-        let mut metaindex: Vec<(String, BlockHandle)> = Vec::new();
-
-        let filter = self.filter.take().map(|f| (f.finish(), f.entries()));
-        if let Some((filter, entries)) = filter
-            && !filter.is_empty()
-        {
-            let handle = self.blocks.out.write_plain(&filter)?;
-            metaindex.push((format!("{FULL_PREFIX}{POLICY_NAME}"), handle));
-            self.properties.filter_size = filter.len() as u64;
-            self.properties.num_filter_entries = entries;
-        }
-
-        let index = self.blocks.index.finish();
-        let per_kb = self.options.compression_options.max_compressed_bytes_per_kb;
-        let (index_handle, _) =
-            self.blocks
-                .out
-                .write_compressed(&index, self.index_compressor.as_mut(), per_kb)?;
-        self.properties.index_size = (index.len() + BLOCK_TRAILER_LEN) as u64;
-        let format_version = self.options.table.format_version;
-        if format_version >= 6 {
-            metaindex.push((INDEX_BLOCK.to_owned(), index_handle));
-        }
-
-        if !self.dictionary.is_empty() {
-            let dictionary = std::mem::take(&mut self.dictionary);
-            metaindex.push((
-                DICTIONARY_BLOCK.to_owned(),
-                self.blocks.out.write_plain(&dictionary)?,
-            ));
-        }
-        if let Some(block) = self.range_tombstone_block() {
-            metaindex.push((
-                RANGE_DEL_BLOCK.to_owned(),
-                self.blocks.out.write_plain(&block)?,
-            ));
-        }
-
-        self.fill_properties(tail_start);
-        self.properties.user_collected.extend(user_properties);
-        let handle = self.blocks.out.write_plain(&self.properties.encode())?;
-        metaindex.push((PROPERTIES_BLOCK.to_owned(), handle));
-
-        metaindex.sort_by(|a, b| a.0.cmp(&b.0));
-        let mut block = BlockBuilder::new(1, false);
-        for (name, handle) in &metaindex {
-            let mut value = Vec::new();
-            handle.encode(&mut value);
-            block.add(name.as_bytes(), &value);
-        }
-        let metaindex = self.blocks.out.write_plain(block.finish())?;
-
-        let footer = Footer {
-            format_version,
-            checksum: self.options.table.checksum,
-            base_context_checksum: self.blocks.out.base_context_checksum,
-            metaindex,
-            index: (format_version < 6).then_some(index_handle),
-            len: FOOTER_LEN,
-        };
-        let mut bytes = Vec::with_capacity(FOOTER_LEN);
-        footer.encode(self.blocks.out.offset, &mut bytes)?;
-        self.blocks.out.append(&bytes)?;
-        self.blocks.out.flush()?;
-        self.blocks.out.file.sync()?;
-
-        let (smallest, largest) = self.bounds();
-        let (smallest_seqno, largest_seqno) = self.seqnos.unwrap_or((0, 0));
-        Ok(TableSummary {
-            file_size: self.blocks.out.offset,
-            tail_size: self.blocks.out.offset - tail_start,
-            properties: self.properties,
-            smallest,
-            largest,
-            smallest_seqno,
-            largest_seqno,
-        })
-    }
-
     /// Gives up; the file keeps what was appended so far, and is no table.
     pub fn abandon(self) {
         drop(self);
-    }
-
-    fn range_tombstone_block(&mut self) -> Option<Vec<u8>> {
-        if self.range_tombstones.is_empty() {
-            return None;
-        }
-        let order = &self.options.comparator;
-        self.range_tombstones.sort_by(|a, b| {
-            compare_internal(order, &a.key, &b.key).then_with(|| order.compare(&a.end, &b.end))
-        });
-        let mut block = BlockBuilder::new(1, false);
-        for t in &self.range_tombstones {
-            block.add(&t.key, &t.end);
-        }
-        Some(block.finish().to_vec())
-    }
-
-    fn fill_properties(&mut self, tail_start: u64) {
-        let o = &self.options;
-        let or_nullptr = |s: &str| if s.is_empty() { "nullptr" } else { s }.to_owned();
-        let p = &mut self.properties;
-        p.original_file_number = o.file_number;
-        p.index_key_is_user_key = u64::from(self.blocks.index.keys_are_user_keys());
-        p.index_value_is_delta_encoded = u64::from(o.table.format_version >= 4);
-        p.column_family_id = u64::from(o.column_family_id);
-        p.column_family_name = o.column_family_name.clone();
-        p.creation_time = o.creation_time;
-        p.oldest_key_time = o.oldest_key_time;
-        p.file_creation_time = o.file_creation_time;
-        p.tail_start_offset = tail_start;
-        (p.key_smallest_seqno, p.key_largest_seqno) = self.seqnos.unwrap_or((0, 0));
-        p.data_block_restart_interval = u64::from(o.table.block_restart_interval);
-        p.index_block_restart_interval = u64::from(o.table.index_block_restart_interval);
-        p.db_id = o.db_id.clone();
-        p.db_session_id = o.db_session_id.clone();
-        p.db_host_id = o.db_host_id.clone();
-        if o.table.filter_bits_per_key > 0.0 {
-            p.filter_policy = "bloomfilter".to_owned();
-        }
-        p.comparator = o.comparator.name().to_owned();
-        p.merge_operator = or_nullptr(&o.merge_operator_name);
-        p.prefix_extractor = or_nullptr(o.prefix_extractor.as_ref().map_or("", |e| e.name()));
-        p.property_collectors = format!("[{}]", o.property_collectors.join(","));
-        p.compression = o.compression.property_name().to_owned();
-        p.compression_options = compression_options_text(&o.compression_options);
-        let flag = |on: bool| if on { b"1".to_vec() } else { b"0".to_vec() };
-        let collected = &mut p.user_collected;
-        collected.insert(INDEX_TYPE.to_owned(), 0u32.to_le_bytes().to_vec());
-        collected.insert(
-            WHOLE_KEY_FILTERING.to_owned(),
-            flag(o.table.whole_key_filtering),
-        );
-        collected.insert(
-            PREFIX_FILTERING.to_owned(),
-            flag(o.prefix_extractor.is_some()),
-        );
-    }
-
-    fn bounds(&self) -> (Option<Vec<u8>>, Option<Vec<u8>>) {
-        let order = &self.options.comparator;
-        let mut smallest = Some(&self.first_key).filter(|k| !k.is_empty()).cloned();
-        let mut largest = Some(&self.last_key).filter(|k| !k.is_empty()).cloned();
-        for t in &self.range_tombstones {
-            if order.compare(user_key(&t.key), &t.end) != Ordering::Less {
-                continue;
-            }
-            let mut end = Vec::with_capacity(t.end.len() + TRAILER_LEN);
-            let seqno = orogen_base::seqno::SEQNO_MAX;
-            append_internal_key(&mut end, &t.end, seqno, ValueKind::RangeDeletion);
-            if smallest
-                .as_ref()
-                .is_none_or(|s| compare_internal(order, &t.key, s).is_lt())
-            {
-                smallest = Some(t.key.clone());
-            }
-            if largest
-                .as_ref()
-                .is_none_or(|l| compare_internal(order, &end, l).is_gt())
-            {
-                largest = Some(end);
-            }
-        }
-        (smallest, largest)
     }
 }
 
 #[cold]
 fn bad_input(message: &'static str, internal_key: &[u8]) -> Error {
     Error::invalid_argument(message).with("key_len", internal_key.len())
-}
-
-/// Takes blocks from all over the table until there are enough bytes, and makes a dictionary.
-fn make_dictionary(blocks: &[Vec<u8>], options: &CompressionOptions) -> Vec<u8> {
-    let dict_len = options.max_dict_bytes as usize;
-    let train_len = options.zstd_max_train_bytes as usize;
-    let want = if train_len > 0 { train_len } else { dict_len };
-    // A large prime is a generator of the block numbers, whatever their count.
-    let step = (545_055_921_143 % blocks.len() as u64) as usize;
-    let mut at = blocks.len() / 2;
-    let (mut samples, mut lens) = (Vec::new(), Vec::new());
-    for _ in 0..blocks.len() {
-        if samples.len() >= want {
-            break;
-        }
-        let n = blocks[at].len().min(want - samples.len());
-        samples.extend_from_slice(&blocks[at][..n]);
-        lens.push(n);
-        at = (at + step) % blocks.len();
-    }
-    if train_len > 0 {
-        train_dictionary(&samples, &lens, dict_len)
-    } else {
-        samples
-    }
-}
-
-/// The file, with the bytes that it was not given yet.
-struct Output {
-    file: Box<dyn WritableFile>,
-    buffer: Vec<u8>,
-    /// Bytes so far, those in the buffer included.
-    offset: u64,
-    checksum: orogen_base::checksum::ChecksumType,
-    base_context_checksum: u32,
-    scratch: Vec<u8>,
-}
-
-/// Where data blocks go: into the file, and into the index.
-struct DataBlocks {
-    out: Output,
-    index: IndexBuilder,
-    order: UserComparator,
-    compressor: Option<Compressor>,
-    max_per_kb: u32,
-    /// Checks every compressed block, with the dictionary if there is one.
-    verify: Option<Option<Dictionary>>,
-    count: u64,
-    rejected: u64,
-}
-
-impl DataBlocks {
-    fn write(&mut self, block: &[u8], last_key: &[u8], next_key: Option<&[u8]>) -> Result<()> {
-        let (handle, stored) =
-            self.out
-                .write_compressed(block, self.compressor.as_mut(), self.max_per_kb)?;
-        if stored == CompressionType::None {
-            self.rejected += u64::from(self.compressor.is_some());
-        } else if let Some(dictionary) = &self.verify {
-            self.out.verify(block, stored, dictionary.as_ref())?;
-        }
-        self.count += 1;
-        self.index.add(&self.order, last_key, next_key, handle);
-        Ok(())
-    }
-}
-
-impl Output {
-    fn append(&mut self, bytes: &[u8]) -> Result<()> {
-        self.buffer.extend_from_slice(bytes);
-        self.offset += bytes.len() as u64;
-        if self.buffer.len() >= WRITE_BUFFER_LEN {
-            self.flush()
-        } else {
-            Ok(())
-        }
-    }
-
-    fn flush(&mut self) -> Result<()> {
-        if !self.buffer.is_empty() {
-            self.file.append(&self.buffer)?;
-            self.buffer.clear();
-        }
-        Ok(())
-    }
-
-    /// Writes a block as it is.
-    fn write_plain(&mut self, block: &[u8]) -> Result<BlockHandle> {
-        self.write(block, CompressionType::None)
-    }
-
-    /// Writes a block, compressed if that saves enough.
-    fn write_compressed(
-        &mut self,
-        block: &[u8],
-        compressor: Option<&mut Compressor>,
-        max_per_kb: u32,
-    ) -> Result<(BlockHandle, CompressionType)> {
-        if let Some(c) = compressor {
-            // At most 1023: a block that does not shrink is stored as it is.
-            let limit = (block.len() as u64 * u64::from(max_per_kb.min(1023))) >> 10;
-            let mut scratch = std::mem::take(&mut self.scratch);
-            let shrunk = c.compress(block, limit as usize, &mut scratch);
-            self.scratch = scratch;
-            if shrunk? {
-                let compressed = std::mem::take(&mut self.scratch);
-                let handle = self.write(&compressed, c.kind());
-                self.scratch = compressed;
-                return Ok((handle?, c.kind()));
-            }
-        }
-        Ok((self.write_plain(block)?, CompressionType::None))
-    }
-
-    /// Checks that what was just compressed gives `block` again.
-    fn verify(
-        &self,
-        block: &[u8],
-        kind: CompressionType,
-        dictionary: Option<&Dictionary>,
-    ) -> Result<()> {
-        if decompress(kind, &self.scratch, dictionary, 2)? == block {
-            return Ok(());
-        }
-        Err(
-            Error::corruption("compressed block does not give back what it was made of")
-                .with("offset", self.offset),
-        )
-    }
-
-    fn write(&mut self, bytes: &[u8], kind: CompressionType) -> Result<BlockHandle> {
-        let handle = BlockHandle {
-            offset: self.offset,
-            size: bytes.len() as u64,
-        };
-        let sum = self
-            .checksum
-            .compute(bytes, kind as u8)
-            .wrapping_add(context_modifier(self.base_context_checksum, handle.offset));
-        let mut trailer = [0; BLOCK_TRAILER_LEN];
-        trailer[0] = kind as u8;
-        trailer[1..].copy_from_slice(&sum.to_le_bytes());
-        self.buffer.extend_from_slice(bytes);
-        self.offset += bytes.len() as u64;
-        self.append(&trailer)?;
-        Ok(handle)
-    }
 }

@@ -260,7 +260,7 @@ thread_local! {
 /// A dictionary of at most `size` bytes, trained on `samples`.
 ///
 /// Empty where zstd finds too little to learn from.
-pub(crate) fn train_dictionary(samples: &[u8], lens: &[usize], size: usize) -> Vec<u8> {
+fn train_dictionary(samples: &[u8], lens: &[usize], size: usize) -> Vec<u8> {
     let mut dict = vec![0; size];
     match zstd::zstd_safe::train_from_buffer(&mut dict[..], samples, lens) {
         Ok(n) => {
@@ -268,6 +268,31 @@ pub(crate) fn train_dictionary(samples: &[u8], lens: &[usize], size: usize) -> V
             dict
         }
         Err(_) => Vec::new(),
+    }
+}
+
+/// Takes blocks from all over the table until there are enough bytes, and makes a dictionary.
+pub(crate) fn make_dictionary(blocks: &[Vec<u8>], options: &CompressionOptions) -> Vec<u8> {
+    let dict_len = options.max_dict_bytes as usize;
+    let train_len = options.zstd_max_train_bytes as usize;
+    let want = if train_len > 0 { train_len } else { dict_len };
+    // A large prime is a generator of the block numbers, whatever their count.
+    let step = (545_055_921_143 % blocks.len() as u64) as usize;
+    let mut at = blocks.len() / 2;
+    let (mut samples, mut lens) = (Vec::new(), Vec::new());
+    for _ in 0..blocks.len() {
+        if samples.len() >= want {
+            break;
+        }
+        let n = blocks[at].len().min(want - samples.len());
+        samples.extend_from_slice(&blocks[at][..n]);
+        lens.push(n);
+        at = (at + step) % blocks.len();
+    }
+    if train_len > 0 {
+        train_dictionary(&samples, &lens, dict_len)
+    } else {
+        samples
     }
 }
 

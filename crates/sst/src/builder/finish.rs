@@ -1,0 +1,194 @@
+//! The end of a table: everything behind the data blocks.
+
+use std::cmp::Ordering;
+
+use orogen_base::Result;
+use orogen_base::ValueKind;
+use orogen_base::key::{TRAILER_LEN, append_internal_key, user_key};
+use orogen_base::seqno::SEQNO_MAX;
+
+use super::{
+    DICTIONARY_BLOCK, INDEX_BLOCK, PROPERTIES_BLOCK, RANGE_DEL_BLOCK, TableBuilder, TableSummary,
+};
+use crate::block::{BlockBuilder, compare_internal};
+use crate::filter::{FULL_PREFIX, POLICY_NAME};
+use crate::footer::{BLOCK_TRAILER_LEN, BlockHandle, FOOTER_LEN, Footer};
+use crate::options::compression_options_text;
+use crate::properties::{INDEX_TYPE, PREFIX_FILTERING, WHOLE_KEY_FILTERING};
+
+impl TableBuilder {
+    /// Writes everything behind the data blocks, with the properties that collectors gathered,
+    /// and syncs the file.
+    ///
+    /// # Errors
+    /// `NoSpace` or `Io`; the file is then no table.
+    pub fn finish(
+        mut self,
+        user_properties: impl IntoIterator<Item = (String, Vec<u8>)>,
+    ) -> Result<TableSummary> {
+        self.flush_block(None)?;
+        self.release_held(None)?;
+        let tail_start = self.blocks.out.offset();
+        self.properties.data_size = tail_start;
+        self.properties.num_data_blocks = self.blocks.count;
+        self.properties.num_data_blocks_compression_rejected = self.blocks.rejected;
+        let mut metaindex: Vec<(String, BlockHandle)> = Vec::new();
+
+        let filter = self.filter.take().map(|f| (f.finish(), f.entries()));
+        if let Some((filter, entries)) = filter
+            && !filter.is_empty()
+        {
+            let handle = self.blocks.out.write_plain(&filter)?;
+            metaindex.push((format!("{FULL_PREFIX}{POLICY_NAME}"), handle));
+            self.properties.filter_size = filter.len() as u64;
+            self.properties.num_filter_entries = entries;
+        }
+
+        let index = self.blocks.index.finish();
+        let per_kb = self.options.compression_options.max_compressed_bytes_per_kb;
+        let (index_handle, _) =
+            self.blocks
+                .out
+                .write_compressed(&index, self.index_compressor.as_mut(), per_kb)?;
+        self.properties.index_size = (index.len() + BLOCK_TRAILER_LEN) as u64;
+        let format_version = self.options.table.format_version;
+        if format_version >= 6 {
+            metaindex.push((INDEX_BLOCK.to_owned(), index_handle));
+        }
+
+        if !self.dictionary.is_empty() {
+            let dictionary = std::mem::take(&mut self.dictionary);
+            metaindex.push((
+                DICTIONARY_BLOCK.to_owned(),
+                self.blocks.out.write_plain(&dictionary)?,
+            ));
+        }
+        if let Some(block) = self.range_tombstone_block() {
+            metaindex.push((
+                RANGE_DEL_BLOCK.to_owned(),
+                self.blocks.out.write_plain(&block)?,
+            ));
+        }
+
+        self.fill_properties(tail_start);
+        self.properties.user_collected.extend(user_properties);
+        let handle = self.blocks.out.write_plain(&self.properties.encode())?;
+        metaindex.push((PROPERTIES_BLOCK.to_owned(), handle));
+
+        metaindex.sort_by(|a, b| a.0.cmp(&b.0));
+        let mut block = BlockBuilder::new(1, false);
+        for (name, handle) in &metaindex {
+            let mut value = Vec::new();
+            handle.encode(&mut value);
+            block.add(name.as_bytes(), &value);
+        }
+        let metaindex = self.blocks.out.write_plain(block.finish())?;
+
+        let footer = Footer {
+            format_version,
+            checksum: self.options.table.checksum,
+            base_context_checksum: self.blocks.out.base_context_checksum(),
+            metaindex,
+            index: (format_version < 6).then_some(index_handle),
+            len: FOOTER_LEN,
+        };
+        let mut bytes = Vec::with_capacity(FOOTER_LEN);
+        footer.encode(self.blocks.out.offset(), &mut bytes)?;
+        self.blocks.out.append(&bytes)?;
+        self.blocks.out.sync()?;
+
+        let (smallest, largest) = self.bounds();
+        let (smallest_seqno, largest_seqno) = self.seqnos.unwrap_or((0, 0));
+        Ok(TableSummary {
+            file_size: self.blocks.out.offset(),
+            tail_size: self.blocks.out.offset() - tail_start,
+            properties: self.properties,
+            smallest,
+            largest,
+            smallest_seqno,
+            largest_seqno,
+        })
+    }
+
+    fn range_tombstone_block(&mut self) -> Option<Vec<u8>> {
+        if self.range_tombstones.is_empty() {
+            return None;
+        }
+        let order = &self.options.comparator;
+        self.range_tombstones.sort_by(|a, b| {
+            compare_internal(order, &a.key, &b.key).then_with(|| order.compare(&a.end, &b.end))
+        });
+        let mut block = BlockBuilder::new(1, false);
+        for t in &self.range_tombstones {
+            block.add(&t.key, &t.end);
+        }
+        Some(block.finish().to_vec())
+    }
+
+    fn fill_properties(&mut self, tail_start: u64) {
+        let o = &self.options;
+        let or_nullptr = |s: &str| if s.is_empty() { "nullptr" } else { s }.to_owned();
+        let p = &mut self.properties;
+        p.original_file_number = o.file_number;
+        p.index_key_is_user_key = u64::from(self.blocks.index.keys_are_user_keys());
+        p.index_value_is_delta_encoded = u64::from(o.table.format_version >= 4);
+        p.column_family_id = u64::from(o.column_family_id);
+        p.column_family_name = o.column_family_name.clone();
+        p.creation_time = o.creation_time;
+        p.oldest_key_time = o.oldest_key_time;
+        p.file_creation_time = o.file_creation_time;
+        p.tail_start_offset = tail_start;
+        (p.key_smallest_seqno, p.key_largest_seqno) = self.seqnos.unwrap_or((0, 0));
+        p.data_block_restart_interval = u64::from(o.table.block_restart_interval);
+        p.index_block_restart_interval = u64::from(o.table.index_block_restart_interval);
+        p.db_id = o.db_id.clone();
+        p.db_session_id = o.db_session_id.clone();
+        p.db_host_id = o.db_host_id.clone();
+        if o.table.filter_bits_per_key > 0.0 {
+            p.filter_policy = "bloomfilter".to_owned();
+        }
+        p.comparator = o.comparator.name().to_owned();
+        p.merge_operator = or_nullptr(&o.merge_operator_name);
+        p.prefix_extractor = or_nullptr(o.prefix_extractor.as_ref().map_or("", |e| e.name()));
+        p.property_collectors = format!("[{}]", o.property_collectors.join(","));
+        p.compression = o.compression.property_name().to_owned();
+        p.compression_options = compression_options_text(&o.compression_options);
+        let flag = |on: bool| if on { b"1".to_vec() } else { b"0".to_vec() };
+        let collected = &mut p.user_collected;
+        collected.insert(INDEX_TYPE.to_owned(), 0u32.to_le_bytes().to_vec());
+        collected.insert(
+            WHOLE_KEY_FILTERING.to_owned(),
+            flag(o.table.whole_key_filtering),
+        );
+        collected.insert(
+            PREFIX_FILTERING.to_owned(),
+            flag(o.prefix_extractor.is_some()),
+        );
+    }
+
+    fn bounds(&self) -> (Option<Vec<u8>>, Option<Vec<u8>>) {
+        let order = &self.options.comparator;
+        let mut smallest = Some(&self.first_key).filter(|k| !k.is_empty()).cloned();
+        let mut largest = Some(&self.last_key).filter(|k| !k.is_empty()).cloned();
+        for t in &self.range_tombstones {
+            if order.compare(user_key(&t.key), &t.end) != Ordering::Less {
+                continue;
+            }
+            let mut end = Vec::with_capacity(t.end.len() + TRAILER_LEN);
+            append_internal_key(&mut end, &t.end, SEQNO_MAX, ValueKind::RangeDeletion);
+            if smallest
+                .as_ref()
+                .is_none_or(|s| compare_internal(order, &t.key, s).is_lt())
+            {
+                smallest = Some(t.key.clone());
+            }
+            if largest
+                .as_ref()
+                .is_none_or(|l| compare_internal(order, &end, l).is_gt())
+            {
+                largest = Some(end);
+            }
+        }
+        (smallest, largest)
+    }
+}
