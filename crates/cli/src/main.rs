@@ -1,2 +1,104 @@
-//! The orogen command.
-fn main() {}
+//! The `orogen` command: one door to a database directory for people and scripts.
+//!
+//! ```text
+//! arguments -> a command -> data on stdout, talk on stderr -> an exit code
+//! ```
+//! Invariants: (1) stdout carries what was asked for and nothing else; (2) commands that only
+//! read open the directory read-only, beside a process that has it open; (3) a reader that goes
+//! away early is no error; (4) every failure has one of the exit codes of [`failure`].
+
+mod failure;
+mod terminal;
+mod text;
+mod open;
+mod db;
+mod sst;
+mod wal;
+mod manifest;
+mod bench;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+use crate::failure::{EXIT_CODES, Failure};
+use crate::terminal::Terminal;
+
+/// Looks into, checks and changes databases in RocksDB's formats.
+#[derive(Parser)]
+#[command(name = "orogen", version, propagate_version = true, after_help = EXIT_CODES)]
+struct Cli {
+    #[command(flatten)]
+    output: Output,
+    #[command(subcommand)]
+    command: Command,
+}
+
+/// How everything is printed.
+#[derive(clap::Args)]
+struct Output {
+    /// Print JSON.
+    #[arg(long, global = true)]
+    json: bool,
+    /// Keys and values are hexadecimal digits, in arguments and in what is printed.
+    #[arg(long, global = true)]
+    hex: bool,
+    /// Draw no progress bars.
+    #[arg(long, global = true)]
+    no_progress: bool,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Work with a database directory.
+    #[command(subcommand)]
+    Db(db::DbCommand),
+    /// Look into a table file.
+    #[command(subcommand)]
+    Sst(sst::SstCommand),
+    /// Look into a write-ahead log file.
+    #[command(subcommand)]
+    Wal(wal::WalCommand),
+    /// Look into a MANIFEST.
+    #[command(subcommand)]
+    Manifest(manifest::ManifestCommand),
+    /// Measure with db_bench's workloads and flags.
+    Bench(bench::BenchArgs),
+}
+
+fn run(command: Command, terminal: &mut Terminal) -> Result<(), Failure> {
+    match command {
+        Command::Db(command) => db::run(command, terminal),
+        Command::Sst(command) => sst::run(command, terminal),
+        Command::Wal(command) => wal::run(command, terminal),
+        Command::Manifest(command) => manifest::run(command, terminal),
+        Command::Bench(args) => bench::run(args, terminal),
+    }
+}
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let mut terminal = Terminal::new(cli.output.json, cli.output.hex, cli.output.no_progress);
+    let result = run(cli.command, &mut terminal).and_then(|()| Ok(terminal.flush()?));
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            // What was printed before the failure is data all the same.
+            let _ = terminal.flush();
+            if let Some(message) = failure.message() {
+                terminal.note(&format!("orogen: {message}"));
+            }
+            ExitCode::from(failure.exit_code())
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory as _;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        super::Cli::command().debug_assert();
+    }
+}

@@ -1,0 +1,50 @@
+//! `orogen bench`: hands its flags to the workload tool.
+
+use orogen_bench::{BenchError, Flags};
+
+use crate::failure::Failure;
+use crate::terminal::Terminal;
+
+const ABOUT: &str = "\
+Example:
+  orogen bench --benchmarks=fillseq,readrandom --num=1000000 --db=bench-db
+  orogen bench --benchmarks=fillrandom,overwrite --threads=2 --histogram --json
+
+Benchmarks: fillseq fillrandom overwrite readrandom readmissing readseq readreverse seekrandom
+  multireadrandom readwhilewriting deleteseq deleterandom compact
+  flush waitforcompaction stats levelstats resetstats
+
+The flags are db_bench's, and so are their defaults; `orogen bench --flags` lists them.
+
+Exit codes: 0 done; 1 failed; 2 wrong command line; 4 damaged data; 5 open elsewhere; 6 no space;
+            7 read-only; 8 not supported";
+
+/// What follows `bench`.
+#[derive(clap::Args)]
+#[command(after_help = ABOUT)]
+pub(crate) struct BenchArgs {
+    /// List the flags with their meanings.
+    #[arg(long)]
+    flags: bool,
+    /// Flags as `--name=value`.
+    #[arg(
+        trailing_var_arg = true,
+        allow_hyphen_values = true,
+        value_name = "FLAGS"
+    )]
+    args: Vec<String>,
+}
+
+pub(crate) fn run(mut args: BenchArgs, terminal: &mut Terminal) -> Result<(), Failure> {
+    if args.flags {
+        return Ok(terminal.raw(Flags::help().as_bytes())?);
+    }
+    if terminal.json {
+        args.args.push("--json".to_owned());
+    }
+    orogen_bench::run(&args.args, terminal.out(), &mut std::io::stderr()).map_err(|e| match e {
+        BenchError::Usage(m) => Failure::Usage(m),
+        BenchError::Db(e) => Failure::Engine(e),
+        BenchError::Output(e) => Failure::Output(e),
+    })
+}

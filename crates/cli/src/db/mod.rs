@@ -1,0 +1,55 @@
+//! `orogen db`: a database directory.
+
+mod create;
+mod point;
+mod scan;
+mod stats;
+mod check;
+mod compact;
+mod checkpoint;
+pub(crate) mod tree;
+
+use clap::Subcommand;
+
+use crate::failure::Failure;
+use crate::terminal::Terminal;
+
+/// Commands on a directory.
+#[derive(Subcommand)]
+pub(crate) enum DbCommand {
+    /// Make a database, or column families in one.
+    Create(create::Args),
+    /// Set a key.
+    Put(point::PutArgs),
+    /// Print the value of a key.
+    Get(point::GetArgs),
+    /// Delete a key.
+    Delete(point::DeleteArgs),
+    /// Print keys and values in order.
+    Scan(scan::Args),
+    /// Print how large it is and how it does.
+    Stats(stats::Args),
+    /// Read everything and verify it.
+    Check(check::Args),
+    /// Rewrite it without what nobody can see any more.
+    Compact(compact::Args),
+    /// Make a second database with the same content.
+    Checkpoint(checkpoint::Args),
+    /// Draw its levels and files.
+    Tree(tree::Args),
+}
+
+pub(crate) fn run(command: DbCommand, terminal: &mut Terminal) -> Result<(), Failure> {
+    match command {
+        DbCommand::Create(args) => create::run(&args, terminal),
+        DbCommand::Put(args) => point::put(&args, terminal),
+        DbCommand::Get(args) => point::get(&args, terminal),
+        DbCommand::Delete(args) => point::delete(&args, terminal),
+        DbCommand::Scan(args) => scan::run(&args, terminal),
+        DbCommand::Stats(args) => stats::run(&args, terminal),
+        DbCommand::Check(args) => check::run(&args, terminal),
+        DbCommand::Compact(args) => compact::run(&args, terminal),
+        DbCommand::Checkpoint(args) => checkpoint::run(&args, terminal),
+        DbCommand::Tree(args) => tree::run(&args, terminal),
+    }
+}

@@ -1,0 +1,143 @@
+//! `orogen db scan`: keys and values in order.
+
+use std::ffi::OsString;
+
+use orogen::{DbIterator, ReadOptions};
+use serde_json::json;
+
+use crate::failure::{Failure, after_help};
+use crate::open::{self, DirAndFamily};
+use crate::terminal::Terminal;
+
+#[derive(clap::Args)]
+#[command(after_help = after_help!(
+    "orogen db scan ./quarry --prefix gra --limit 10",
+    "orogen db scan ./quarry --from b --to d --reverse --keys-only",
+    "orogen db scan ./quarry --count"
+))]
+pub(crate) struct Args {
+    #[command(flatten)]
+    at: DirAndFamily,
+    /// First key.
+    #[arg(long, value_name = "KEY", allow_hyphen_values = true)]
+    from: Option<OsString>,
+    /// First key that is not printed any more.
+    #[arg(long, value_name = "KEY", allow_hyphen_values = true)]
+    to: Option<OsString>,
+    /// Only keys that begin so.
+    #[arg(long, value_name = "BYTES", conflicts_with_all = ["from", "to"], allow_hyphen_values = true)]
+    prefix: Option<OsString>,
+    /// At most so many entries.
+    #[arg(long, value_name = "N")]
+    limit: Option<u64>,
+    /// From the last key to the first.
+    #[arg(long)]
+    reverse: bool,
+    /// Without values.
+    #[arg(long)]
+    keys_only: bool,
+    /// Print only how many entries there are.
+    #[arg(long)]
+    count: bool,
+}
+
+/// The first key after all that begin with `prefix`, in the order of bytes.
+pub(crate) fn prefix_end(prefix: &[u8]) -> Option<Vec<u8>> {
+    let kept = prefix.iter().rposition(|b| *b != 0xff)?;
+    let mut end = prefix[..=kept].to_vec();
+    end[kept] += 1;
+    Some(end)
+}
+
+fn step(iter: &mut DbIterator, reverse: bool) {
+    if reverse {
+        iter.prev();
+    } else {
+        iter.next();
+    }
+}
+
+pub(crate) fn run(args: &Args, terminal: &mut Terminal) -> Result<(), Failure> {
+    let bytes = |arg: &Option<OsString>| arg.as_deref().map(|a| terminal.bytes(a)).transpose();
+    let (from, to, prefix) = (bytes(&args.from)?, bytes(&args.to)?, bytes(&args.prefix)?);
+    let db = open::read_only(&args.at.dir.path)?;
+    let family = open::family(&db, &args.at.column_family)?;
+    let bytewise = family.options().comparator.is_bytewise();
+    let mut options = ReadOptions {
+        fill_cache: false,
+        ..ReadOptions::default()
+    };
+    (options.iterate_lower_bound, options.iterate_upper_bound) = (from, to);
+    // In another order the keys of a prefix need not be neighbours.
+    if let (Some(prefix), true) = (&prefix, bytewise) {
+        options.iterate_upper_bound = prefix_end(prefix);
+        options.iterate_lower_bound = Some(prefix.clone());
+    }
+    let mut iter = db.iter(&options, &family)?;
+    if args.reverse {
+        iter.seek_to_last();
+    } else {
+        iter.seek_to_first();
+    }
+    let list = !args.count;
+    if list && terminal.json {
+        terminal.begin_items("[")?;
+    }
+    let limit = args.limit.unwrap_or(u64::MAX);
+    let (mut entries, mut key_bytes, mut value_bytes) = (0, 0, 0);
+    while entries < limit && iter.valid() {
+        if prefix.as_ref().is_none_or(|p| iter.key().starts_with(p)) {
+            entries += 1;
+            key_bytes += iter.key().len() as u64;
+            value_bytes += iter.value().len() as u64;
+            if list {
+                print(args, terminal, &iter)?;
+            }
+        }
+        step(&mut iter, args.reverse);
+    }
+    iter.status()?;
+    if list && terminal.json {
+        terminal.end_items("]\n")?;
+    } else if args.count && terminal.json {
+        terminal.document(&json!({
+            "entries": entries,
+            "key_bytes": key_bytes,
+            "value_bytes": value_bytes,
+        }))?;
+    } else if args.count {
+        terminal.line(&entries.to_string())?;
+    }
+    Ok(())
+}
+
+fn print(args: &Args, terminal: &mut Terminal, iter: &DbIterator) -> Result<(), Failure> {
+    let key = terminal.show(iter.key());
+    if terminal.json {
+        let item = if args.keys_only {
+            json!({ "key": key })
+        } else {
+            json!({ "key": key, "value": terminal.show(iter.value()) })
+        };
+        terminal.item(&item)?;
+    } else if args.keys_only {
+        terminal.line(&key)?;
+    } else {
+        let value = terminal.show(iter.value());
+        terminal.line(&format!("{key}\t{value}"))?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::prefix_end;
+
+    #[test]
+    fn a_prefix_ends_before_the_next_one() {
+        assert_eq!(prefix_end(b"ab").unwrap(), b"ac");
+        assert_eq!(prefix_end(b"a\xff\xff").unwrap(), b"b");
+        assert_eq!(prefix_end(b"\xff"), None);
+        assert_eq!(prefix_end(b""), None);
+    }
+}

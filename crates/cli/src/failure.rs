@@ -1,0 +1,116 @@
+//! Why a command failed, and the exit code that says so.
+
+use orogen::{Error, ErrorKind};
+
+/// The exit codes, as every `--help` ends with them.
+pub(crate) const EXIT_CODES: &str = "\
+Exit codes:
+  0  done
+  1  the operation failed
+  2  the command line is wrong
+  3  there is no such key, file, column family or database
+  4  damaged data
+  5  another process has the database open
+  6  no space left
+  7  the database takes no writes
+  8  the format or feature is not supported";
+
+/// The end of a command's help: an example and the exit codes.
+macro_rules! after_help {
+    ($($example:literal),+ $(,)?) => {
+        concat!(
+            "Example:\n",
+            $("  ", $example, "\n",)+
+            "\n",
+            "Exit codes: 0 done; 1 failed; 2 wrong command line; 3 not found; 4 damaged data; ",
+            "5 open elsewhere;\n            6 no space; 7 read-only; 8 not supported"
+        )
+    };
+}
+pub(crate) use after_help;
+
+/// Why a command ended early.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    /// The engine failed.
+    Engine(Error),
+    /// Output could not be written; a closed pipe is no failure.
+    Output(std::io::Error),
+    /// The arguments are wrong.
+    Usage(String),
+    /// What was asked for is not there.
+    NotFound(String),
+    /// Data is damaged; what and where was told already.
+    Damaged(String),
+    /// Something else.
+    Failed(String),
+}
+
+impl From<Error> for Failure {
+    fn from(e: Error) -> Self {
+        Self::Engine(e)
+    }
+}
+
+impl From<std::io::Error> for Failure {
+    fn from(e: std::io::Error) -> Self {
+        Self::Output(e)
+    }
+}
+
+impl Failure {
+    pub(crate) fn exit_code(&self) -> u8 {
+        match self {
+            Self::Output(e) if e.kind() == std::io::ErrorKind::BrokenPipe => 0,
+            Self::Output(_) | Self::Failed(_) => 1,
+            Self::Usage(_) => 2,
+            Self::NotFound(_) => 3,
+            Self::Damaged(_) => 4,
+            Self::Engine(e) if e.is_file_not_found() => 3,
+            Self::Engine(e) => match e.kind() {
+                ErrorKind::Corruption => 4,
+                ErrorKind::Busy => 5,
+                ErrorKind::NoSpace => 6,
+                ErrorKind::ReadOnly | ErrorKind::Closed => 7,
+                ErrorKind::NotSupported => 8,
+                _ => 1,
+            },
+        }
+    }
+
+    /// What is said about it; nothing about a reader that went away.
+    pub(crate) fn message(&self) -> Option<String> {
+        match self {
+            Self::Output(_) if self.exit_code() == 0 => None,
+            Self::Output(e) => Some(format!("cannot write the output: {e}")),
+            Self::Engine(e) => Some(e.to_string()),
+            Self::Usage(m) | Self::NotFound(m) | Self::Damaged(m) | Self::Failed(m) => {
+                Some(m.clone())
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kinds_have_the_documented_codes() {
+        let code = |kind| Failure::Engine(Error::new(kind, "x")).exit_code();
+        assert_eq!(code(ErrorKind::InvalidArgument), 1);
+        assert_eq!(code(ErrorKind::Corruption), 4);
+        assert_eq!(code(ErrorKind::Busy), 5);
+        assert_eq!(code(ErrorKind::NoSpace), 6);
+        assert_eq!(code(ErrorKind::ReadOnly), 7);
+        assert_eq!(code(ErrorKind::NotSupported), 8);
+        let gone = std::io::Error::from(std::io::ErrorKind::NotFound);
+        assert_eq!(
+            Failure::Engine(Error::io("cannot open", gone)).exit_code(),
+            3
+        );
+        let pipe = std::io::Error::from(std::io::ErrorKind::BrokenPipe);
+        let failure = Failure::Output(pipe);
+        assert_eq!((failure.exit_code(), failure.message()), (0, None));
+    }
+}

@@ -1,0 +1,125 @@
+//! Damaged directories: the right exit code, and where the damage is.
+
+use orogen_testkit::TempDir;
+
+use super::{fails, files, ok, orogen, sample, text};
+
+fn flip(path: &str, at: usize) {
+    let mut bytes = std::fs::read(path).expect("can be read");
+    bytes[at] ^= 0x10;
+    std::fs::write(path, bytes).expect("can be written");
+}
+
+#[test]
+fn a_flipped_byte_of_a_table_is_found_and_placed() {
+    let dir = TempDir::new("cli-flip");
+    let db = sample(&dir, 2000);
+    let table = files(&db, ".sst").remove(0);
+    flip(&table, 100);
+    let run = fails(4, &["db", "check", &db]);
+    let name = table.rsplit('/').next().unwrap();
+    assert!(
+        run.out.contains(name) && run.out.contains("at offset 0"),
+        "{}",
+        run.out
+    );
+    assert!(run.err.contains("1 damage found"), "{}", run.err);
+    // The rest was looked at all the same.
+    let run = fails(4, &["db", "check", &db, "--json"]);
+    let document: serde_json::Value = serde_json::from_str(&run.out).unwrap();
+    assert_eq!(document["tables"], files(&db, ".sst").len() - 1);
+    assert_eq!(document["damages"][0]["offset"], 0);
+    assert!(
+        document["damages"][0]["file"]
+            .as_str()
+            .unwrap()
+            .ends_with(name)
+    );
+    fails(4, &["sst", "check", &table]);
+    fails(4, &["db", "scan", &db]);
+    fails(4, &["db", "get", &db, "key000000"]);
+}
+
+#[test]
+fn a_table_that_is_cut_off_or_gone_is_damage() {
+    let dir = TempDir::new("cli-cut");
+    let db = sample(&dir, 500);
+    let tables = files(&db, ".sst");
+    let bytes = std::fs::read(&tables[0]).unwrap();
+    std::fs::write(&tables[0], &bytes[..bytes.len() - 10]).unwrap();
+    std::fs::remove_file(&tables[1]).unwrap();
+    let run = fails(4, &["db", "check", &db]);
+    assert!(
+        run.err.contains("2 damages found"),
+        "{}\n{}",
+        run.out,
+        run.err
+    );
+    assert!(
+        run.out.contains("another size than the MANIFEST says"),
+        "{}",
+        run.out
+    );
+}
+
+#[test]
+fn damage_in_the_middle_of_a_log_is_told_from_a_torn_tail() {
+    let dir = TempDir::new("cli-log");
+    let db = sample(&dir, 1000);
+    let log = files(&db, ".log").pop().unwrap();
+    let bytes = std::fs::read(&log).unwrap();
+    std::fs::write(&log, &bytes[..bytes.len() - 3]).unwrap();
+    let torn = ok(&["db", "check", &db]);
+    assert!(torn.contains("1 torn tail after a crash"), "{torn}");
+    assert!(ok(&["wal", "dump", &log]).contains("torn tail"));
+    flip(&log, bytes.len() / 2);
+    let run = fails(4, &["db", "check", &db]);
+    assert!(
+        run.out.contains("checksum mismatch") && run.out.contains(".log"),
+        "{}",
+        run.out
+    );
+    let dump = fails(4, &["wal", "dump", &log]);
+    assert!(
+        dump.out.contains("damage: checksum mismatch"),
+        "{}",
+        dump.out
+    );
+}
+
+#[test]
+fn a_damaged_manifest_is_an_error_and_no_panic() {
+    let dir = TempDir::new("cli-manifest");
+    let db = sample(&dir, 100);
+    let current = std::fs::read_to_string(format!("{db}/CURRENT")).unwrap();
+    flip(&format!("{db}/{}", current.trim()), 9);
+    for args in [
+        &["db", "check", &db][..],
+        &["db", "scan", &db],
+        &["db", "put", &db, "a", "b"],
+    ] {
+        fails(4, args);
+    }
+    fails(4, &["manifest", "dump", &db]);
+}
+
+#[test]
+fn garbage_is_refused_in_every_command() {
+    let dir = TempDir::new("cli-garbage");
+    let db = dir.path().join("db");
+    std::fs::create_dir(&db).unwrap();
+    std::fs::write(db.join("CURRENT"), b"no manifest at all").unwrap();
+    for command in ["check", "stats", "tree", "compact", "scan"] {
+        fails(4, &["db", command, text(&db)]);
+    }
+    let file = dir.path().join("000007.sst");
+    for len in [0, 10, 60, 5000] {
+        std::fs::write(&file, vec![0x5a; len]).unwrap();
+        let run = orogen(&["sst", "dump", text(&file)]);
+        assert!([4, 8].contains(&run.code), "{len} {} {}", run.code, run.err);
+    }
+    std::fs::write(dir.path().join("000007.log"), vec![0x5a; 5000]).unwrap();
+    let run = orogen(&["wal", "dump", text(&dir.path().join("000007.log"))]);
+    assert!([0, 4].contains(&run.code), "{}", run.err);
+    assert!(!run.out.contains("sequence"), "{}", run.out);
+}

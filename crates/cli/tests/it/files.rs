@@ -1,0 +1,116 @@
+//! `orogen sst`, `wal` and `manifest`: single files.
+
+use orogen_testkit::TempDir;
+
+use super::{fails, files, json, ok, sample};
+
+#[test]
+fn a_tables_dump_has_properties_blocks_and_entries() {
+    let dir = TempDir::new("cli-sst");
+    let db = sample(&dir, 1000);
+    let table = files(&db, ".sst").remove(0);
+    let plain = ok(&["sst", "dump", &table]);
+    assert!(
+        plain.contains("rocksdb.num.entries") && !plain.contains("Entries\n"),
+        "{plain}"
+    );
+    let full = json(&["sst", "dump", &table, "--blocks", "--entries"]);
+    assert_eq!(full["properties"]["rocksdb.num.entries"], 501);
+    assert_eq!(
+        full["properties"]["rocksdb.comparator"],
+        "leveldb.BytewiseComparator"
+    );
+    let entries = full["entries"].as_array().unwrap();
+    assert_eq!(entries.len(), 501);
+    assert_eq!(entries[3]["key"], "key000003");
+    assert_eq!(entries[3]["value"], "value 3");
+    assert_eq!(entries[3]["kind"], "Value");
+    let blocks = full["blocks"].as_array().unwrap();
+    assert!(blocks.iter().any(|b| b["kind"] == "Properties"));
+    let data = blocks.iter().filter(|b| b["kind"] == "Data").count() as u64;
+    assert_eq!(full["properties"]["rocksdb.num.data.blocks"], data);
+    let text = ok(&[
+        "sst",
+        "dump",
+        &table,
+        "--blocks",
+        "--entries",
+        "--limit",
+        "2",
+    ]);
+    assert!(
+        text.contains("key000001 @") && !text.contains("key000002 @"),
+        "{text}"
+    );
+    let check = json(&["sst", "check", &table]);
+    assert_eq!(
+        (&check["entries"], &check["blocks"]),
+        (&501.into(), &blocks.len().into())
+    );
+    assert!(ok(&["sst", "check", &table]).contains("no damage found"));
+    fails(3, &["sst", "dump", "nowhere.sst"]);
+}
+
+#[test]
+fn a_logs_dump_lists_records_and_operations() {
+    let dir = TempDir::new("cli-wal");
+    let db = sample(&dir, 100);
+    let log = files(&db, ".log").pop().unwrap();
+    let records = json(&["wal", "dump", &log]);
+    let records = records.as_array().unwrap();
+    // The first one is the link to the log before.
+    assert_eq!(records.len(), 50);
+    assert_eq!(
+        (&records[0]["offset"], &records[0]["count"]),
+        (&0.into(), &0.into())
+    );
+    assert_eq!(records[0]["operations"][0]["operation"], "log_data");
+    assert_eq!(
+        (&records[1]["sequence_number"], &records[1]["count"]),
+        (&103.into(), &2.into())
+    );
+    let put = &records[1]["operations"][1];
+    assert_eq!(
+        (&put["operation"], &put["column_family"]),
+        (&"put".into(), &1.into())
+    );
+    assert_eq!(put["key"], "rock000051");
+    let text = ok(&["wal", "dump", &log, "--limit", "2"]);
+    assert!(
+        text.contains("sequence 103 count 2") && text.contains("put cf=0 key000051"),
+        "{text}"
+    );
+    assert_eq!(
+        ok(&["wal", "dump", &log, "--records-only"]).lines().count(),
+        50
+    );
+    fails(2, &["wal", "dump", "mislabelled"]);
+    fails(3, &["wal", "dump", "000001.log"]);
+}
+
+#[test]
+fn a_manifests_dump_lists_edits() {
+    let dir = TempDir::new("cli-edits");
+    let db = sample(&dir, 100);
+    let edits = json(&["manifest", "dump", &db]);
+    let edits = edits.as_array().unwrap();
+    assert!(
+        edits.iter().any(|e| e["column_family_add"] == "rocks"),
+        "{edits:?}"
+    );
+    let files: Vec<_> = edits
+        .iter()
+        .flat_map(|e| e["new_files"].as_array().unwrap().iter())
+        .collect();
+    assert!(
+        files
+            .iter()
+            .any(|f| f["smallest"] == "key000000" && f["largest"] == "key000050")
+    );
+    let text = ok(&["manifest", "dump", &db]);
+    assert!(
+        text.contains("+ L0 ") && text.contains("column_family_add=rocks"),
+        "{text}"
+    );
+    fails(3, &["manifest", "dump", dir.path().to_str().unwrap()]);
+}

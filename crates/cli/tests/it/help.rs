@@ -1,0 +1,39 @@
+//! Every command explains itself with an example and exit codes.
+
+use super::ok;
+
+const COMMANDS: [&[&str]; 15] = [
+    &["db", "create"],
+    &["db", "put"],
+    &["db", "get"],
+    &["db", "delete"],
+    &["db", "scan"],
+    &["db", "stats"],
+    &["db", "check"],
+    &["db", "compact"],
+    &["db", "checkpoint"],
+    &["db", "tree"],
+    &["sst", "dump"],
+    &["sst", "check"],
+    &["wal", "dump"],
+    &["manifest", "dump"],
+    &["bench"],
+];
+
+#[test]
+fn every_help_has_an_example_of_the_command_and_exit_codes() {
+    for command in COMMANDS {
+        let mut args = command.to_vec();
+        args.push("--help");
+        let help = ok(&args);
+        let example = format!("  orogen {} ", command.join(" "));
+        assert!(
+            help.contains("Example:\n") && help.contains(&example),
+            "{help}"
+        );
+        assert!(help.contains("Exit codes: 0 done; 1 failed;"), "{help}");
+        assert!(help.contains("--json"), "{help}");
+    }
+    assert!(ok(&["--help"]).contains("Exit codes:\n  0  done"));
+    assert!(ok(&["--version"]).starts_with("orogen 0."));
+}
