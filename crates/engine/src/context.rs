@@ -151,20 +151,22 @@ impl Context {
 
     /// Looks at a family's debts and holds writers back as they ask.
     pub(crate) fn update_stall(&self, family: &ColumnFamilyData) {
-        let debts = {
-            let state = family.state();
-            let scores = Scores::compute(&state.version, &family.options);
-            family
-                .pending_compaction_bytes
-                .store(scores.pending_compaction_bytes, Ordering::Relaxed);
-            Debts {
-                sealed_memtables: state.imm.len(),
-                level0_files: state.version.num_files(0),
-                pending_compaction_bytes: scores.pending_compaction_bytes,
-            }
+        let state = family.state();
+        let scores = Scores::compute(&state.version, &family.options);
+        family
+            .pending_compaction_bytes
+            .store(scores.pending_compaction_bytes, Ordering::Relaxed);
+        let debts = Debts {
+            sealed_memtables: state.imm.len(),
+            level0_files: state.version.num_files(0),
+            pending_compaction_bytes: scores.pending_compaction_bytes,
         };
         let verdict = (!family.is_dropped()).then(|| stall::judge(&family.options, debts));
-        if let Some(info) = self.stall.set(family.id, &family.name, verdict) {
+        // Under the family's lock: an older look must not undo a newer one, or a writer would
+        // wait for a flush that has ended.
+        let change = self.stall.set(family.id, &family.name, verdict);
+        drop(state);
+        if let Some(info) = change {
             self.log.warn(format_args!(
                 "[{}] writers: {:?} {}",
                 info.column_family, info.condition, info.cause
