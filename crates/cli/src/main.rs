@@ -16,6 +16,7 @@ mod sst;
 mod wal;
 mod manifest;
 mod bench;
+mod demo;
 
 use std::process::ExitCode;
 
@@ -64,6 +65,12 @@ enum Command {
     Manifest(manifest::ManifestCommand),
     /// Measure with db_bench's workloads and flags.
     Bench(bench::BenchArgs),
+    /// Show what the engine does on real data.
+    #[command(subcommand)]
+    Demo(demo::DemoCommand),
+    /// The process that the demo kills.
+    #[command(hide = true)]
+    DemoWriter(demo::WriterArgs),
 }
 
 fn run(command: Command, terminal: &mut Terminal) -> Result<(), Failure> {
@@ -73,6 +80,8 @@ fn run(command: Command, terminal: &mut Terminal) -> Result<(), Failure> {
         Command::Wal(command) => wal::run(command, terminal),
         Command::Manifest(command) => manifest::run(command, terminal),
         Command::Bench(args) => bench::run(args, terminal),
+        Command::Demo(command) => demo::run(command, terminal),
+        Command::DemoWriter(args) => demo::run_writer(&args, terminal),
     }
 }
 

@@ -303,11 +303,7 @@ fn check(args: &CheckArgs, terminal: &mut Terminal) -> Result<(), Failure> {
             text::plural(blocks, "block"),
             text::size(stored),
             text::size(raw),
-            if entries == 1 {
-                "1 entry".to_owned()
-            } else {
-                format!("{} entries", text::count(entries))
-            }
+            text::plural(entries, "entry")
         ))?;
     }
     Ok(())

@@ -89,9 +89,15 @@ pub(crate) fn count(n: u64) -> String {
     out
 }
 
-/// `1 file`, `2 files`.
+/// `1 file`, `2 files`; `2 batches`, `2 entries`.
 pub(crate) fn plural(n: u64, noun: &str) -> String {
-    format!("{} {noun}{}", count(n), if n == 1 { "" } else { "s" })
+    let count = count(n);
+    match noun.strip_suffix("ry") {
+        _ if n == 1 => format!("{count} {noun}"),
+        Some(stem) => format!("{count} {stem}ries"),
+        None if noun.ends_with("ch") => format!("{count} {noun}es"),
+        None => format!("{count} {noun}s"),
+    }
 }
 
 /// A duration in the unit that suits it.
@@ -134,6 +140,10 @@ mod tests {
         );
         assert_eq!(plural(1, "file"), "1 file");
         assert_eq!(plural(2000, "file"), "2,000 files");
+        assert_eq!(plural(2, "batch"), "2 batches");
+        assert_eq!(plural(0, "entry"), "0 entries");
+        assert_eq!(plural(1, "entry"), "1 entry");
+        assert_eq!(plural(3, "key"), "3 keys");
         assert_eq!(duration(999), "999 us");
         assert_eq!(duration(1_500), "1.5 ms");
         assert_eq!(shorten("abcdefgh", 5), "abc..");

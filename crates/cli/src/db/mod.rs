@@ -2,7 +2,7 @@
 
 mod create;
 mod point;
-mod scan;
+pub(crate) mod scan;
 mod stats;
 mod check;
 mod compact;

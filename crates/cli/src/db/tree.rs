@@ -35,6 +35,8 @@ pub(crate) struct Style {
     pub(crate) unicode: bool,
     /// A line for each table.
     pub(crate) files: bool,
+    /// Families without data, too.
+    pub(crate) empty: bool,
 }
 
 const BAR_WIDTH: usize = 30;
@@ -139,6 +141,9 @@ pub(crate) fn draw(db: &Db, terminal: &Terminal, style: &Style) -> Vec<String> {
         .unwrap_or(0);
     let mut lines = Vec::new();
     for shape in &shapes {
+        if !style.empty && shape.levels.is_empty() && shape.memtable_entries == 0 {
+            continue;
+        }
         if !lines.is_empty() {
             lines.push(String::new());
         }
@@ -248,6 +253,7 @@ pub(crate) fn run(args: &Args, terminal: &mut Terminal) -> Result<(), Failure> {
     let style = Style {
         unicode: terminal.unicode && !args.ascii,
         files: args.files,
+        empty: true,
     };
     for line in draw(&db, terminal, &style) {
         terminal.line(&line)?;

@@ -2,7 +2,7 @@
 
 use orogen_testkit::TempDir;
 
-use super::{fails, files, ok, orogen, sample, text};
+use super::{fails, files, ok, orogen, sample, table, text};
 
 fn flip(path: &str, at: usize) {
     let mut bytes = std::fs::read(path).expect("can be read");
@@ -14,10 +14,10 @@ fn flip(path: &str, at: usize) {
 fn a_flipped_byte_of_a_table_is_found_and_placed() {
     let dir = TempDir::new("cli-flip");
     let db = sample(&dir, 2000);
-    let table = files(&db, ".sst").remove(0);
-    flip(&table, 100);
+    let file = table(&db);
+    flip(&file, 100);
     let run = fails(4, &["db", "check", &db]);
-    let name = table.rsplit('/').next().unwrap();
+    let name = file.rsplit('/').next().unwrap();
     assert!(
         run.out.contains(name) && run.out.contains("at offset 0"),
         "{}",
@@ -35,7 +35,7 @@ fn a_flipped_byte_of_a_table_is_found_and_placed() {
             .unwrap()
             .ends_with(name)
     );
-    fails(4, &["sst", "check", &table]);
+    fails(4, &["sst", "check", &file]);
     fails(4, &["db", "scan", &db]);
     fails(4, &["db", "get", &db, "key000000"]);
 }

@@ -2,19 +2,19 @@
 
 use orogen_testkit::TempDir;
 
-use super::{fails, files, json, ok, sample};
+use super::{fails, files, json, ok, sample, table};
 
 #[test]
 fn a_tables_dump_has_properties_blocks_and_entries() {
     let dir = TempDir::new("cli-sst");
     let db = sample(&dir, 1000);
-    let table = files(&db, ".sst").remove(0);
-    let plain = ok(&["sst", "dump", &table]);
+    let file = table(&db);
+    let plain = ok(&["sst", "dump", &file]);
     assert!(
         plain.contains("rocksdb.num.entries") && !plain.contains("Entries\n"),
         "{plain}"
     );
-    let full = json(&["sst", "dump", &table, "--blocks", "--entries"]);
+    let full = json(&["sst", "dump", &file, "--blocks", "--entries"]);
     assert_eq!(full["properties"]["rocksdb.num.entries"], 501);
     assert_eq!(
         full["properties"]["rocksdb.comparator"],
@@ -32,7 +32,7 @@ fn a_tables_dump_has_properties_blocks_and_entries() {
     let text = ok(&[
         "sst",
         "dump",
-        &table,
+        &file,
         "--blocks",
         "--entries",
         "--limit",
@@ -42,12 +42,12 @@ fn a_tables_dump_has_properties_blocks_and_entries() {
         text.contains("key000001 @") && !text.contains("key000002 @"),
         "{text}"
     );
-    let check = json(&["sst", "check", &table]);
+    let check = json(&["sst", "check", &file]);
     assert_eq!(
         (&check["entries"], &check["blocks"]),
         (&501.into(), &blocks.len().into())
     );
-    assert!(ok(&["sst", "check", &table]).contains("no damage found"));
+    assert!(ok(&["sst", "check", &file]).contains("no damage found"));
     fails(3, &["sst", "dump", "nowhere.sst"]);
 }
 

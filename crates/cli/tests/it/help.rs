@@ -2,7 +2,7 @@
 
 use super::ok;
 
-const COMMANDS: [&[&str]; 15] = [
+const COMMANDS: [&[&str]; 16] = [
     &["db", "create"],
     &["db", "put"],
     &["db", "get"],
@@ -18,6 +18,7 @@ const COMMANDS: [&[&str]; 15] = [
     &["wal", "dump"],
     &["manifest", "dump"],
     &["bench"],
+    &["demo", "packages"],
 ];
 
 #[test]

@@ -7,6 +7,7 @@ use orogen_testkit::TempDir;
 
 mod db;
 mod damage;
+mod demo;
 mod files;
 mod help;
 
@@ -105,4 +106,11 @@ fn files(db: &str, end: &str) -> Vec<String> {
         .collect();
     found.sort();
     found
+}
+
+/// The first table of the default family.
+fn table(db: &str) -> String {
+    let tree = json(&["db", "tree", db]);
+    let file = &tree["column_families"][0]["levels"][0]["tables"][0]["file"];
+    format!("{db}/{}", file.as_str().expect("there is a table"))
 }
