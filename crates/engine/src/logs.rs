@@ -9,6 +9,9 @@
 //! empty batch whose log data names the log before and its size ([`Link`]). Replay stops where
 //! that log is shorter. RocksDB passes over log data.
 //!
+//! A log that was written over ends amid records of its former use. It is cut off there when it
+//! is closed, so that only the newest log may have something behind its end.
+//!
 //! Lock rank 1 (`writer`): held by the one write leader while it appends; taken before the
 //! MANIFEST's lock, never with another log's. `alive` is a leaf.
 
@@ -89,6 +92,8 @@ struct OpenLog {
     number: FileNo,
     writer: Writer,
     dirty: bool,
+    /// It was written over: behind its end there may be more.
+    recycled: bool,
 }
 
 #[derive(Default)]
@@ -133,8 +138,9 @@ impl Logs {
     /// `NoSpace` or `Io`; the old log is then still the current one.
     pub(crate) fn start(&self, number: FileNo, next_seqno: SeqNo) -> Result<()> {
         let path = filename::wal_path(&self.dir, number);
-        let recycled = self.alive.lock().recyclable.pop();
-        let file = match recycled {
+        let former = self.alive.lock().recyclable.pop();
+        let recycled = former.is_some();
+        let file = match former {
             Some(old) => self.fs.reuse(&filename::wal_path(&self.dir, old), &path)?,
             None => self.fs.create(&path)?,
         };
@@ -143,9 +149,15 @@ impl Logs {
             number,
             writer: Writer::new(file, number, self.recycle_max > 0),
             dirty: false,
+            recycled,
         };
         let mut writer = self.writer.lock();
-        if let Some(old) = &writer.current {
+        if let Some(old) = &mut writer.current {
+            if old.recycled {
+                let path = filename::wal_path(&self.dir, old.number);
+                self.fs.truncate(&path, old.writer.size())?;
+                old.dirty = true;
+            }
             let link = Link {
                 log: old.number,
                 bytes: old.writer.size(),

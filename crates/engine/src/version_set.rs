@@ -362,12 +362,13 @@ impl VersionSet {
             .values()
             .map(|family| {
                 let state = family.state();
-                (family, state.version.clone(), state.log_number)
+                let needed = state.min_log_needed();
+                (family, state.version.clone(), state.log_number, needed)
             })
             .collect();
         let families_snapshot = pinned
             .iter()
-            .map(|(family, version, log_number)| FamilySnapshot {
+            .map(|(family, version, log_number, _)| FamilySnapshot {
                 id: family.id,
                 name: &family.name,
                 comparator: family.options.comparator.name(),
@@ -380,7 +381,7 @@ impl VersionSet {
             db_id: Some(&self.db_id),
             next_file_number: self.next_file.load(Ordering::Relaxed),
             last_sequence: self.sequence.visible(),
-            min_log_number_to_keep: 0,
+            min_log_number_to_keep: pinned.iter().map(|f| f.3).min().unwrap_or(0),
             max_column_family: families.max_id,
             wals: WalSet::default(),
             families: families_snapshot,

@@ -121,13 +121,20 @@ impl FlushJob {
             edit.add_file(0, Arc::new(file));
         }
         let count = self.memtables.len();
-        edit.log_number = Some({
+        let own_log = {
             let state = self.family.state();
             state
                 .imm
                 .get(count)
                 .map_or_else(|| state.mem.log_number(), |m| m.log_number())
-        });
+        };
+        edit.log_number = Some(own_log);
+        // Idle families keep an old log number in the MANIFEST; without this a recovery would
+        // read logs that are kept only to be written over, and miss those between them.
+        let others = context.set.families().into_iter();
+        let others = others.filter(|f| f.id != self.family.id);
+        let needed = others.map(|f| f.state().min_log_needed()).min();
+        edit.min_log_number_to_keep = Some(needed.map_or(own_log, |n| n.min(own_log)));
         let install = Box::new(move |state: &mut crate::column_family::FamilyState| {
             state.imm.drain(..count);
         });

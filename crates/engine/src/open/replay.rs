@@ -6,7 +6,9 @@
 //! read: a crash in between starts over, and no merge operand counts twice.
 //!
 //! Where reading stops at damage, what later logs hold is not taken either, for it is newer than
-//! what is missing. A family whose tables already hold writes from beyond the damage would make
+//! what is missing: unless the next log goes on with the very next sequence number. Then nothing
+//! is missing, and what looked like damage are former bytes of a log that RocksDB wrote over.
+//! A family whose tables already hold writes from beyond the damage would make
 //! a state that never was: that is an error.
 
 use std::collections::BTreeMap;
@@ -75,7 +77,12 @@ fn replay_all(
     replayed: &mut Replayed,
 ) -> Result<()> {
     let mut stopped_at = None;
+    let mut dropped_before = 0;
     for &log in logs {
+        if stopped_at.is_some() && follows_without_a_gap(context, log, replayed)? {
+            stopped_at = None;
+            replayed.bytes_dropped = dropped_before;
+        }
         if let Some(at) = stopped_at {
             let size = context
                 .fs
@@ -95,12 +102,27 @@ fn replay_all(
                 state.mem.raise_log_number(log.max(state.log_number));
             }
         }
+        dropped_before = replayed.bytes_dropped;
         stopped_at = replay_one(context, families, log, replayed)?;
     }
     if let Some(log) = stopped_at {
         check_not_ahead(families, log)?;
     }
     Ok(())
+}
+
+/// True if the first record of `log` has the sequence number that comes next.
+fn follows_without_a_gap(context: &Context, log: FileNo, replayed: &Replayed) -> Result<bool> {
+    if replayed.records == 0 {
+        return Ok(false);
+    }
+    let path = filename::wal_path(&context.dir, log);
+    let mut reader = Reader::new(context.fs.open(&path, Access::Sequential)?, log)?;
+    let mut record = Vec::new();
+    if !matches!(reader.read_record(&mut record)?, ReadOutcome::Record { .. }) {
+        return Ok(false);
+    }
+    Ok(BatchReader::new(&record).is_ok_and(|batch| batch.seqno == replayed.last_seqno + 1))
 }
 
 /// The log whose damage stopped reading, if any did.

@@ -3,5 +3,6 @@
 mod basic;
 mod compaction;
 mod families;
+mod logs;
 mod reads;
 mod support;

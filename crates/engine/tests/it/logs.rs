@@ -1,0 +1,135 @@
+//! Logs: which of them a recovery reads.
+
+use std::path::{Path, PathBuf};
+
+use orogen_engine::{Db, FlushOptions, WriteOptions};
+use orogen_env::{FileSystem, MemFileSystem, PowerCut};
+
+use crate::support::{DIR, scan, small};
+
+/// The log files, oldest first.
+fn logs_of(fs: &MemFileSystem) -> Vec<PathBuf> {
+    let mut names = fs.list(Path::new(DIR)).expect("the directory is there");
+    names.retain(|name| name.ends_with(".log"));
+    names.sort();
+    names.iter().map(|name| Path::new(DIR).join(name)).collect()
+}
+
+#[test]
+fn logs_kept_to_be_written_over_are_not_replayed_beside_an_idle_family() {
+    let fs = MemFileSystem::new();
+    let mut options = small(&fs);
+    options.db.recycle_log_file_num = 2;
+    let db = Db::open(DIR, &options).unwrap();
+    // Never written: its log number in the MANIFEST stays where it began.
+    db.create_column_family("idle", options.cf.clone()).unwrap();
+    let busy = db.create_column_family("busy", options.cf).unwrap();
+    let other = db.default_column_family();
+    // One family pins every log until its own flush gives them all up: more than are kept, so
+    // that the ones between those and the current log are deleted.
+    let write = |round: u32, count: u32| {
+        for n in 0..count {
+            let key = format!("{round}-{n:04}");
+            let family = if n % 8 == 0 { &other } else { &busy };
+            db.put_opt(
+                &WriteOptions::default(),
+                family,
+                key.as_bytes(),
+                &[b'v'; 40],
+            )
+            .unwrap();
+        }
+    };
+    for round in 0..6 {
+        write(round, 60);
+        db.flush_opt(&FlushOptions::default(), std::slice::from_ref(&busy))
+            .unwrap();
+    }
+    db.flush_opt(&FlushOptions::default(), std::slice::from_ref(&other))
+        .unwrap();
+    write(6, 30);
+    db.wait_for_background_work().unwrap();
+    let want = [scan(&db, &busy), scan(&db, &other)];
+    let killed = fs.crash(PowerCut::KeepAll);
+    // What stands in a log that is not needed does not matter.
+    let logs = logs_of(&killed);
+    assert!(logs.len() > 2, "{logs:?}");
+    for log in &logs[..logs.len() - 1] {
+        killed
+            .open_append(log)
+            .unwrap()
+            .append(&[0x5a; 100])
+            .unwrap();
+    }
+    let db = Db::open(DIR, &small(&killed)).unwrap();
+    let got = ["busy", "default"].map(|name| scan(&db, &db.column_family(name).unwrap()));
+    assert_eq!(got, want);
+}
+
+#[test]
+fn a_log_that_was_written_over_does_not_hide_the_logs_after_it() {
+    let fs = MemFileSystem::new();
+    let mut options = small(&fs);
+    options.db.recycle_log_file_num = 2;
+    let db = Db::open(DIR, &options).unwrap();
+    let busy = db.create_column_family("busy", options.cf).unwrap();
+    let other = db.default_column_family();
+    let write = |round: u32, count: u32| {
+        for n in 0..count {
+            let key = format!("{round}-{n:04}");
+            let family = if n % 3 == 0 { &other } else { &busy };
+            db.put_opt(
+                &WriteOptions::default(),
+                family,
+                key.as_bytes(),
+                &[b'v'; 40],
+            )
+            .unwrap();
+        }
+    };
+    for round in 0..4 {
+        write(round, 60);
+        db.flush_opt(&FlushOptions::default(), std::slice::from_ref(&busy))
+            .unwrap();
+    }
+    db.flush_opt(&FlushOptions::default(), std::slice::from_ref(&other))
+        .unwrap();
+    db.wait_for_background_work().unwrap();
+    // Two logs are written over, and neither is needed less than the one after it.
+    for round in 4..8 {
+        write(round, 31);
+        db.flush_opt(&FlushOptions::default(), std::slice::from_ref(&busy))
+            .unwrap();
+    }
+    write(8, 31);
+    let want = [scan(&db, &busy), scan(&db, &other)];
+    let killed = fs.crash(PowerCut::KeepAll);
+    let db = Db::open(DIR, &small(&killed)).unwrap();
+    let got = ["busy", "default"].map(|name| scan(&db, &db.column_family(name).unwrap()));
+    assert_eq!(got, want);
+}
+
+#[test]
+fn bytes_behind_a_log_are_not_damage_if_the_next_log_goes_on_where_it_ends() {
+    let fs = MemFileSystem::new();
+    let options = small(&fs);
+    let db = Db::open(DIR, &options).unwrap();
+    let busy = db.create_column_family("busy", options.cf).unwrap();
+    let other = db.default_column_family();
+    for (family, key) in [(&other, "a"), (&busy, "b")] {
+        db.put_opt(&WriteOptions::default(), family, key.as_bytes(), b"1")
+            .unwrap();
+    }
+    db.flush_opt(&FlushOptions::default(), std::slice::from_ref(&busy))
+        .unwrap();
+    db.put(b"c", b"2").unwrap();
+    let want = [scan(&db, &busy), scan(&db, &other)];
+    let killed = fs.crash(PowerCut::KeepAll);
+    let logs = logs_of(&killed);
+    assert_eq!(logs.len(), 2);
+    let mut first = killed.open_append(&logs[0]).unwrap();
+    first.append(&[0x5a; 100]).unwrap();
+    let db = Db::open(DIR, &small(&killed)).unwrap();
+    let got = ["busy", "default"].map(|name| scan(&db, &db.column_family(name).unwrap()));
+    assert_eq!(got, want);
+}
