@@ -351,6 +351,26 @@ def write_log_recycled(folder):
     return load.expected()
 
 
+@case("log-recycled-families", options="the same, one of two families needs them all", killed=True)
+def write_log_recycled_families(folder):
+    options, table = default_options()
+    options.set_recycle_log_file_num(2)
+    store = open_store(folder, options, table)
+    own, own_table = default_options()
+    own.set_block_based_table_factory(own_table)
+    families = {"default": store, "busy": store.create_column_family("busy", own)}
+    load = Workload(families, seed="recycled-families")
+    for count in (300, 100):
+        for _ in range(4):
+            load.phase("default", count // 5)
+            load.phase("busy", count)
+            load.flush("busy")
+        if count == 300:
+            load.flush("default")
+    load.phase("default", 20)
+    return load.expected()
+
+
 @case("log-off", options="written without the log, then flushed")
 def write_log_off(folder):
     store = open_store(folder, *default_options())

@@ -36,19 +36,25 @@ impl Case {
         })
     }
 
-    /// A new case whose database Orogen writes; `families` and what they hold come with
-    /// [`Case::expect`].
+    /// A new case whose database Orogen writes; its families and what they hold come with
+    /// [`Case::expect`]. `ldb_reads` tells whether the older RocksDB can read the tables.
     ///
     /// # Errors
     /// If the folders cannot be made.
-    pub fn create(dir: &Path, name: &str, ldb_reads: bool) -> Result<Self, String> {
+    pub fn create(
+        dir: &Path,
+        name: &str,
+        comparator: &str,
+        merge_operator: &str,
+        ldb_reads: bool,
+    ) -> Result<Self, String> {
         fs::create_dir_all(dir.join("expected")).map_err(|e| format!("{}: {e}", dir.display()))?;
         let meta = json!({
             "name": name,
             "writer": "orogen",
             "options": "",
-            "comparator": "",
-            "merge_operator": "",
+            "comparator": comparator,
+            "merge_operator": merge_operator,
             "features": [],
             "ldb_reads": ldb_reads,
             "families": [],
@@ -59,6 +65,16 @@ impl Case {
         };
         case.save()?;
         Ok(case)
+    }
+
+    /// Says that Orogen has opened the case for writing: its files are Orogen's to answer for,
+    /// and the older RocksDB must know every option in them.
+    ///
+    /// # Errors
+    /// If `meta.json` cannot be written.
+    pub fn set_written_by_orogen(&mut self) -> Result<(), String> {
+        self.meta["writer"] = "orogen".into();
+        self.save()
     }
 
     fn save(&self) -> Result<(), String> {
@@ -88,6 +104,7 @@ impl Case {
             .expect("a list of families");
         if !families.iter().any(|f| f == family) {
             families.push(family.into());
+            families.sort_by(|a, b| a.as_str().cmp(&b.as_str()));
         }
         self.save()
     }
@@ -170,6 +187,9 @@ impl Case {
 
     /// A copy of the whole case in `to`, which must not be there yet.
     ///
+    /// The database may be open while nothing is written to it: files that it removes meanwhile
+    /// are left out.
+    ///
     /// # Errors
     /// If a file cannot be copied.
     pub fn copy(&self, to: &Path) -> Result<Self, String> {
@@ -191,10 +211,12 @@ fn copy_files(from: &Path, to: &Path) -> std::io::Result<()> {
     for entry in fs::read_dir(from)? {
         let entry = entry?;
         let target = to.join(entry.file_name());
-        if entry.file_type()?.is_dir() {
+        if entry.path().is_dir() {
             copy_files(&entry.path(), &target)?;
-        } else {
-            fs::copy(entry.path(), target)?;
+        } else if let Err(e) = fs::copy(entry.path(), target)
+            && e.kind() != std::io::ErrorKind::NotFound
+        {
+            return Err(e);
         }
     }
     Ok(())

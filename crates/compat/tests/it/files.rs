@@ -91,13 +91,13 @@ fn logs_and_manifests_have_no_damage() {
                 match reader.read_record(&mut record).unwrap() {
                     ReadOutcome::Record { .. } => records += 1,
                     ReadOutcome::EndOfLog { clean, .. } => {
-                        let is_whole = clean || case.name() == "log-recycled";
+                        let is_whole = clean || case.name().starts_with("log-recycled");
                         assert!(is_whole, "{} ends within a record", path.display());
                         break;
                     }
                     // Behind the end of a recycled log its former bytes go on anywhere.
                     ReadOutcome::Damage(damage)
-                        if damage.is_tail && case.name() == "log-recycled" => {}
+                        if damage.is_tail && case.name().starts_with("log-recycled") => {}
                     ReadOutcome::Damage(damage) => {
                         panic!("{}: {}", path.display(), reader.error(&damage));
                     }

@@ -4,6 +4,10 @@
 
 mod files;
 mod programs;
+mod store;
+mod open;
+mod exchange;
+mod create;
 
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;

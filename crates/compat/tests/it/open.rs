@@ -1,0 +1,97 @@
+//! What RocksDB wrote, Orogen opens and reads.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use orogen_base::{Error, ErrorKind};
+use orogen_compat::Case;
+use orogen_engine::{Db, ReadOptions};
+
+use crate::store::{assert_holds, family, options};
+use crate::{scratch, written_by_rocksdb};
+
+/// What Orogen refuses by name instead of reading it.
+const REFUSED: [&str; 3] = ["blob", "wide-columns", "wal-compression"];
+
+pub(crate) fn is_supported(case: &Case) -> bool {
+    !case.features().iter().any(|f| REFUSED.contains(f))
+}
+
+/// Every file with its bytes.
+fn image(dir: &Path) -> BTreeMap<String, Vec<u8>> {
+    let entries = std::fs::read_dir(dir).unwrap().map(|e| e.unwrap());
+    entries
+        .filter(|e| e.file_type().unwrap().is_file())
+        .map(|e| {
+            (
+                e.file_name().into_string().unwrap(),
+                std::fs::read(e.path()).unwrap(),
+            )
+        })
+        .collect()
+}
+
+#[test]
+fn read_only_open_reads_all_and_changes_no_byte() {
+    for case in written_by_rocksdb().iter().filter(|c| is_supported(c)) {
+        let before = image(&case.db());
+        let db = Db::open_read_only(case.db(), &options(case))
+            .unwrap_or_else(|e| panic!("{}: {e}", case.name()));
+        assert_holds(&db, case);
+        db.verify_checksums()
+            .unwrap_or_else(|e| panic!("{}: {e}", case.name()));
+        drop(db);
+        assert!(image(&case.db()) == before, "{} was changed", case.name());
+    }
+}
+
+#[test]
+fn open_for_writing_keeps_all_and_compacts_it() {
+    let dir = scratch("opened");
+    for original in written_by_rocksdb().iter().filter(|c| is_supported(c)) {
+        let case = original.copy(&dir.join(original.name())).unwrap();
+        for _ in 0..2 {
+            let db = Db::open(case.db(), &options(&case))
+                .unwrap_or_else(|e| panic!("{}: {e}", case.name()));
+            assert_holds(&db, &case);
+            for name in case.families() {
+                let handle = family(&db, name);
+                db.compact_range(&Default::default(), &handle, None, None)
+                    .unwrap();
+            }
+            assert_holds(&db, &case);
+            db.close().unwrap();
+        }
+    }
+}
+
+#[test]
+fn what_is_not_supported_is_refused_and_never_misread() {
+    let refused: Vec<_> = written_by_rocksdb()
+        .iter()
+        .filter(|c| !is_supported(c))
+        .collect();
+    assert_eq!(refused.len(), 3);
+    for case in refused {
+        let error = read_all(case).expect_err(case.name());
+        assert_eq!(
+            error.kind(),
+            ErrorKind::NotSupported,
+            "{}: {error}",
+            case.name()
+        );
+    }
+}
+
+fn read_all(case: &Case) -> Result<(), Error> {
+    let db = Db::open_read_only(case.db(), &options(case))?;
+    for name in case.families() {
+        let mut iter = db.iter(&ReadOptions::default(), &family(&db, name))?;
+        iter.seek_to_first();
+        while iter.valid() {
+            iter.next();
+        }
+        iter.status()?;
+    }
+    Ok(())
+}
