@@ -50,7 +50,10 @@ pub fn put_varsigned64(out: &mut Vec<u8>, v: i64) {
 /// If `s` is longer than a 32-bit length can say.
 #[inline]
 pub fn put_length_prefixed(out: &mut Vec<u8>, s: &[u8]) {
-    assert!(u32::try_from(s.len()).is_ok(), "length-prefixed string longer than 4 GiB");
+    assert!(
+        u32::try_from(s.len()).is_ok(),
+        "length-prefixed string longer than 4 GiB"
+    );
     put_varint64(out, s.len() as u64);
     out.extend_from_slice(s);
 }
@@ -118,7 +121,10 @@ impl<'a> Decoder<'a> {
     /// A decoder at the start of `bytes`.
     #[must_use]
     pub fn new(bytes: &'a [u8]) -> Self {
-        Self { rest: bytes, len: bytes.len() }
+        Self {
+            rest: bytes,
+            len: bytes.len(),
+        }
     }
 
     /// Bytes read so far.

@@ -52,7 +52,9 @@ impl UserComparator {
     /// The built-in order with this name.
     #[must_use]
     pub fn by_name(name: &str) -> Option<Self> {
-        [Self::BYTEWISE, Self::REVERSE_BYTEWISE].into_iter().find(|c| c.name() == name)
+        [Self::BYTEWISE, Self::REVERSE_BYTEWISE]
+            .into_iter()
+            .find(|c| c.name() == name)
     }
 
     /// The name that is written to disk.
@@ -172,7 +174,9 @@ mod tests {
             for _ in 0..20_000 {
                 let mut key = || -> Vec<u8> {
                     let n = next(5);
-                    (0..n).map(|_| [0u8, 1, 2, 0x7f, 0xfe, 0xff][next(6) as usize]).collect()
+                    (0..n)
+                        .map(|_| [0u8, 1, 2, 0x7f, 0xfe, 0xff][next(6) as usize])
+                        .collect()
                 };
                 let (mut a, mut b) = (key(), key());
                 if order.compare(&a, &b) == Ordering::Greater {

@@ -90,7 +90,12 @@ impl Error {
     #[must_use]
     #[cold]
     pub fn new(kind: ErrorKind, message: impl Into<Cow<'static, str>>) -> Self {
-        Self(Box::new(Inner { kind, message: message.into(), context: Vec::new(), source: None }))
+        Self(Box::new(Inner {
+            kind,
+            message: message.into(),
+            context: Vec::new(),
+            source: None,
+        }))
     }
 
     constructors! {
@@ -155,7 +160,11 @@ impl Error {
     /// The value of a context pair, if it is there.
     #[must_use]
     pub fn context(&self, key: &str) -> Option<&str> {
-        self.0.context.iter().find(|(k, _)| *k == key).map(|(_, v)| v.as_str())
+        self.0
+            .context
+            .iter()
+            .find(|(k, _)| *k == key)
+            .map(|(_, v)| v.as_str())
     }
 
     /// True where the operating system said that the file does not exist.
@@ -190,7 +199,10 @@ impl fmt::Debug for Error {
 
 impl std::error::Error for Error {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        self.0.source.as_ref().map(|s| s.as_ref() as &(dyn std::error::Error + 'static))
+        self.0
+            .source
+            .as_ref()
+            .map(|s| s.as_ref() as &(dyn std::error::Error + 'static))
     }
 }
 
@@ -219,7 +231,10 @@ mod tests {
             .with("file", "000007.sst")
             .with("offset", 12);
         let text = error.to_string();
-        assert!(text.starts_with("i/o error: cannot read file=000007.sst offset=12: "), "{text}");
+        assert!(
+            text.starts_with("i/o error: cannot read file=000007.sst offset=12: "),
+            "{text}"
+        );
         assert!(error.is_file_not_found());
         assert_eq!(size_of::<Error>(), size_of::<usize>());
     }

@@ -94,7 +94,9 @@ pub fn user_key(key: &[u8]) -> &[u8] {
 #[inline]
 #[must_use]
 pub fn trailer(key: &[u8]) -> u64 {
-    let (_, t) = key.split_last_chunk::<TRAILER_LEN>().expect("internal keys have a trailer");
+    let (_, t) = key
+        .split_last_chunk::<TRAILER_LEN>()
+        .expect("internal keys have a trailer");
     u64::from_le_bytes(*t)
 }
 
@@ -131,7 +133,11 @@ impl<'a> ParsedInternalKey<'a> {
         };
         let t = u64::from_le_bytes(*t);
         match ValueKind::from_u8(t as u8) {
-            Some(kind) => Ok(Self { user_key, seqno: t >> 8, kind }),
+            Some(kind) => Ok(Self {
+                user_key,
+                seqno: t >> 8,
+                kind,
+            }),
             None => Err(unknown_kind(t as u8)),
         }
     }
@@ -147,7 +153,13 @@ impl<'a> ParsedInternalKey<'a> {
 
 impl fmt::Debug for ParsedInternalKey<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}@{}:{:?}", self.user_key.escape_ascii(), self.seqno, self.kind)
+        write!(
+            f,
+            "{}@{}:{:?}",
+            self.user_key.escape_ascii(),
+            self.seqno,
+            self.kind
+        )
     }
 }
 
@@ -183,7 +195,9 @@ impl InternalKeyComparator {
     #[inline]
     #[must_use]
     pub fn compare(&self, a: &[u8], b: &[u8]) -> Ordering {
-        self.user.compare(user_key(a), user_key(b)).then_with(|| trailer(b).cmp(&trailer(a)))
+        self.user
+            .compare(user_key(a), user_key(b))
+            .then_with(|| trailer(b).cmp(&trailer(a)))
     }
 
     /// May shorten `start` to an internal key in `[start, limit)`.
@@ -223,7 +237,14 @@ mod tests {
     #[test]
     fn the_newest_version_comes_first() {
         let c = InternalKeyComparator::default();
-        let k = |u: &[u8], s, v| ParsedInternalKey { user_key: u, seqno: s, kind: v }.encode();
+        let k = |u: &[u8], s, v| {
+            ParsedInternalKey {
+                user_key: u,
+                seqno: s,
+                kind: v,
+            }
+            .encode()
+        };
         let sorted = [
             k(b"", 9, ValueKind::Value),
             k(b"a", 7, ValueKind::Value),

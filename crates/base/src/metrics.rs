@@ -202,10 +202,15 @@ impl Statistics {
     /// All counters at zero.
     #[must_use]
     pub fn new() -> Self {
-        let shard = || Shard { tickers: [const { AtomicU64::new(0) }; Ticker::ALL.len()] };
+        let shard = || Shard {
+            tickers: [const { AtomicU64::new(0) }; Ticker::ALL.len()],
+        };
         Self {
             shards: (0..SHARDS).map(|_| shard()).collect(),
-            histograms: HistogramKind::ALL.iter().map(|_| Histogram::new()).collect(),
+            histograms: HistogramKind::ALL
+                .iter()
+                .map(|_| Histogram::new())
+                .collect(),
         }
     }
 
@@ -218,7 +223,10 @@ impl Statistics {
     /// A ticker's count.
     #[must_use]
     pub fn get(&self, ticker: Ticker) -> u64 {
-        self.shards.iter().map(|s| s.tickers[ticker as usize].load(Relaxed)).sum()
+        self.shards
+            .iter()
+            .map(|s| s.tickers[ticker as usize].load(Relaxed))
+            .sum()
     }
 
     /// Sets every ticker to zero.
@@ -355,7 +363,11 @@ impl Histogram {
     /// The smallest, 0 if there is none.
     #[must_use]
     pub fn min(&self) -> u64 {
-        if self.count() == 0 { 0 } else { self.min.load(Relaxed) }
+        if self.count() == 0 {
+            0
+        } else {
+            self.min.load(Relaxed)
+        }
     }
 
     /// The largest.

@@ -25,7 +25,10 @@ pub struct PinnedValue(Repr);
 #[derive(Clone)]
 enum Repr {
     Owned(Vec<u8>),
-    Pinned { owner: Arc<dyn Pin>, range: Range<usize> },
+    Pinned {
+        owner: Arc<dyn Pin>,
+        range: Range<usize>,
+    },
 }
 
 impl PinnedValue {
@@ -35,7 +38,10 @@ impl PinnedValue {
     /// If `range` is outside `owner`.
     #[must_use]
     pub fn pinned(owner: Arc<dyn Pin>, range: Range<usize>) -> Self {
-        assert!(owner.bytes().get(range.clone()).is_some(), "range is inside its owner");
+        assert!(
+            owner.bytes().get(range.clone()).is_some(),
+            "range is inside its owner"
+        );
         Self(Repr::Pinned { owner, range })
     }
 

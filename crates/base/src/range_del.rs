@@ -49,8 +49,10 @@ impl FragmentedRangeTombstones {
     pub fn new(order: &UserComparator, mut tombstones: Vec<RangeTombstone>) -> Self {
         tombstones.retain(|t| order.less(&t.start, &t.end));
         let count = tombstones.len();
-        let mut bounds: Vec<&[u8]> =
-            tombstones.iter().flat_map(|t| [t.start.as_slice(), t.end.as_slice()]).collect();
+        let mut bounds: Vec<&[u8]> = tombstones
+            .iter()
+            .flat_map(|t| [t.start.as_slice(), t.end.as_slice()])
+            .collect();
         bounds.sort_by(|a, b| order.compare(a, b));
         bounds.dedup_by(|a, b| order.compare(a, b) == Ordering::Equal);
         let mut by_start: Vec<&RangeTombstone> = tombstones.iter().collect();
@@ -72,7 +74,11 @@ impl FragmentedRangeTombstones {
             let mut seqnos: Vec<SeqNo> = open.iter().map(|t| t.seqno).collect();
             seqnos.sort_unstable_by(|a, b| b.cmp(a));
             seqnos.dedup();
-            fragments.push(Fragment { start: start.to_vec(), end: end.to_vec(), seqnos });
+            fragments.push(Fragment {
+                start: start.to_vec(),
+                end: end.to_vec(),
+                seqnos,
+            });
         }
         Self { fragments, count }
     }
@@ -98,13 +104,16 @@ impl FragmentedRangeTombstones {
     /// The position of the first fragment that ends after `user_key`.
     #[must_use]
     pub fn first_ending_after(&self, order: &UserComparator, user_key: &[u8]) -> usize {
-        self.fragments.partition_point(|f| order.compare(&f.end, user_key) != Ordering::Greater)
+        self.fragments
+            .partition_point(|f| order.compare(&f.end, user_key) != Ordering::Greater)
     }
 
     /// The fragment over `user_key`.
     #[must_use]
     pub fn covering(&self, order: &UserComparator, user_key: &[u8]) -> Option<&Fragment> {
-        let f = self.fragments.get(self.first_ending_after(order, user_key))?;
+        let f = self
+            .fragments
+            .get(self.first_ending_after(order, user_key))?;
         (order.compare(&f.start, user_key) != Ordering::Greater).then_some(f)
     }
 
@@ -120,14 +129,17 @@ impl FragmentedRangeTombstones {
         if self.fragments.is_empty() {
             return 0;
         }
-        self.covering(order, user_key).map_or(0, |f| f.visible_seqno(read_seqno))
+        self.covering(order, user_key)
+            .map_or(0, |f| f.visible_seqno(read_seqno))
     }
 
     /// The tombstones as they stand in an SST: a fragment for each of its sequence numbers.
     pub fn iter(&self) -> impl Iterator<Item = (&[u8], &[u8], SeqNo)> {
-        self.fragments
-            .iter()
-            .flat_map(|f| f.seqnos.iter().map(|&s| (f.start.as_slice(), f.end.as_slice(), s)))
+        self.fragments.iter().flat_map(|f| {
+            f.seqnos
+                .iter()
+                .map(|&s| (f.start.as_slice(), f.end.as_slice(), s))
+        })
     }
 
     /// Bytes of memory held.

@@ -87,12 +87,7 @@ const PLAN: [Place; 20] = [
 ];
 
 /// Crates beside the floors: they see everything, nothing on a floor sees them.
-const BESIDE: [&str; 4] = [
-    "orogen-testkit",
-    "orogen-torture",
-    "orogen-compat",
-    "xtask",
-];
+const BESIDE: [&str; 4] = ["orogen-testkit", "orogen-torture", "orogen-compat", "xtask"];
 
 /// Floors whose outside crates need an ADR.
 const LEAN_FLOORS: u8 = 3;
