@@ -163,6 +163,7 @@ pub fn run(args: &[String], out: &mut dyn Write, talk: &mut dyn Write) -> Result
     };
     sink.line(&header_text(&flags))?;
     let mut runner = Runner {
+        next_seed: flags.seed,
         flags: Arc::new(flags),
         options,
         db: None,
@@ -196,6 +197,8 @@ struct Runner {
     flags: Arc<Flags>,
     options: Options,
     db: Option<Db>,
+    /// The seed of the next thread: no two threads of a run draw the same numbers.
+    next_seed: u64,
 }
 
 impl Runner {
@@ -228,7 +231,7 @@ impl Runner {
             sink.line(&format!("entries_per_batch = {}\n", self.flags.batch_size))?;
         }
         sink.line(&format!("DB path: [{}]\n", self.flags.db.display()))?;
-        let stats = run_threads(&db, &self.flags, workload)?;
+        let stats = run_threads(&db, &self.flags, workload, &mut self.next_seed)?;
         sink.line(&stats.to_text(name, workload.found_ends_line))?;
         sink.results.push(BenchResult::of(name, &stats));
         Ok(())
@@ -267,7 +270,12 @@ impl Drop for Done {
 }
 
 /// Runs a workload in all its threads, which start together.
-fn run_threads(db: &Db, flags: &Arc<Flags>, workload: &'static Workload) -> Result<Stats> {
+fn run_threads(
+    db: &Db,
+    flags: &Arc<Flags>,
+    workload: &'static Workload,
+    next_seed: &mut u64,
+) -> Result<Stats> {
     let measured = workload.threads.unwrap_or(flags.threads);
     let total = measured + usize::from(workload.beside.is_some());
     let running = Arc::new(AtomicUsize::new(measured));
@@ -281,10 +289,11 @@ fn run_threads(db: &Db, flags: &Arc<Flags>, workload: &'static Workload) -> Resu
             family: db.default_column_family(),
             flags: flags.clone(),
             key_size: flags.key_size + usize::from(workload.missing),
-            rng: Rng::new(flags.seed.wrapping_add(1 + id as u64)),
+            rng: Rng::new(*next_seed),
             stats: Stats::new(id, false, 0),
             running: running.clone(),
         };
+        *next_seed = next_seed.wrapping_add(1);
         let (barrier, results) = (barrier.clone(), results.clone());
         started.push(threads::spawn(&format!("bench-{id}"), move || {
             let flags = worker.flags.clone();

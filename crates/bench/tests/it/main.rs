@@ -112,6 +112,21 @@ fn an_existing_database_is_kept_on_request_only() {
 }
 
 #[test]
+fn workloads_of_a_run_draw_different_keys() {
+    let dir = TempDir::new("bench-seeds");
+    let flags = [
+        "--benchmarks=fillrandom,overwrite,readrandom",
+        "--num=10000",
+        "--threads=1",
+    ];
+    let document = bench(&dir, &[&flags[..], &["--json"]].concat()).unwrap();
+    let document: serde_json::Value = serde_json::from_str(&document).unwrap();
+    // Two rounds of n draws of n keys leave out a share of exp(-2).
+    let found = document["results"][2]["found"].as_u64().unwrap();
+    assert!((8450..8850).contains(&found), "{found}");
+}
+
+#[test]
 fn json_is_one_document_with_every_result() {
     let dir = TempDir::new("bench-json");
     let out = bench(
