@@ -12,6 +12,9 @@ use crate::context::Context;
 use crate::events::StallCondition;
 use crate::version::version::Version;
 
+/// Tables that an estimate opens at most.
+const TABLES_OPENED_MAX: usize = 32;
+
 /// A table of the newest version.
 #[derive(Clone, Debug)]
 pub struct LiveFile {
@@ -111,6 +114,9 @@ pub(crate) fn text(context: &Context, family: &ColumnFamilyData, name: &str) -> 
 /// A property that is a number.
 pub(crate) fn number(context: &Context, family: &ColumnFamilyData, name: &str) -> Option<u64> {
     let short = name.strip_prefix("rocksdb.")?;
+    if short == "estimate-num-keys" {
+        return Some(estimate_num_keys(family));
+    }
     let state = family.state();
     let version = &state.version;
     Some(match short {
@@ -128,7 +134,6 @@ pub(crate) fn number(context: &Context, family: &ColumnFamilyData, name: &str) -
         "num-deletes-active-mem-table" => state.mem.table.deletion_count(),
         "num-entries-imm-mem-tables" => state.imm.iter().map(|m| m.table.entry_count()).sum(),
         "num-deletes-imm-mem-tables" => state.imm.iter().map(|m| m.table.deletion_count()).sum(),
-        "estimate-num-keys" => estimate_num_keys(&state),
         "estimate-table-readers-mem" => version
             .iter_files()
             .filter_map(|(_, f)| f.table.get())
@@ -166,17 +171,28 @@ fn memtable_bytes(state: &FamilyState) -> u64 {
     all.map(|m| m.table.memory_usage() as u64).sum()
 }
 
-/// Entries less twice the deletions, as RocksDB estimates; tables that are not open count by
-/// the average of those that are.
-fn estimate_num_keys(state: &FamilyState) -> u64 {
-    let (mut entries, mut deletions) = (0u64, 0u64);
-    for m in std::iter::once(&state.mem).chain(&state.imm) {
-        entries += m.table.entry_count();
-        deletions += m.table.deletion_count();
-    }
+/// Entries less twice the deletions, as RocksDB estimates. A few tables are opened to know them;
+/// the rest count by the average of those that are known.
+fn estimate_num_keys(family: &ColumnFamilyData) -> u64 {
+    let (version, memtables) = {
+        let state = family.state();
+        let all: Vec<_> = std::iter::once(&state.mem)
+            .chain(&state.imm)
+            .cloned()
+            .collect();
+        (state.version.clone(), all)
+    };
+    let mut entries: u64 = memtables.iter().map(|m| m.table.entry_count()).sum();
+    let mut deletions: u64 = memtables.iter().map(|m| m.table.deletion_count()).sum();
     let (mut known_bytes, mut known_entries, mut unknown_bytes) = (0u64, 0u64, 0u64);
-    for (_, file) in state.version.iter_files() {
-        match file.table.get() {
+    let mut opened = 0;
+    for (_, file) in version.iter_files() {
+        let mut table = file.table.get();
+        if table.is_none() && opened < TABLES_OPENED_MAX {
+            opened += 1;
+            table = family.tables.reader(file).ok();
+        }
+        match table {
             Some(table) => {
                 let p = table.properties();
                 known_bytes += file.size;
@@ -189,7 +205,7 @@ fn estimate_num_keys(state: &FamilyState) -> u64 {
     }
     if known_bytes > 0 {
         let guess = u128::from(unknown_bytes) * u128::from(known_entries) / u128::from(known_bytes);
-        entries += u64::try_from(guess).unwrap_or(u64::MAX);
+        entries = entries.saturating_add(u64::try_from(guess).unwrap_or(u64::MAX));
     }
     entries.saturating_sub(deletions.saturating_mul(2))
 }
