@@ -78,6 +78,9 @@ pub(crate) struct VersionSet {
     db_id: String,
     max_manifest_file_size: u64,
     next_file: AtomicU64,
+    /// What the MANIFEST says. Not what the memtables say: while logs are replayed they hold
+    /// what no table of the MANIFEST has, and tables that it does not list yet are no help.
+    min_log_number_to_keep: AtomicU64,
     families: RwLock<Families>,
     queue: Mutex<Vec<Request>>,
     manifest: Mutex<ManifestFile>,
@@ -104,6 +107,7 @@ pub(crate) struct VersionSetParts {
     pub(crate) db_id: String,
     pub(crate) max_manifest_file_size: u64,
     pub(crate) next_file: FileNo,
+    pub(crate) min_log_number_to_keep: FileNo,
     pub(crate) manifest_number: FileNo,
 }
 
@@ -119,6 +123,7 @@ impl VersionSet {
             db_id: parts.db_id,
             max_manifest_file_size: parts.max_manifest_file_size,
             next_file: AtomicU64::new(parts.next_file.max(2)),
+            min_log_number_to_keep: AtomicU64::new(parts.min_log_number_to_keep),
             families: RwLock::default(),
             queue: Mutex::default(),
             manifest: Mutex::new(ManifestFile {
@@ -320,8 +325,11 @@ impl VersionSet {
         };
         for record in records {
             writer.add_record(record)?;
+            // Each by itself: of two that are not synced a power loss may keep the second
+            // only, and then a torn tail could not be told from damage in the middle.
+            writer.sync()?;
         }
-        writer.sync()
+        Ok(())
     }
 
     /// Starts a new MANIFEST that holds the state of all families, and makes it the current one.
@@ -362,13 +370,12 @@ impl VersionSet {
             .values()
             .map(|family| {
                 let state = family.state();
-                let needed = state.min_log_needed();
-                (family, state.version.clone(), state.log_number, needed)
+                (family, state.version.clone(), state.log_number)
             })
             .collect();
         let families_snapshot = pinned
             .iter()
-            .map(|(family, version, log_number, _)| FamilySnapshot {
+            .map(|(family, version, log_number)| FamilySnapshot {
                 id: family.id,
                 name: &family.name,
                 comparator: family.options.comparator.name(),
@@ -381,7 +388,7 @@ impl VersionSet {
             db_id: Some(&self.db_id),
             next_file_number: self.next_file.load(Ordering::Relaxed),
             last_sequence: self.sequence.visible(),
-            min_log_number_to_keep: pinned.iter().map(|f| f.3).min().unwrap_or(0),
+            min_log_number_to_keep: self.min_log_number_to_keep.load(Ordering::Relaxed),
             max_column_family: families.max_id,
             wals: WalSet::default(),
             families: families_snapshot,
@@ -396,6 +403,10 @@ impl VersionSet {
                 edit,
                 install,
             } = change;
+            if let Some(number) = edit.min_log_number_to_keep {
+                self.min_log_number_to_keep
+                    .fetch_max(number, Ordering::Relaxed);
+            }
             match edit.column_family_change {
                 Some(ColumnFamilyChange::Add(_)) => self.register(family.clone()),
                 Some(ColumnFamilyChange::Drop) => {

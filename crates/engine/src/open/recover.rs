@@ -86,11 +86,8 @@ pub(crate) fn open(dir: &Path, options: &Options, mode: Mode) -> Result<Core> {
     let lock = if read_only {
         None
     } else {
-        if !fs.exists(dir)? {
-            fs.create_dir_all(dir)?;
-            if let Some(parent) = dir.parent().filter(|p| !p.as_os_str().is_empty()) {
-                fs.sync_dir(parent)?;
-            }
+        if !exists {
+            make_dir(&*fs, dir)?;
         }
         Some(fs.lock(&filename::lock_path(dir))?)
     };
@@ -155,6 +152,18 @@ pub(crate) fn open(dir: &Path, options: &Options, mode: Mode) -> Result<Core> {
     })
 }
 
+/// Makes the directory of a new database, so that it survives a power loss.
+fn make_dir(fs: &dyn FileSystem, dir: &Path) -> Result<()> {
+    let parent = dir.parent().filter(|p| !p.as_os_str().is_empty());
+    if fs.exists(dir)? {
+        // An open that failed may have made it. Whoever else did may have kept its parent from us.
+        let _ = parent.map(|parent| fs.sync_dir(parent));
+        return Ok(());
+    }
+    fs.create_dir_all(dir)?;
+    parent.map_or(Ok(()), |parent| fs.sync_dir(parent))
+}
+
 fn new_context(
     dir: &Path,
     options: &Options,
@@ -178,6 +187,7 @@ fn new_context(
         db_id,
         max_manifest_file_size: options.db.max_manifest_file_size,
         next_file: found.map_or(2, |(_, m)| m.next_file_number),
+        min_log_number_to_keep: found.map_or(0, |(_, m)| m.min_log_number_to_keep),
         manifest_number: found.map_or(0, |(n, _)| *n),
     });
     Context::new(ContextParts {

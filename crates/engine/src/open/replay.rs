@@ -134,7 +134,8 @@ fn replay_one(
 ) -> Result<Option<FileNo>> {
     let path = filename::wal_path(&context.dir, log);
     let file = context.fs.open(&path, Access::Sequential)?;
-    replayed.logs.push((log, file.size()?));
+    let size = file.size()?;
+    replayed.logs.push((log, size));
     let mut reader = Reader::new(file, log)?;
     let log_numbers: BTreeMap<u32, FileNo> = families
         .iter()
@@ -161,6 +162,7 @@ fn replay_one(
                 if let Some(link) = Link::of(&batch)
                     && !link_holds(context, link, log, replayed)?
                 {
+                    replayed.bytes_dropped += size;
                     return Ok(Some(link.log));
                 }
                 let end = memtables
