@@ -100,8 +100,12 @@ struct OpenLog {
 struct Alive {
     /// Number and bytes, oldest first; the last is the current one.
     logs: VecDeque<(FileNo, u64)>,
+    /// Bytes of the current log's link.
+    link_bytes: u64,
     /// No longer needed, kept to be written over.
     recyclable: Vec<FileNo>,
+    /// The first log of this open. Older ones may be in the other format and are not recycled.
+    first_own: FileNo,
     /// Somebody copies logs: none is given up.
     holds: usize,
 }
@@ -165,13 +169,20 @@ impl Logs {
             next.writer.add_record(&link.to_record(next_seqno))?;
             next.dirty = true;
         }
+        let link_bytes = next.writer.size();
         if let Some(old) = writer.current.replace(next)
             && old.dirty
         {
             writer.unsynced.push(old);
         }
         drop(writer);
-        self.alive.lock().logs.push_back((number, 0));
+        self.total_bytes.fetch_add(link_bytes, Relaxed);
+        let mut alive = self.alive.lock();
+        alive.logs.push_back((number, link_bytes));
+        alive.link_bytes = link_bytes;
+        if alive.first_own == 0 {
+            alive.first_own = number;
+        }
         Ok(())
     }
 
@@ -180,9 +191,10 @@ impl Logs {
         self.alive.lock().logs.back().map_or(0, |l| l.0)
     }
 
-    /// True if nothing was written to the current log.
+    /// True if no batch was written to the current log.
     pub(crate) fn current_is_empty(&self) -> bool {
-        self.alive.lock().logs.back().is_none_or(|l| l.1 == 0)
+        let alive = self.alive.lock();
+        alive.logs.back().is_none_or(|l| l.1 == alive.link_bytes)
     }
 
     /// Appends one record made of `parts` with one call of the system.
@@ -276,7 +288,7 @@ impl Logs {
         {
             alive.logs.pop_front();
             self.total_bytes.fetch_sub(bytes, Relaxed);
-            if alive.recyclable.len() < self.recycle_max {
+            if number >= alive.first_own && alive.recyclable.len() < self.recycle_max {
                 alive.recyclable.push(number);
             } else {
                 removable.push(number);
