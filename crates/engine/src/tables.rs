@@ -107,7 +107,13 @@ impl TableAccess for FamilyTables {
         options: &TableReadOptions,
         user_key: &[u8],
     ) -> Result<bool> {
-        self.reader(file)?.prefix_may_match(options, user_key)
+        let reader = self.reader(file)?;
+        match &self.prefix_extractor {
+            Some(cut) if reader.has_prefixes_of(&**cut) => {
+                reader.prefix_may_match(options, user_key)
+            }
+            _ => Ok(true),
+        }
     }
 
     fn get(

@@ -7,6 +7,7 @@ use std::cell::Cell;
 use orogen_base::key::append_seek_key;
 use orogen_base::metrics::Ticker;
 use orogen_base::seqno::SEQNO_MAX;
+use orogen_base::slice_transform::SliceTransform;
 use orogen_base::{ParsedInternalKey, Result, SeqNo};
 
 use crate::block::{Block, BlockCursor, IndexCursor, IndexFormat, KeyOrder};
@@ -132,7 +133,16 @@ impl TableReader {
         self.prefix_may_match(read, user_key)
     }
 
-    /// False if the table surely has no key with the prefix of `user_key`, by its filter.
+    /// True if the filter holds the prefixes that `extractor` cuts: those of another one tell
+    /// nothing about them.
+    #[must_use]
+    pub fn has_prefixes_of(&self, extractor: &dyn SliceTransform) -> bool {
+        let own = self.filter_prefix.as_ref();
+        own.is_some_and(|own| own.name() == extractor.name())
+    }
+
+    /// False if the table surely has no key with the prefix of `user_key`, by its filter and as
+    /// the filter's own extractor cuts it (see [`Self::has_prefixes_of`]).
     ///
     /// # Errors
     /// `Corruption` or `Io` from a filter block.
