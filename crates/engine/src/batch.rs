@@ -257,7 +257,8 @@ impl WriteBatch {
         self.single(tag::DELETION, tag::CF_DELETION, cf, key);
     }
 
-    /// Deletes a key of family `cf` that was put at most once since it was last deleted.
+    /// Deletes a key of family `cf` that was put at most once since its last single deletion, and
+    /// that no merge and no plain deletion ever touched (a range deletion may).
     ///
     /// Cheaper than [`Self::delete`]: tombstone and value vanish together when they meet. On a
     /// key that was overwritten or merged the result is undefined.

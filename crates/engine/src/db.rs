@@ -247,7 +247,8 @@ impl Db {
         self.write_one(options, |b| b.delete(family.id(), key))
     }
 
-    /// Deletes a key that was put at most once since it was last deleted.
+    /// Deletes a key that was put at most once since its last single deletion, and that no merge
+    /// and no plain deletion ever touched.
     ///
     /// # Errors
     /// See [`Self::write_opt`].
