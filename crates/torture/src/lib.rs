@@ -1,1 +1,24 @@
-//! Long runs: model, metamorphic, crash, fault.
+//! Runs that try to break the engine, each against what it promises.
+//!
+//! ```text
+//! crash        the power goes after each call of the file system; what the disk then holds is opened
+//! fault        the n-th call of a kind fails, for n = 1, 2, ... until none does
+//! metamorphic  random calls under random options, against a map
+//! concurrent   many threads, invariants of every snapshot
+//! damage       flipped bits, cut and exchanged pieces of the files
+//! ```
+//! A run gives a [`report::Figure`]: what was tried, how often, in what time; and for a failure one
+//! line that repeats it. Scripts and random calls come from seeds; background threads do not, so
+//! a failure may need several tries (`--repeat`).
+
+pub mod engine;
+pub mod report;
+pub mod guard;
+pub mod model;
+pub mod script;
+pub mod scripts;
+pub mod content;
+pub mod crash;
+pub mod fault;
+pub mod metamorphic;
+pub mod concurrent;

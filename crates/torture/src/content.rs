@@ -1,0 +1,108 @@
+//! What an opened database holds, and which files its directory has.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+use orogen_engine::filename::{self, FileKind};
+use orogen_env::FileSystem;
+use orogen_env::fs::read_file;
+
+use crate::engine::{Db, ReadOptions, Result};
+use crate::model::{Pairs, Prints, print_of_pair};
+
+/// Reads every family from front to back and gives a number for each; also looks some keys up
+/// one by one.
+///
+/// # Errors
+/// What the engine gives, or what does not fit together, in words.
+pub fn prints(db: &Db) -> std::result::Result<Prints, String> {
+    let mut prints = Prints::new();
+    for family in db.column_families() {
+        let mut iter = db
+            .iter(&ReadOptions::default(), &family)
+            .map_err(|e| e.to_string())?;
+        let mut print = 0u64;
+        let mut before: Option<Vec<u8>> = None;
+        let mut n = 0u64;
+        iter.seek_to_first();
+        while iter.valid() {
+            if before.as_deref().is_some_and(|b| b >= iter.key()) {
+                return Err(format!("keys of {family:?} are out of order"));
+            }
+            print = print.wrapping_add(print_of_pair(iter.key(), iter.value()));
+            if n.is_multiple_of(16) {
+                let found = db
+                    .get_opt(&ReadOptions::default(), &family, iter.key())
+                    .map_err(|e| e.to_string())?;
+                if found.as_deref() != Some(iter.value()) {
+                    return Err(format!("get and iterator of {family:?} differ"));
+                }
+            }
+            before = Some(iter.key().to_vec());
+            n += 1;
+            iter.next();
+        }
+        iter.status().map_err(|e| e.to_string())?;
+        prints.insert(family.name().to_owned(), print);
+    }
+    Ok(prints)
+}
+
+/// Everything that a database holds.
+///
+/// # Errors
+/// What the engine gives.
+pub fn pairs(db: &Db) -> Result<BTreeMap<String, Pairs>> {
+    let mut all = BTreeMap::new();
+    for family in db.column_families() {
+        let mut iter = db.iter(&ReadOptions::default(), &family)?;
+        let mut pairs = Pairs::new();
+        iter.seek_to_first();
+        while iter.valid() {
+            pairs.insert(iter.key().to_vec(), iter.value().to_vec());
+            iter.next();
+        }
+        iter.status()?;
+        all.insert(family.name().to_owned(), pairs);
+    }
+    Ok(all)
+}
+
+/// Names in the directory of a quiet database that it has no use for, or that it misses.
+///
+/// # Errors
+/// `Io`.
+pub fn strays(db: &Db, fs: &dyn FileSystem, dir: &Path, logs_max: usize) -> Result<Vec<String>> {
+    let current = read_file(fs, &filename::current_path(dir))?;
+    let current = String::from_utf8_lossy(&current).trim().to_owned();
+    let mut tables: BTreeSet<u64> = db.live_files().iter().map(|f| f.number).collect();
+    let mut strays = Vec::new();
+    let (mut logs, mut options, mut manifests) = (0, 0, 0);
+    for name in fs.list(dir)? {
+        let fine = match filename::parse(&name) {
+            Some(FileKind::Table(n)) => tables.remove(&n),
+            Some(FileKind::Wal(_)) => {
+                logs += 1;
+                logs <= logs_max
+            }
+            Some(FileKind::Options(_)) => {
+                options += 1;
+                options <= 1
+            }
+            Some(FileKind::Manifest(_)) => {
+                manifests += 1;
+                name == current
+            }
+            Some(FileKind::Temporary) | None => false,
+            Some(_) => true,
+        };
+        if !fine {
+            strays.push(name);
+        }
+    }
+    strays.extend(tables.into_iter().map(|n| format!("missing table {n}")));
+    if manifests == 0 {
+        strays.push("missing MANIFEST".to_owned());
+    }
+    Ok(strays)
+}

@@ -1,0 +1,446 @@
+//! The power goes after each call of the file system.
+//!
+//! For n = 0, 1, 2, ... a script runs until n changing calls were made, then every later call
+//! fails; the run ends when a script ends with the power still on. Of the disk at that moment several
+//! images are made ([`Cut`]), and each is opened:
+//!
+//! 1. the families hold what they held after some prefix of the batches, the same prefix for all
+//!    of them (families that are written without WAL have a prefix of their own);
+//! 2. the prefix has every batch whose durability was acknowledged: by a synced write, a flush, a
+//!    checkpoint; if only the process died, every batch that was acknowledged at all;
+//! 3. creations and drops of families that succeeded are there;
+//! 4. the directory holds no file that the database does not know;
+//! 5. it takes a write, closes, opens, and holds the same and the write;
+//! 6. a checkpoint that succeeded opens and holds what it should; one that did not is whole or
+//!    not there;
+//! 7. at every [`RECOVERY_STRIDE`]-th point: the same after a second crash at every call of the
+//!    recovery.
+//!
+//! The engine on the dying disk must not panic or hang, and must not fail before the power does.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use orogen_env::{Clock, FileSystem, MemFileSystem, PowerCut, SystemClock};
+
+use crate::content;
+use crate::engine::{Db, Options, WriteOptions};
+use crate::guard::{Guard, Outcome, timed};
+use crate::model::print_of_pair;
+use crate::report::{Failure, Figure};
+use crate::script::{DIR, Plan, Progress, Script, Step, call, checkpoint_dir};
+
+/// Every so many points the recovery is crashed too.
+pub const RECOVERY_STRIDE: u64 = 16;
+
+/// What is tried.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Threads.
+    pub threads: usize,
+    /// Torn images of each point.
+    pub torn: u64,
+    /// Seed of the torn images.
+    pub seed: u64,
+    /// Only this point.
+    pub point: Option<u64>,
+    /// Only this kind of image.
+    pub cut: Option<Cut>,
+    /// Every so many points.
+    pub stride: u64,
+    /// How often all of it.
+    pub repeat: u64,
+    /// Where to put the image of the first failure, on the machine's file system.
+    pub keep: Option<std::path::PathBuf>,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            threads: crate::guard::default_threads(),
+            torn: 3,
+            seed: 1,
+            point: None,
+            cut: None,
+            stride: 1,
+            repeat: 1,
+            keep: None,
+        }
+    }
+}
+
+/// A kind of image.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cut {
+    /// The process died.
+    Keep,
+    /// The machine died; only what was synced is there.
+    Drop,
+    /// The machine died; what was not synced is there in part.
+    Torn,
+}
+
+impl Cut {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Keep => "keep",
+            Self::Drop => "drop",
+            Self::Torn => "torn",
+        }
+    }
+}
+
+impl std::str::FromStr for Cut {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        [Self::Keep, Self::Drop, Self::Torn]
+            .into_iter()
+            .find(|cut| cut.name() == text)
+            .ok_or_else(|| "modes are keep, drop, torn".to_owned())
+    }
+}
+
+#[derive(Default)]
+struct Counts {
+    images: AtomicU64,
+    recoveries: AtomicU64,
+    recovery_micros: AtomicU64,
+    script_micros: AtomicU64,
+}
+
+/// Crashes a script at every point.
+#[must_use]
+pub fn run(script: &Script, config: &Config) -> Figure {
+    let plan = Plan::of(script);
+    let counts = Counts::default();
+    let mut points = 0;
+    let mut failures = Vec::new();
+    let ((), seconds) = timed(|| {
+        for _ in 0..config.repeat {
+            let (passed, failed) = Guard::run(
+                config.threads,
+                config.point.unwrap_or(0),
+                config.stride,
+                |n| format!("crash --script {} --point {n}", script.name),
+                |n| {
+                    if config.point.is_some_and(|only| n != only) {
+                        return Outcome::NoMore;
+                    }
+                    match crash_at(script, &plan, config, n, &counts) {
+                        Ok(true) => Outcome::Passed,
+                        Ok(false) => Outcome::NoMore,
+                        Err(failure) => Outcome::Failed(failure),
+                    }
+                },
+            );
+            points += passed;
+            failures.extend(failed);
+            if !failures.is_empty() {
+                break;
+            }
+        }
+    });
+    let recoveries = counts.recoveries.into_inner();
+    let per = |micros: AtomicU64, n: u64| micros.into_inner() as f64 / n.max(1) as f64;
+    Figure {
+        name: format!("crash/{}", script.name),
+        count: points,
+        unit: "points",
+        seeds: config.torn,
+        seconds,
+        details: vec![
+            ("images", counts.images.into_inner() as f64),
+            ("recoveries", recoveries as f64),
+            ("recovery_us", per(counts.recovery_micros, recoveries)),
+            ("script_us", per(counts.script_micros, points)),
+        ],
+        failures,
+    }
+}
+
+/// True if the power went before the script ended.
+fn crash_at(
+    script: &Script,
+    plan: &Plan,
+    config: &Config,
+    point: u64,
+    counts: &Counts,
+) -> Result<bool, Failure> {
+    let fs = MemFileSystem::new();
+    fs.crash_after(point);
+    let start = SystemClock.now_micros();
+    let ran = run_script(script, &fs);
+    counts
+        .script_micros
+        .fetch_add(SystemClock.now_micros() - start, Ordering::Relaxed);
+    let fail = |cut: Option<(Cut, u64)>, what: String| {
+        let mut repeat = format!("crash --script {} --point {point}", script.name);
+        if let Some((cut, seed)) = cut {
+            repeat.push_str(&format!(" --mode {} --seed {seed}", cut.name()));
+        }
+        Failure { what, repeat }
+    };
+    let progress = ran.map_err(|what| fail(None, what))?;
+    if !fs.is_power_off() {
+        return Ok(false);
+    }
+    let mut cuts = vec![(Cut::Keep, 0), (Cut::Drop, 0)];
+    cuts.extend((0..config.torn).map(|i| (Cut::Torn, config.seed + i)));
+    for (cut, seed) in cuts {
+        if config.cut.is_some_and(|only| only != cut) {
+            continue;
+        }
+        let trial = Trial {
+            script,
+            plan,
+            progress: &progress,
+            cut,
+            counts,
+        };
+        let torn_seed = point.wrapping_mul(0x9e37_79b9).wrapping_add(seed);
+        let image = fs.crash(power_cut(cut, torn_seed));
+        let kept = config.keep.as_ref().map(|_| image.fork());
+        trial
+            .check(&image, point.is_multiple_of(RECOVERY_STRIDE), torn_seed)
+            .map_err(|what| {
+                if let (Some(dir), Some(image)) = (&config.keep, &kept) {
+                    keep(image, dir);
+                }
+                fail(Some((cut, seed)), format!("{what}; {progress:?}"))
+            })?;
+    }
+    Ok(true)
+}
+
+fn power_cut(cut: Cut, seed: u64) -> PowerCut {
+    match cut {
+        Cut::Keep => PowerCut::KeepAll,
+        Cut::Drop => PowerCut::DropUnsynced,
+        Cut::Torn => PowerCut::Torn { seed },
+    }
+}
+
+/// Copies an image to the machine's file system, to be looked at; what fails is left out.
+fn keep(image: &MemFileSystem, to: &Path) {
+    for dir in image.list(Path::new("/")).unwrap_or_default() {
+        let from = Path::new("/").join(&dir);
+        let _ = std::fs::create_dir_all(to.join(&dir));
+        for name in image.list(&from).unwrap_or_default() {
+            if let Ok(bytes) = orogen_env::fs::read_file(image, &from.join(&name)) {
+                let _ = std::fs::write(to.join(&dir).join(&name), bytes);
+            }
+        }
+    }
+}
+
+/// Runs a script to its end or to the end of the power.
+fn run_script(script: &Script, fs: &MemFileSystem) -> Result<Progress, String> {
+    let mut progress = Progress::default();
+    let options = script.options_on(Arc::new(fs.clone()));
+    let open = || Db::open(DIR, &options);
+    let died = |doing: &str, e: crate::engine::Error| {
+        if fs.is_power_off() {
+            Ok(())
+        } else {
+            Err(format!("{doing} failed with the power on: {e}"))
+        }
+    };
+    let mut db = match open() {
+        Ok(db) => db,
+        Err(e) => return died("open", e).map(|()| progress),
+    };
+    progress.opened = true;
+    for step in &script.steps {
+        progress.begin(step);
+        if let Err(e) = call(&db, step, &options.cf) {
+            return died(&format!("{step:?}"), e).map(|()| progress);
+        }
+        // A database that has failed closes without an error and without a flush.
+        if !(fs.is_power_off() && matches!(step, Step::Reopen)) {
+            progress.end(script, step);
+        }
+        if matches!(step, Step::Reopen) {
+            db = match open() {
+                Ok(db) => db,
+                Err(e) => return died("reopen", e).map(|()| progress),
+            };
+        }
+    }
+    match db.close() {
+        Ok(()) => Ok(progress),
+        Err(e) => died("close", e).map(|()| progress),
+    }
+}
+
+struct Trial<'a> {
+    script: &'a Script,
+    plan: &'a Plan,
+    progress: &'a Progress,
+    cut: Cut,
+    counts: &'a Counts,
+}
+
+impl Trial<'_> {
+    fn check(&self, image: &MemFileSystem, crash_again: bool, seed: u64) -> Result<(), String> {
+        self.counts.images.fetch_add(1, Ordering::Relaxed);
+        let again = crash_again.then(|| image.fork());
+        self.check_database(image)?;
+        self.check_checkpoints(image)?;
+        if let Some(again) = again {
+            self.crash_the_recovery(&again, seed)?;
+        }
+        Ok(())
+    }
+
+    fn options(&self, fs: &MemFileSystem) -> Options {
+        let mut options = self.script.options_on(Arc::new(fs.clone()));
+        options.db.create_if_missing = !self.progress.opened;
+        options
+    }
+
+    fn open(&self, fs: &MemFileSystem, dir: &str, options: &Options) -> Result<Db, String> {
+        let start = SystemClock.now_micros();
+        let db = Db::open(dir, options)
+            .map_err(|e| format!("open failed: {e}; files {:?}", fs.list(Path::new(dir))));
+        self.counts
+            .recovery_micros
+            .fetch_add(SystemClock.now_micros() - start, Ordering::Relaxed);
+        self.counts.recoveries.fetch_add(1, Ordering::Relaxed);
+        db
+    }
+
+    fn check_database(&self, fs: &MemFileSystem) -> Result<(), String> {
+        let mut options = self.options(fs);
+        // Nothing in the background, so that the directory stands still.
+        options.cf.disable_auto_compactions = true;
+        let db = self.open(fs, DIR, &options)?;
+        let found = content::prints(&db)?;
+        self.judge(&found)?;
+        let lazy = (self.script.options)().db.avoid_flush_during_recovery;
+        let logs_max = if lazy { usize::MAX } else { 1 };
+        let strays =
+            content::strays(&db, fs, Path::new(DIR), logs_max).map_err(|e| e.to_string())?;
+        if !strays.is_empty() {
+            return Err(format!("stray files {strays:?}"));
+        }
+        let options = WriteOptions {
+            sync: true,
+            ..WriteOptions::default()
+        };
+        let family = db.default_column_family();
+        db.put_opt(&options, &family, b"~after", b"crash")
+            .map_err(|e| format!("write after recovery failed: {e}"))?;
+        db.close().map_err(|e| format!("close failed: {e}"))?;
+        drop(db);
+        let mut options = self.options(fs);
+        options.db.create_if_missing = false;
+        let db = self.open(fs, DIR, &options)?;
+        let mut expected = found;
+        let print = expected.entry("default".to_owned()).or_insert(0);
+        *print = print.wrapping_add(print_of_pair(b"~after", b"crash"));
+        if content::prints(&db)? != expected {
+            return Err("content changed by opening it again".to_owned());
+        }
+        db.close().map_err(|e| format!("second close failed: {e}"))
+    }
+
+    /// Is it the state after some prefix that has all it must have?
+    fn judge(&self, found: &crate::model::Prints) -> Result<(), String> {
+        let p = self.progress;
+        let structure = (p.changes_done..=p.changes_begun)
+            .map(|n| self.plan.structure(n))
+            .find(|s| s.len() == found.len() && s.keys().all(|f| found.contains_key(*f)))
+            .ok_or_else(|| format!("column families are {:?}", found.keys()))?;
+        for group in 0..2 {
+            let least = match self.cut {
+                Cut::Keep => p.acknowledged[group],
+                Cut::Drop | Cut::Torn => p.durable[group],
+            };
+            let fits = |n: usize| {
+                structure.iter().all(|(name, birth)| {
+                    self.script.group(name) != group
+                        || self.plan.print(n, name, *birth) == found[*name]
+                })
+            };
+            if (least..=p.begun).any(fits) {
+                continue;
+            }
+            return Err(match (0..least).rev().find(|&n| fits(n)) {
+                Some(n) => format!("lost: {n} batches are there of at least {least}"),
+                None => {
+                    let per_family: Vec<String> = structure
+                        .iter()
+                        .map(|(name, birth)| {
+                            let at: Vec<usize> = (0..=p.begun)
+                                .filter(|&n| self.plan.print(n, name, *birth) == found[*name])
+                                .collect();
+                            format!("{name}: {:?}..{:?}", at.first(), at.last())
+                        })
+                        .collect();
+                    format!("no prefix of the history, prefixes of each family: {per_family:?}")
+                }
+            });
+        }
+        Ok(())
+    }
+
+    fn check_checkpoints(&self, fs: &MemFileSystem) -> Result<(), String> {
+        for &(n, batches, changes, done) in &self.progress.checkpoints {
+            let dir = checkpoint_dir(n);
+            let exists = fs.exists(Path::new(&dir)).map_err(|e| e.to_string())?;
+            if !exists {
+                if done {
+                    return Err(format!("checkpoint {n} is gone"));
+                }
+                continue;
+            }
+            let mut options = self.options(fs);
+            options.db.create_if_missing = false;
+            let db = self
+                .open(fs, &dir, &options)
+                .map_err(|e| format!("checkpoint {n}: {e}"))?;
+            let found = content::prints(&db)?;
+            let structure = self.plan.structure(changes);
+            let whole = structure.len() == found.len()
+                && structure.iter().all(|(name, birth)| {
+                    found.get(*name) == Some(&self.plan.print(batches, name, *birth))
+                });
+            if !whole {
+                return Err(format!("checkpoint {n} holds something else"));
+            }
+            db.close()
+                .map_err(|e| format!("checkpoint {n}: close failed: {e}"))?;
+        }
+        Ok(())
+    }
+
+    /// Rule 7.
+    fn crash_the_recovery(&self, image: &MemFileSystem, seed: u64) -> Result<(), String> {
+        for call in 0.. {
+            let fs = image.fork();
+            fs.crash_after(call);
+            let opened = Db::open(DIR, &self.options(&fs));
+            let survived = !fs.is_power_off();
+            match opened {
+                Ok(db) => drop(db),
+                Err(e) if survived => {
+                    return Err(format!("open failed with the power on: {e}"));
+                }
+                Err(_) => {}
+            }
+            if survived {
+                return Ok(());
+            }
+            let after = fs.crash(power_cut(self.cut, seed.wrapping_add(call)));
+            self.counts.images.fetch_add(1, Ordering::Relaxed);
+            let mut options = self.options(&after);
+            options.cf.disable_auto_compactions = true;
+            let judged = self
+                .open(&after, DIR, &options)
+                .and_then(|db| self.judge(&content::prints(&db)?));
+            judged.map_err(|e| format!("after a crash at call {call} of the recovery: {e}"))?;
+        }
+        Ok(())
+    }
+}

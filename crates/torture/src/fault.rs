@@ -1,0 +1,519 @@
+//! The n-th call of a kind fails, once or from then on, for n = 1, 2, ... until a script ends
+//! without a failure.
+//!
+//! 1. Every failure that the caller sees is an error of a kind that fits: `Io` or `NoSpace` first,
+//!    `ReadOnly` after; never `Corruption`, never a panic, never a hang.
+//! 2. A write that failed and made the database read-only may be there or not, all of it or
+//!    nothing; one that failed and left the database healthy is not there, nor is one that was
+//!    refused with `ReadOnly`; one that was acknowledged is there.
+//! 3. With the device whole again the open database can be read, and holds what 2 says; it takes
+//!    writes or refuses them with `ReadOnly`.
+//! 4. It holds the same after it was closed and opened again, and then takes writes.
+//! 5. What survives a power cut at that moment has every write whose sync was acknowledged, and is
+//!    the state after some prefix of the history. A failed sync drops what it should have saved.
+//! 6. After a failed sync of WAL or MANIFEST that the caller was told of, writes are refused with
+//!    `ReadOnly` until the database is opened again.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use orogen_env::fault::Errno;
+use orogen_env::{Fault, FaultFileSystem, MemFileSystem, OpKind, PowerCut};
+
+use crate::content;
+use crate::engine::{Db, Error, ErrorKind, Options, WriteOptions};
+use crate::guard::{Guard, Outcome, timed};
+use crate::model::{Model, Op, Prints};
+use crate::report::{Failure, Figure};
+use crate::script::{DIR, Script, Step, call};
+
+/// More unknown outcomes than this in one run are not followed.
+const CANDIDATES_MAX: usize = 256;
+
+/// How calls fail.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Variant {
+    /// The kind of call.
+    pub kind: OpKind,
+    /// The disk is full, instead of broken.
+    pub no_space: bool,
+    /// From the n-th call on, instead of the n-th only.
+    pub forever: bool,
+    /// How the call fails.
+    pub way: Way,
+    /// Only calls on files whose path has this part.
+    pub part: &'static str,
+}
+
+/// What a failing call does before it fails.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// Nothing.
+    Nothing,
+    /// Writes some of the bytes.
+    Short,
+    /// All that it should.
+    All,
+}
+
+impl Way {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Nothing => "nothing",
+            Self::Short => "short",
+            Self::All => "all",
+        }
+    }
+}
+
+impl Variant {
+    fn fault(self, n: u64) -> Fault {
+        let errno = if self.no_space {
+            Errno::NOSPC
+        } else {
+            Errno::IO
+        };
+        let mut fault = Fault::new(errno).on(&[self.kind]).nth(n);
+        if self.forever {
+            fault = fault.forever();
+        }
+        fault = match self.way {
+            Way::Nothing => fault,
+            Way::Short => fault.short(5),
+            Way::All => fault.after_effect(),
+        };
+        if self.part.is_empty() {
+            fault
+        } else {
+            fault.path_with(self.part)
+        }
+    }
+
+    /// Rule 6 holds for it.
+    fn turns_read_only(self) -> bool {
+        self.kind == OpKind::Sync && !self.part.is_empty()
+    }
+
+    fn arguments(self) -> String {
+        let mut text = format!("--kind {:?} --way {}", self.kind, self.way.name());
+        for (flag, set) in [("no-space", self.no_space), ("forever", self.forever)] {
+            if set {
+                text.push_str(&format!(" --{flag}"));
+            }
+        }
+        if !self.part.is_empty() {
+            text.push_str(&format!(" --part {}", self.part));
+        }
+        text
+    }
+
+    /// All that make sense.
+    #[must_use]
+    pub fn all() -> Vec<Self> {
+        let mut all = Vec::new();
+        for kind in OpKind::ALL {
+            let writes = OpKind::CHANGING.contains(&kind) && kind != OpKind::Lock;
+            for no_space in [false, true] {
+                if no_space && !matches!(kind, OpKind::Create | OpKind::Append | OpKind::Sync) {
+                    continue;
+                }
+                for forever in [false, true] {
+                    let plain = Self {
+                        kind,
+                        no_space,
+                        forever,
+                        way: Way::Nothing,
+                        part: "",
+                    };
+                    all.push(plain);
+                    if kind == OpKind::Append {
+                        all.push(Self {
+                            way: Way::Short,
+                            ..plain
+                        });
+                    }
+                }
+                if writes && !no_space {
+                    let way = Way::All;
+                    all.push(Self {
+                        kind,
+                        no_space,
+                        forever: false,
+                        way,
+                        part: "",
+                    });
+                }
+            }
+        }
+        for part in [".log", "MANIFEST"] {
+            let kind = OpKind::Sync;
+            all.push(Self {
+                kind,
+                no_space: false,
+                forever: false,
+                way: Way::Nothing,
+                part,
+            });
+        }
+        all
+    }
+}
+
+/// What is tried.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Threads.
+    pub threads: usize,
+    /// How calls fail.
+    pub variants: Vec<Variant>,
+    /// Only this call.
+    pub nth: Option<u64>,
+    /// Every so many calls.
+    pub stride: u64,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            threads: crate::guard::default_threads(),
+            variants: Variant::all(),
+            nth: None,
+            stride: 1,
+        }
+    }
+}
+
+#[derive(Default)]
+struct Counts {
+    resumed: AtomicU64,
+    read_only: AtomicU64,
+    unseen: AtomicU64,
+}
+
+/// Runs a script with every fault.
+#[must_use]
+pub fn run(script: &Script, config: &Config) -> Figure {
+    let counts = Counts::default();
+    let mut runs = 0;
+    let mut failures = Vec::new();
+    let ((), seconds) = timed(|| {
+        for &variant in &config.variants {
+            let repeat = |n: u64| {
+                format!(
+                    "fault --script {} --nth {n} {}",
+                    script.name,
+                    variant.arguments()
+                )
+            };
+            let (passed, failed) = Guard::run(
+                config.threads,
+                config.nth.unwrap_or(1),
+                config.stride,
+                repeat,
+                |n| {
+                    if config.nth.is_some_and(|only| n != only) {
+                        return Outcome::NoMore;
+                    }
+                    match trial(script, variant, n, &counts) {
+                        Ok(true) => Outcome::Passed,
+                        Ok(false) => Outcome::NoMore,
+                        Err(what) => Outcome::Failed(Failure {
+                            what,
+                            repeat: repeat(n),
+                        }),
+                    }
+                },
+            );
+            runs += passed;
+            failures.extend(failed);
+            if failures.len() >= 5 {
+                break;
+            }
+        }
+    });
+    Figure {
+        name: format!("fault/{}", script.name),
+        count: runs,
+        unit: "faults",
+        seeds: 1,
+        seconds,
+        details: vec![
+            ("resumed", counts.resumed.into_inner() as f64),
+            ("read_only", counts.read_only.into_inner() as f64),
+            ("not_noticed", counts.unseen.into_inner() as f64),
+        ],
+        failures,
+    }
+}
+
+/// False if no fault was met.
+fn trial(script: &Script, variant: Variant, n: u64, counts: &Counts) -> Result<bool, String> {
+    let memory = MemFileSystem::new();
+    let fs = FaultFileSystem::over_memory(memory.clone());
+    fs.faults().add(variant.fault(n));
+    let mut world = World {
+        script,
+        variant,
+        options: script.options_on(Arc::new(fs.clone())),
+        fs: &fs,
+        candidates: vec![Model::new()],
+        history: vec![vec![Model::new().prints()]],
+        durable: 0,
+        opened: false,
+        told: false,
+    };
+    let db = world.play()?;
+    if fs.faults().injected() == 0 {
+        return Ok(false);
+    }
+    if !world.told {
+        counts.unseen.fetch_add(1, Ordering::Relaxed);
+    }
+    fs.faults().clear();
+    let db = world.look_at_open(db, counts)?;
+    world.look_after_power_cut(&memory)?;
+    if let Some(db) = db {
+        // An error of the last flush is no news after the failure.
+        let _ = db.close();
+    }
+    world.look_after_reopen(&memory)?;
+    Ok(true)
+}
+
+struct World<'a> {
+    script: &'a Script,
+    variant: Variant,
+    options: Options,
+    fs: &'a FaultFileSystem,
+    /// What the database may hold now.
+    candidates: Vec<Model>,
+    /// What it may have held after each step.
+    history: Vec<Vec<Prints>>,
+    /// The step after which nothing may be lost by a power cut.
+    durable: usize,
+    opened: bool,
+    /// The caller got an error.
+    told: bool,
+}
+
+impl World<'_> {
+    fn play(&mut self) -> Result<Option<Db>, String> {
+        let Some(mut db) = self.open()? else {
+            return Ok(None);
+        };
+        for step in &self.script.steps {
+            let step = self.known_part(&db, step);
+            match call(&db, &step, &self.options.cf) {
+                Ok(()) => {
+                    self.apply(&step, false);
+                    self.note_durable(&step);
+                }
+                Err(e) => {
+                    self.judge_error(&format!("{step:?}"), &e)?;
+                    // A database that stays healthy has done nothing of it.
+                    let healthy =
+                        db.int_property(&db.default_column_family(), "rocksdb.background-errors");
+                    if healthy != Some(0) && e.kind() != ErrorKind::ReadOnly {
+                        self.apply(&step, true);
+                        if self.variant.turns_read_only() && !matches!(step, Step::Reopen) {
+                            self.must_refuse(&db)?;
+                        }
+                    }
+                }
+            }
+            self.history
+                .push(self.candidates.iter().map(Model::prints).collect());
+            if matches!(step, Step::Reopen) {
+                drop(db);
+                match self.open()? {
+                    Some(again) => db = again,
+                    None => return Ok(None),
+                }
+            }
+        }
+        Ok(Some(db))
+    }
+
+    /// Opens; tries again if the fault was for one call.
+    fn open(&mut self) -> Result<Option<Db>, String> {
+        for _ in 0..3 {
+            match Db::open(DIR, &self.options) {
+                Ok(db) => {
+                    self.opened = true;
+                    return Ok(Some(db));
+                }
+                Err(e) => self.judge_error("open", &e)?,
+            }
+            if self.variant.forever {
+                return Ok(None);
+            }
+        }
+        Err("open fails again and again after one fault".to_owned())
+    }
+
+    fn judge_error(&mut self, doing: &str, e: &Error) -> Result<(), String> {
+        self.told = true;
+        let doing: String = doing.chars().take(60).collect();
+        if self.fs.faults().injected() == 0 {
+            return Err(format!("{doing} failed without a fault: {e}"));
+        }
+        match e.kind() {
+            ErrorKind::Io | ErrorKind::NoSpace | ErrorKind::ReadOnly => Ok(()),
+            _ => Err(format!("{doing} gave the wrong kind of error: {e}")),
+        }
+    }
+
+    /// A batch without the families that the database does not have.
+    fn known_part(&self, db: &Db, step: &Step) -> Step {
+        match step {
+            Step::Write {
+                ops,
+                sync,
+                disable_wal,
+            } => Step::Write {
+                ops: ops
+                    .iter()
+                    .filter(|op| db.column_family(op.family()).is_some())
+                    .cloned()
+                    .collect(),
+                sync: *sync,
+                disable_wal: *disable_wal,
+            },
+            // After a drop that failed the family may still be there.
+            Step::Create(name) if db.column_family(name).is_some() => Step::Wait,
+            other => other.clone(),
+        }
+    }
+
+    /// Carries out a step on the candidates; where it `may` have failed they double.
+    fn apply(&mut self, step: &Step, may: bool) {
+        let before = if may {
+            self.candidates.clone()
+        } else {
+            Vec::new()
+        };
+        for model in &mut self.candidates {
+            match step {
+                Step::Write { ops, .. } => model.apply_all(ops),
+                Step::Create(name) => {
+                    model.families.entry(name).or_default();
+                }
+                Step::Drop(name) => {
+                    model.families.remove(name);
+                }
+                _ => {}
+            }
+        }
+        for model in before {
+            if !self.candidates.contains(&model) {
+                self.candidates.push(model);
+            }
+        }
+        self.candidates.truncate(CANDIDATES_MAX);
+    }
+
+    fn note_durable(&mut self, step: &Step) {
+        let one_family = self.candidates.iter().all(|m| m.families.len() == 1);
+        let durable = match step {
+            Step::Write { sync, ops, .. } => *sync && !ops.is_empty(),
+            Step::SyncWal => true,
+            Step::Flush(_) | Step::Compact(_) | Step::Checkpoint(_) => one_family,
+            _ => false,
+        };
+        if durable {
+            // The history gets the state of this step next.
+            self.durable = self.history.len();
+        }
+    }
+
+    fn must_refuse(&self, db: &Db) -> Result<(), String> {
+        match db.put(b"probe", b"x") {
+            Err(e) if e.kind() == ErrorKind::ReadOnly => Ok(()),
+            Err(e) => Err(format!("a write after a failed sync gave: {e}")),
+            Ok(()) => Err("a write after a failed sync was taken".to_owned()),
+        }
+    }
+
+    fn is_candidate(&self, found: &Prints) -> bool {
+        self.candidates.iter().any(|model| model.prints() == *found)
+    }
+
+    /// Rule 3.
+    fn look_at_open(&mut self, db: Option<Db>, counts: &Counts) -> Result<Option<Db>, String> {
+        let Some(db) = db else { return Ok(None) };
+        let found = content::prints(&db).map_err(|e| format!("open database: {e}"))?;
+        if !self.is_candidate(&found) {
+            return Err(format!(
+                "open database holds something else: {found:?} of {}",
+                self.candidates.len()
+            ));
+        }
+        let probe = Op::Put("default", b"~probe".to_vec(), b"x".to_vec());
+        let step = Step::Write {
+            ops: vec![probe],
+            sync: true,
+            disable_wal: false,
+        };
+        match call(&db, &step, &self.options.cf) {
+            Ok(()) => {
+                counts.resumed.fetch_add(1, Ordering::Relaxed);
+                self.apply(&step, false);
+                self.history
+                    .push(self.candidates.iter().map(Model::prints).collect());
+                self.durable = self.history.len() - 1;
+            }
+            Err(e) if e.kind() == ErrorKind::ReadOnly => {
+                counts.read_only.fetch_add(1, Ordering::Relaxed);
+            }
+            Err(e) => return Err(format!("a write after the fault gave: {e}")),
+        }
+        Ok(Some(db))
+    }
+
+    /// Rule 5.
+    fn look_after_power_cut(&self, memory: &MemFileSystem) -> Result<(), String> {
+        let image = memory.crash(PowerCut::DropUnsynced);
+        let mut options = self.script.options_on(Arc::new(image));
+        options.db.create_if_missing = !self.opened;
+        let db = Db::open(DIR, &options).map_err(|e| format!("open after a power cut: {e}"))?;
+        let found = content::prints(&db).map_err(|e| format!("after a power cut: {e}"))?;
+        let fits = |states: &Vec<Prints>| states.contains(&found);
+        if self.history[self.durable..].iter().any(fits) {
+            return Ok(());
+        }
+        Err(match self.history.iter().position(fits) {
+            Some(at) => format!(
+                "power cut lost synced writes: state {at} of {}",
+                self.durable
+            ),
+            None => "state after a power cut never was".to_owned(),
+        })
+    }
+
+    /// Rule 4.
+    fn look_after_reopen(&self, memory: &MemFileSystem) -> Result<(), String> {
+        let mut options = self.script.options_on(Arc::new(memory.clone()));
+        options.db.create_if_missing = !self.opened;
+        options.cf.disable_auto_compactions = true;
+        let db = Db::open(DIR, &options).map_err(|e| format!("open again: {e}"))?;
+        let found = content::prints(&db).map_err(|e| format!("after reopen: {e}"))?;
+        if !self.is_candidate(&found) {
+            return Err("reopened database holds something else".to_owned());
+        }
+        let lazy = self.options.db.avoid_flush_during_recovery;
+        let logs_max = if lazy { usize::MAX } else { 1 };
+        let strays = content::strays(&db, memory, Path::new(DIR), logs_max)
+            .map_err(|e| format!("after reopen: {e}"))?;
+        if !strays.is_empty() {
+            return Err(format!("stray files after reopen: {strays:?}"));
+        }
+        let options = WriteOptions {
+            sync: true,
+            ..WriteOptions::default()
+        };
+        db.put_opt(&options, &db.default_column_family(), b"~probe", b"y")
+            .map_err(|e| format!("a write after reopen gave: {e}"))?;
+        db.close().map_err(|e| format!("close after reopen: {e}"))
+    }
+}

@@ -1,0 +1,278 @@
+//! The program `orogen-torture`: runs of any size, one line for each figure.
+
+#![expect(clippy::print_stdout, reason = "a program's output")]
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Args, Parser, Subcommand};
+use orogen_env::{Clock, SystemClock};
+use orogen_torture::fault::{Variant, Way};
+use orogen_torture::report::{Figure, Reliability};
+use orogen_torture::{concurrent, crash, fault, guard, metamorphic, scripts};
+
+/// Tries to break the engine, and tells how often it tried.
+#[derive(Parser)]
+#[command(name = "orogen-torture", version)]
+struct Cli {
+    /// Write all figures to this file.
+    #[arg(long, global = true)]
+    json: Option<PathBuf>,
+    /// Threads for trials; default: one for each processor.
+    #[arg(long, global = true)]
+    threads: Option<usize>,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Cuts the power after each call of the file system.
+    Crash(CrashArgs),
+    /// Lets the n-th call of each kind fail.
+    Fault(FaultArgs),
+    /// Random calls under random options against a map.
+    Metamorphic(MetamorphicArgs),
+    /// Many threads, and the invariants of every snapshot.
+    Concurrent(ConcurrentArgs),
+    /// All of them in their default size.
+    All,
+}
+
+#[derive(Args)]
+struct CrashArgs {
+    /// Only these scripts.
+    #[arg(long)]
+    script: Vec<String>,
+    /// Only this point.
+    #[arg(long)]
+    point: Option<u64>,
+    /// Only this kind of image: keep, drop or torn.
+    #[arg(long)]
+    mode: Option<crash::Cut>,
+    /// Seed of the torn images.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Torn images of each point.
+    #[arg(long, default_value_t = 3)]
+    torn: u64,
+    /// Every so many points.
+    #[arg(long, default_value_t = 1)]
+    stride: u64,
+    /// How often all of it: background threads run otherwise each time.
+    #[arg(long, default_value_t = 1)]
+    repeat: u64,
+    /// Put the disk of a failure here.
+    #[arg(long)]
+    keep: Option<PathBuf>,
+}
+
+#[derive(Args)]
+struct FaultArgs {
+    /// Only these scripts.
+    #[arg(long)]
+    script: Vec<String>,
+    /// Only this kind of call.
+    #[arg(long)]
+    kind: Option<String>,
+    /// What a failing call does: nothing, short or all.
+    #[arg(long)]
+    way: Option<String>,
+    /// Only a full disk.
+    #[arg(long)]
+    no_space: bool,
+    /// Only faults that last.
+    #[arg(long)]
+    forever: bool,
+    /// Only faults on files with this in their path.
+    #[arg(long)]
+    part: Option<String>,
+    /// Only this call. Other choices are then exact: what is not set is off.
+    #[arg(long)]
+    nth: Option<u64>,
+    /// Every so many calls.
+    #[arg(long, default_value_t = 1)]
+    stride: u64,
+    /// How often all of it.
+    #[arg(long, default_value_t = 1)]
+    repeat: u64,
+}
+
+#[derive(Args)]
+struct MetamorphicArgs {
+    /// The first seed.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// How many seeds.
+    #[arg(long, default_value_t = 100)]
+    seeds: u64,
+    /// Calls of each.
+    #[arg(long, default_value_t = 2000)]
+    ops: u64,
+    /// Write the calls of a seed that fails to this file.
+    #[arg(long)]
+    trace: Option<PathBuf>,
+}
+
+#[derive(Args)]
+struct ConcurrentArgs {
+    /// The first seed.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// How many seeds.
+    #[arg(long, default_value_t = 2)]
+    seeds: u64,
+    /// How long each.
+    #[arg(long, default_value_t = 2.0)]
+    seconds: f64,
+}
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let threads = cli.threads.unwrap_or_else(guard::default_threads);
+    let mut figures = Vec::new();
+    let mut tell = |figure: Figure| {
+        println!("{figure}");
+        figures.push(figure);
+    };
+    let done = match &cli.command {
+        Command::Crash(args) => run_crash(args, threads, &mut tell),
+        Command::Fault(args) => run_fault(args, threads, &mut tell),
+        Command::Metamorphic(args) => {
+            let &MetamorphicArgs {
+                seed,
+                seeds,
+                ops,
+                ref trace,
+            } = args;
+            let trace = trace.clone();
+            tell(metamorphic::run(&metamorphic::Config {
+                threads,
+                seed,
+                seeds,
+                ops,
+                trace,
+            }));
+            Ok(())
+        }
+        Command::Concurrent(args) => {
+            let &ConcurrentArgs {
+                seed,
+                seeds,
+                seconds,
+            } = args;
+            let config = concurrent::Config {
+                seed,
+                seeds,
+                seconds,
+                ..concurrent::Config::default()
+            };
+            tell(concurrent::run(&config));
+            Ok(())
+        }
+        Command::All => {
+            run_all(threads, &mut tell);
+            Ok(())
+        }
+    };
+    if let Err(what) = done {
+        println!("{what}");
+        return ExitCode::from(2);
+    }
+    let passed = figures.iter().all(Figure::passed);
+    if let Some(path) = &cli.json {
+        let all = Reliability {
+            unix_secs: SystemClock.unix_secs(),
+            commit: std::env::var("OROGEN_COMMIT").ok(),
+            figures,
+        };
+        let text = serde_json::to_string_pretty(&all).expect("figures are plain data");
+        if let Err(e) = std::fs::write(path, text) {
+            println!("cannot write {}: {e}", path.display());
+            return ExitCode::from(1);
+        }
+    }
+    ExitCode::from(u8::from(!passed))
+}
+
+fn run_crash(
+    args: &CrashArgs,
+    threads: usize,
+    tell: &mut impl FnMut(Figure),
+) -> Result<(), String> {
+    let config = crash::Config {
+        threads,
+        torn: args.torn,
+        seed: args.seed,
+        point: args.point,
+        cut: args.mode,
+        stride: args.stride,
+        repeat: args.repeat,
+        keep: args.keep.clone(),
+    };
+    for script in scripts::named(&args.script)? {
+        tell(crash::run(&script, &config));
+    }
+    Ok(())
+}
+
+fn run_fault(
+    args: &FaultArgs,
+    threads: usize,
+    tell: &mut impl FnMut(Figure),
+) -> Result<(), String> {
+    let way = |w: Way| format!("{w:?}").to_lowercase();
+    let wanted = |v: &Variant| {
+        let exact = args.nth.is_some();
+        args.kind
+            .as_ref()
+            .is_none_or(|k| k.eq_ignore_ascii_case(&format!("{:?}", v.kind)))
+            && args.way.as_ref().is_none_or(|w| *w == way(v.way))
+            && (v.no_space == args.no_space || !args.no_space && !exact)
+            && (v.forever == args.forever || !args.forever && !exact)
+            && match &args.part {
+                None => !exact || v.part.is_empty(),
+                Some(part) => v.part == part,
+            }
+    };
+    let variants: Vec<Variant> = Variant::all().into_iter().filter(wanted).collect();
+    if variants.is_empty() {
+        return Err("no such fault".to_owned());
+    }
+    let config = fault::Config {
+        threads,
+        variants,
+        nth: args.nth,
+        stride: args.stride,
+    };
+    for _ in 0..args.repeat {
+        for script in scripts::named(&args.script)? {
+            if script.unlogged.is_empty() {
+                tell(fault::run(&script, &config));
+            }
+        }
+    }
+    Ok(())
+}
+
+fn run_all(threads: usize, tell: &mut impl FnMut(Figure)) {
+    let crashes = crash::Config {
+        threads,
+        ..crash::Config::default()
+    };
+    let faults = fault::Config {
+        threads,
+        ..fault::Config::default()
+    };
+    for script in scripts::all() {
+        tell(crash::run(&script, &crashes));
+    }
+    for script in scripts::all().iter().filter(|s| s.unlogged.is_empty()) {
+        tell(fault::run(script, &faults));
+    }
+    tell(metamorphic::run(&metamorphic::Config {
+        threads,
+        ..metamorphic::Config::default()
+    }));
+    tell(concurrent::run(&concurrent::Config::default()));
+}

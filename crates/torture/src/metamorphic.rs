@@ -1,0 +1,94 @@
+//! Random calls under random options, each answer compared with a map's.
+//!
+//! One number decides everything that is called and with what; answers never do, so a seed
+//! replays the same calls however the engine's threads run. At every reopen new options are drawn
+//! for all that may change.
+//!
+//! What is checked: every `get`, `multi_get`, cursor step (both ways, bounds, prefix mode, over
+//! flushes and compactions that happen meanwhile), every snapshot until it is released, the
+//! whole content after a reopen, a crash of the process, a power cut after a sync, and in every
+//! checkpoint; and that calls which must be refused are.
+
+mod cursor;
+mod setup;
+mod family;
+mod world;
+mod actions;
+
+use std::path::PathBuf;
+
+use crate::guard::{Guard, Outcome, timed};
+use crate::report::{Failure, Figure};
+use world::World;
+
+/// What is tried.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Threads.
+    pub threads: usize,
+    /// The first seed.
+    pub seed: u64,
+    /// How many seeds.
+    pub seeds: u64,
+    /// Calls of each.
+    pub ops: u64,
+    /// Where to write the calls of a seed that fails.
+    pub trace: Option<PathBuf>,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            threads: crate::guard::default_threads(),
+            seed: 1,
+            seeds: 100,
+            ops: 2000,
+            trace: None,
+        }
+    }
+}
+
+/// Runs all seeds.
+#[must_use]
+pub fn run(config: &Config) -> Figure {
+    let repeat = |seed: u64| format!("metamorphic --seed {seed} --seeds 1 --ops {}", config.ops);
+    let ((passed, failures), seconds) = timed(|| {
+        Guard::run(config.threads, config.seed, 1, repeat, |seed| {
+            if seed >= config.seed + config.seeds {
+                return Outcome::NoMore;
+            }
+            match play(seed, config) {
+                Ok(()) => Outcome::Passed,
+                Err(what) => Outcome::Failed(Failure {
+                    what,
+                    repeat: repeat(seed),
+                }),
+            }
+        })
+    });
+    Figure {
+        name: "metamorphic".to_owned(),
+        count: passed * config.ops,
+        unit: "calls",
+        seeds: passed,
+        seconds,
+        details: vec![("calls_per_second", (passed * config.ops) as f64 / seconds)],
+        failures,
+    }
+}
+
+fn play(seed: u64, config: &Config) -> Result<(), String> {
+    let mut world = World::new(seed, config.trace.is_some())?;
+    for n in 0..config.ops {
+        let action = world.draw_action();
+        world.note(|| format!("{n} {action:?}"));
+        if let Err(what) = world.act(action) {
+            if let (Some(path), Some(trace)) = (&config.trace, &world.trace) {
+                // Without it the failure is still told.
+                let _ = std::fs::write(path, trace);
+            }
+            return Err(format!("call {n} ({action:?}): {what}"));
+        }
+    }
+    world.finish().map_err(|what| format!("at the end: {what}"))
+}

@@ -1,0 +1,126 @@
+//! Options drawn at random.
+
+use orogen_base::checksum::ChecksumType;
+use orogen_base::slice_transform;
+use orogen_sst::{CompressionOptions, CompressionType};
+use orogen_testkit::Rng;
+
+use crate::engine::{ColumnFamilyOptions, DbOptions, UserComparator, merge_operator};
+
+/// What stays the same for the life of a family.
+#[derive(Clone, Debug)]
+pub(super) struct Fixed {
+    pub(super) reverse: bool,
+    pub(super) num_levels: usize,
+    pub(super) operator: &'static str,
+}
+
+impl Fixed {
+    pub(super) fn draw(rng: &mut Rng) -> Self {
+        Self {
+            reverse: rng.chance(1, 4),
+            num_levels: *rng.pick(&[2, 3, 4, 7, 7, 7]),
+            operator: *rng.pick(&["stringappend", "stringappend", "uint64add", "put", "max"]),
+        }
+    }
+}
+
+const CODECS: [CompressionType; 5] = [
+    CompressionType::None,
+    CompressionType::Snappy,
+    CompressionType::Lz4,
+    CompressionType::Lz4hc,
+    CompressionType::Zstd,
+];
+
+const CHECKSUMS: [ChecksumType; 5] = [
+    ChecksumType::None,
+    ChecksumType::Crc32c,
+    ChecksumType::XxHash,
+    ChecksumType::XxHash64,
+    ChecksumType::Xxh3,
+];
+
+/// Settings of a family.
+pub(super) fn family(rng: &mut Rng, fixed: &Fixed) -> ColumnFamilyOptions {
+    let mut o = ColumnFamilyOptions::default();
+    if fixed.reverse {
+        o.comparator = UserComparator::REVERSE_BYTEWISE;
+    }
+    o.num_levels = fixed.num_levels;
+    o.merge_operator = merge_operator::by_name(fixed.operator);
+    o.prefix_extractor = match rng.below(5) {
+        0 => slice_transform::by_name("fixed:1"),
+        1 => slice_transform::by_name("fixed:2"),
+        2 => slice_transform::by_name("capped:3"),
+        3 => slice_transform::by_name("noop"),
+        _ => None,
+    };
+    o.write_buffer_size = *rng.pick(&[4 << 10, 8 << 10, 16 << 10, 64 << 10, 1 << 20]);
+    o.max_write_buffer_number = rng.range(2..6);
+    o.min_write_buffer_number_to_merge = rng.range(1..o.max_write_buffer_number);
+    o.compression = *rng.pick(&CODECS);
+    if rng.chance(1, 3) {
+        o.compression_per_level = (0..rng.range(1..5)).map(|_| *rng.pick(&CODECS)).collect();
+    }
+    if rng.chance(1, 3) {
+        o.bottommost_compression = Some(*rng.pick(&CODECS));
+    }
+    o.compression_opts = compression(rng);
+    if rng.chance(1, 4) {
+        o.bottommost_compression_opts = Some(compression(rng));
+    }
+    o.level0_file_num_compaction_trigger = rng.range(1..6);
+    o.target_file_size_base = *rng.pick(&[2 << 10, 8 << 10, 32 << 10, 1 << 20]);
+    o.target_file_size_multiplier = rng.range(1..4) as u64;
+    o.max_bytes_for_level_base = *rng.pick(&[4 << 10, 16 << 10, 64 << 10, 1 << 20]);
+    o.max_bytes_for_level_multiplier = *rng.pick(&[2.0, 3.5, 10.0]);
+    o.level_compaction_dynamic_level_bytes = rng.chance(1, 2);
+    o.max_compaction_bytes = *rng.pick(&[0, 0, 8 << 10, 64 << 10]);
+    o.disable_auto_compactions = rng.chance(1, 10);
+    let t = &mut o.table;
+    t.block_size = *rng.pick(&[64, 256, 1024, 4096]);
+    t.block_size_deviation = *rng.pick(&[0, 10, 50]);
+    t.block_restart_interval = *rng.pick(&[1, 2, 7, 16]);
+    t.index_block_restart_interval = *rng.pick(&[1, 1, 3, 16]);
+    t.format_version = rng.range(2..7) as u32;
+    t.checksum = *rng.pick(&CHECKSUMS);
+    t.filter_bits_per_key = *rng.pick(&[0.0, 1.0, 5.5, 10.0, 20.0]);
+    t.whole_key_filtering = rng.chance(3, 4);
+    t.cache_index_and_filter_blocks = rng.chance(1, 3);
+    t.enable_index_compression = rng.chance(1, 2);
+    t.verify_compression = rng.chance(1, 4);
+    o
+}
+
+fn compression(rng: &mut Rng) -> CompressionOptions {
+    let mut o = CompressionOptions::default();
+    if rng.chance(1, 4) {
+        o.max_dict_bytes = *rng.pick(&[64, 1024, 16 << 10]);
+        o.zstd_max_train_bytes = *rng.pick(&[0, 4 << 10, 64 << 10]);
+        o.max_dict_buffer_bytes = *rng.pick(&[0, 4 << 10]);
+    }
+    o.max_compressed_bytes_per_kb = *rng.pick(&[896, 1024, 512]);
+    o.checksum = rng.chance(1, 4);
+    o
+}
+
+/// Settings of the database.
+pub(super) fn database(rng: &mut Rng) -> DbOptions {
+    DbOptions {
+        create_if_missing: true,
+        max_background_jobs: rng.range(1..5),
+        max_subcompactions: rng.range(1..4),
+        max_total_wal_size: *rng.pick(&[0, 0, 8 << 10, 64 << 10]),
+        recycle_log_file_num: *rng.pick(&[0, 0, 1, 3]),
+        delayed_write_rate: 1 << 30,
+        allow_concurrent_memtable_write: rng.chance(3, 4),
+        db_write_buffer_size: *rng.pick(&[0, 0, 16 << 10]),
+        bytes_per_sync: *rng.pick(&[0, 512, 1 << 20]),
+        max_manifest_file_size: *rng.pick(&[1, 1000, 1 << 30]),
+        avoid_flush_during_recovery: rng.chance(1, 2),
+        avoid_flush_during_shutdown: rng.chance(1, 2),
+        info_log: rng.chance(1, 8),
+        ..DbOptions::default()
+    }
+}

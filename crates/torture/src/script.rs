@@ -1,0 +1,401 @@
+//! A fixed list of calls, and what the database must hold after each of its batches.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use orogen_env::FileSystem;
+
+use crate::engine::{
+    ColumnFamily, ColumnFamilyOptions, CompactRangeOptions, Db, FlushOptions, Options, Result,
+    WriteBatch, WriteOptions, merge_operator,
+};
+use crate::model::{Family, Model, Op, Prints};
+
+/// Where the database of a script is.
+pub const DIR: &str = "/db";
+
+/// A family of this name is made with a larger memtable, so that it pins old logs.
+pub const COLD: Family = "cold";
+
+/// One call.
+#[derive(Clone, Debug)]
+pub enum Step {
+    /// Writes a batch.
+    Write {
+        /// Its operations.
+        ops: Vec<Op>,
+        /// With sync.
+        sync: bool,
+        /// Without WAL.
+        disable_wal: bool,
+    },
+    /// Syncs the WAL.
+    SyncWal,
+    /// Flushes families and waits.
+    Flush(Vec<Family>),
+    /// Compacts all of a family.
+    Compact(Family),
+    /// Waits until background work is done.
+    Wait,
+    /// Makes a family.
+    Create(Family),
+    /// Drops a family.
+    Drop(Family),
+    /// Makes a checkpoint in a directory of this number.
+    Checkpoint(u32),
+    /// Closes and opens the database.
+    Reopen,
+}
+
+/// The settings of a script's database on a file system.
+pub type MakeOptions = fn() -> Options;
+
+/// A fixed list of calls on a new database.
+#[derive(Clone)]
+pub struct Script {
+    /// Its name on the command line.
+    pub name: &'static str,
+    /// The settings.
+    pub options: MakeOptions,
+    /// The calls.
+    pub steps: Vec<Step>,
+    /// Families that are written without WAL; they form a history of their own.
+    pub unlogged: &'static [Family],
+}
+
+impl Script {
+    /// The settings on `fs`.
+    #[must_use]
+    pub fn options_on(&self, fs: Arc<dyn FileSystem>) -> Options {
+        let mut options = (self.options)();
+        options.db.fs = fs;
+        options
+    }
+
+    /// The group of a family: those of one group form one history.
+    #[must_use]
+    pub fn group(&self, family: &str) -> usize {
+        usize::from(self.unlogged.contains(&family))
+    }
+}
+
+/// Settings under which little data makes files: small memtables, small tables.
+#[must_use]
+pub fn small_options() -> Options {
+    let mut options = Options::default();
+    options.db.info_log = false;
+    options.db.create_if_missing = true;
+    options.cf = small_family();
+    options
+}
+
+/// The family settings of [`small_options`].
+#[must_use]
+pub fn small_family() -> ColumnFamilyOptions {
+    let mut cf = ColumnFamilyOptions {
+        write_buffer_size: 4 << 10,
+        merge_operator: merge_operator::by_name("stringappend"),
+        target_file_size_base: 4 << 10,
+        max_bytes_for_level_base: 16 << 10,
+        level0_file_num_compaction_trigger: 3,
+        ..ColumnFamilyOptions::default()
+    };
+    cf.table.block_size = 512;
+    cf
+}
+
+/// Does one call on an open database. `Reopen` and `Wait`ing belong to the caller.
+///
+/// # Errors
+/// What the call gives.
+pub fn call(db: &Db, step: &Step, family_options: &ColumnFamilyOptions) -> Result<()> {
+    match step {
+        Step::Write {
+            ops,
+            sync,
+            disable_wal,
+        } => {
+            let mut batch = batch_of(db, ops);
+            let options = WriteOptions {
+                sync: *sync,
+                disable_wal: *disable_wal,
+                ..WriteOptions::default()
+            };
+            db.write_opt(&options, &mut batch)
+        }
+        Step::SyncWal => db.sync_wal(),
+        Step::Flush(names) => {
+            let families: Vec<ColumnFamily> = names
+                .iter()
+                .filter_map(|name| db.column_family(name))
+                .collect();
+            db.flush_opt(&FlushOptions::default(), &families)
+        }
+        Step::Compact(name) => match db.column_family(name) {
+            Some(family) => db.compact_range(&CompactRangeOptions::default(), &family, None, None),
+            None => Ok(()),
+        },
+        Step::Wait => db.wait_for_background_work(),
+        Step::Create(name) => {
+            let mut options = family_options.clone();
+            if *name == COLD {
+                options.write_buffer_size = 64 << 10;
+            }
+            db.create_column_family(name, options).map(|_| ())
+        }
+        Step::Drop(name) => match db.column_family(name) {
+            Some(family) => db.drop_column_family(&family),
+            None => Ok(()),
+        },
+        Step::Checkpoint(n) => db.checkpoint(checkpoint_dir(*n)),
+        Step::Reopen => db.close(),
+    }
+}
+
+/// The engine's batch of operations; those on families that are not there are left out.
+fn batch_of(db: &Db, ops: &[Op]) -> WriteBatch {
+    let mut ids: BTreeMap<Family, Option<u32>> = BTreeMap::new();
+    let mut batch = WriteBatch::new();
+    for op in ops {
+        let family = op.family();
+        let id = *ids
+            .entry(family)
+            .or_insert_with(|| db.column_family(family).map(|family| family.id()));
+        if let Some(id) = id {
+            op.add_to(&mut batch, id);
+        }
+    }
+    batch
+}
+
+/// Where checkpoint `n` of a script is.
+#[must_use]
+pub fn checkpoint_dir(n: u32) -> String {
+    format!("/checkpoint{n}")
+}
+
+/// What the database holds after a number of batches.
+#[derive(Clone, Debug)]
+struct State {
+    /// Content of each family that is there.
+    prints: Prints,
+    /// How many families of each name were made so far.
+    births: BTreeMap<Family, u32>,
+}
+
+/// What a script's database must hold at every point of its history.
+pub struct Plan {
+    /// After 0, 1, 2, ... batches.
+    states: Vec<State>,
+    /// Families with their number of births, after 0, 1, 2, ... creations and drops.
+    structures: Vec<BTreeMap<Family, u32>>,
+}
+
+impl Plan {
+    /// Runs the model through the script.
+    #[must_use]
+    pub fn of(script: &Script) -> Self {
+        let mut model = Model::new();
+        let mut births = BTreeMap::from([("default", 1)]);
+        let state = |model: &Model, births: &BTreeMap<Family, u32>| State {
+            prints: model.prints(),
+            births: births.clone(),
+        };
+        let alive = |model: &Model, births: &BTreeMap<Family, u32>| {
+            model
+                .families
+                .keys()
+                .map(|f| (*f, births[f]))
+                .collect::<BTreeMap<_, _>>()
+        };
+        let mut plan = Self {
+            states: vec![state(&model, &births)],
+            structures: vec![alive(&model, &births)],
+        };
+        for step in &script.steps {
+            match step {
+                Step::Write { ops, .. } => {
+                    model.apply_all(ops);
+                    plan.states.push(state(&model, &births));
+                }
+                Step::Create(name) => {
+                    model.families.insert(name, BTreeMap::new());
+                    *births.entry(name).or_insert(0) += 1;
+                    plan.structures.push(alive(&model, &births));
+                }
+                Step::Drop(name) => {
+                    model.families.remove(name);
+                    plan.structures.push(alive(&model, &births));
+                }
+                _ => {}
+            }
+        }
+        plan
+    }
+
+    /// How many batches the script has.
+    #[must_use]
+    pub fn batches(&self) -> usize {
+        self.states.len() - 1
+    }
+
+    /// The families after so many creations and drops, each with its number of births.
+    #[must_use]
+    pub fn structure(&self, changes: usize) -> &BTreeMap<Family, u32> {
+        &self.structures[changes]
+    }
+
+    /// The content of family `name` in its `birth`-th life after `batches` batches.
+    #[must_use]
+    pub fn print(&self, batches: usize, name: &str, birth: u32) -> u64 {
+        let state = &self.states[batches];
+        match state.births.get(name) {
+            Some(&b) if b == birth => state.prints.get(name).copied().unwrap_or(0),
+            _ => 0,
+        }
+    }
+}
+
+/// How far a run of a script came.
+#[derive(Clone, Debug, Default)]
+pub struct Progress {
+    /// The database was opened once.
+    pub opened: bool,
+    /// Batches handed to the engine.
+    pub begun: usize,
+    /// By group: batches that survive the end of the process.
+    pub acknowledged: [usize; 2],
+    /// By group: batches that survive a power loss.
+    pub durable: [usize; 2],
+    /// Creations and drops handed to the engine.
+    pub changes_begun: usize,
+    /// Creations and drops that succeeded.
+    pub changes_done: usize,
+    /// Checkpoints handed to the engine: number, batches, changes, and whether it succeeded.
+    pub checkpoints: Vec<(u32, usize, usize, bool)>,
+    /// By family: the last batch that touched it.
+    touched: BTreeMap<Family, usize>,
+}
+
+impl Progress {
+    /// Notes that a call begins.
+    pub fn begin(&mut self, step: &Step) {
+        match step {
+            Step::Write { ops, .. } => {
+                self.begun += 1;
+                for op in ops {
+                    self.touched.insert(op.family(), self.begun);
+                }
+            }
+            Step::Create(_) | Step::Drop(_) => self.changes_begun += 1,
+            Step::Checkpoint(n) => {
+                self.checkpoints
+                    .push((*n, self.begun, self.changes_begun, false));
+            }
+            _ => {}
+        }
+    }
+
+    /// Notes that the call succeeded.
+    pub fn end(&mut self, script: &Script, step: &Step) {
+        match step {
+            Step::Write {
+                disable_wal: true, ..
+            } => {}
+            Step::Write { sync, .. } => {
+                self.acknowledged[0] = self.begun;
+                if *sync {
+                    self.durable[0] = self.begun;
+                }
+            }
+            Step::SyncWal => self.durable[0] = self.acknowledged[0],
+            Step::Flush(names) => self.flushed(script, names),
+            Step::Compact(name) => self.flushed(script, &[*name]),
+            Step::Create(_) | Step::Drop(_) => self.changes_done = self.changes_begun,
+            Step::Checkpoint(_) => {
+                if let Some(last) = self.checkpoints.last_mut() {
+                    last.3 = true;
+                }
+                let all: Vec<Family> = self.touched.keys().copied().collect();
+                self.flushed(script, &all);
+            }
+            // A clean close flushes what was written without WAL.
+            Step::Reopen => {
+                self.acknowledged = [self.begun; 2];
+                self.durable[1] = self.begun;
+            }
+            Step::Wait => {}
+        }
+    }
+
+    fn flushed(&mut self, script: &Script, names: &[Family]) {
+        for name in names {
+            let batch = self.touched.get(name).copied().unwrap_or(0);
+            let group = script.group(name);
+            self.durable[group] = self.durable[group].max(batch);
+            self.acknowledged[group] = self.acknowledged[group].max(batch);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::print_of_pair;
+
+    fn put(family: Family, key: &str, sync: bool) -> Step {
+        let ops = vec![Op::Put(family, key.into(), b"v".to_vec())];
+        Step::Write {
+            ops,
+            sync,
+            disable_wal: false,
+        }
+    }
+
+    fn script(steps: Vec<Step>) -> Script {
+        Script {
+            name: "test",
+            options: small_options,
+            steps,
+            unlogged: &[],
+        }
+    }
+
+    #[test]
+    fn a_family_that_comes_again_starts_empty() {
+        let plan = Plan::of(&script(vec![
+            Step::Create("a"),
+            put("a", "x", false),
+            Step::Drop("a"),
+            put("default", "y", false),
+            Step::Create("a"),
+            put("a", "z", false),
+        ]));
+        assert_eq!(plan.batches(), 3);
+        assert_eq!(plan.print(1, "a", 1), print_of_pair(b"x", b"v"));
+        assert_eq!(plan.print(1, "a", 2), 0);
+        assert_eq!(plan.print(3, "a", 2), print_of_pair(b"z", b"v"));
+        assert_eq!(plan.structure(2).len(), 1);
+        assert_eq!(plan.structure(3)["a"], 2);
+    }
+
+    #[test]
+    fn what_is_durable_follows_from_the_calls() {
+        let steps = vec![
+            put("default", "a", true),
+            put("default", "b", false),
+            put("other", "c", false),
+            Step::Flush(vec!["default"]),
+        ];
+        let script = script(steps.clone());
+        let mut progress = Progress::default();
+        let mut durable = Vec::new();
+        for step in &steps {
+            progress.begin(step);
+            progress.end(&script, step);
+            durable.push(progress.durable[0]);
+        }
+        assert_eq!(durable, [1, 1, 1, 2]);
+        assert_eq!(progress.acknowledged[0], 3);
+    }
+}

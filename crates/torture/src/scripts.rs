@@ -1,0 +1,378 @@
+//! The scripts. Each is about one thing that a crash can meet half done.
+
+use orogen_testkit::Rng;
+
+use crate::engine::Options;
+use crate::model::{Family, Op};
+use crate::script::{COLD, Script, Step, small_options};
+
+/// Builds the steps of a script.
+struct Writer {
+    steps: Vec<Step>,
+    rng: Rng,
+    count: u64,
+}
+
+impl Writer {
+    fn new(seed: u64) -> Self {
+        Self {
+            steps: Vec::new(),
+            rng: Rng::new(seed),
+            count: 0,
+        }
+    }
+
+    fn key(&mut self) -> Vec<u8> {
+        format!("key{:03}", self.rng.below(60)).into_bytes()
+    }
+
+    /// A value that was never written before.
+    fn value(&mut self) -> Vec<u8> {
+        self.count += 1;
+        let mut value = format!("v{}-", self.count).into_bytes();
+        let len = self.rng.range(10..90);
+        value.extend(self.rng.bytes(len));
+        value
+    }
+
+    fn put(&mut self, family: Family) -> Op {
+        Op::Put(family, self.key(), self.value())
+    }
+
+    fn write(&mut self, ops: Vec<Op>, sync: bool) {
+        self.steps.push(Step::Write {
+            ops,
+            sync,
+            disable_wal: false,
+        });
+    }
+
+    /// Single puts, every `sync_every`-th with sync (0: none).
+    fn puts(&mut self, family: Family, n: usize, sync_every: usize) {
+        for i in 1..=n {
+            let op = self.put(family);
+            self.write(vec![op], sync_every > 0 && i % sync_every == 0);
+        }
+    }
+
+    fn unlogged(&mut self, family: Family, n: usize) {
+        for _ in 0..n {
+            let ops = vec![self.put(family)];
+            self.steps.push(Step::Write {
+                ops,
+                sync: false,
+                disable_wal: true,
+            });
+        }
+    }
+
+    /// Batches over `families`; the value of the first key is in all of them.
+    fn batches(&mut self, families: &[Family], n: usize, sync_every: usize) {
+        for i in 1..=n {
+            let mut ops = Vec::new();
+            for &family in families {
+                ops.push(self.put(family));
+                ops.push(self.put(family));
+            }
+            if i % 5 == 0 {
+                let key = self.key();
+                ops.push(Op::Delete(families[0], key));
+            }
+            self.write(ops, sync_every > 0 && i % sync_every == 0);
+        }
+    }
+
+    fn step(&mut self, step: Step) {
+        self.steps.push(step);
+    }
+
+    fn script(self, name: &'static str, options: fn() -> Options) -> Script {
+        Script {
+            name,
+            options,
+            steps: self.steps,
+            unlogged: &[],
+        }
+    }
+}
+
+/// Puts with and without sync; memtables fill up and are flushed in the background.
+fn puts() -> Script {
+    let mut w = Writer::new(1);
+    w.puts("default", 60, 7);
+    w.puts("default", 60, 0);
+    w.step(Step::SyncWal);
+    w.puts("default", 60, 3);
+    w.script("puts", small_options)
+}
+
+/// Every write synced: nothing may ever be lost.
+fn synced() -> Script {
+    let mut w = Writer::new(2);
+    w.puts("default", 120, 1);
+    w.script("synced", small_options)
+}
+
+/// Batches over three families, and flushes of some of them.
+fn batches() -> Script {
+    let mut w = Writer::new(3);
+    w.step(Step::Create("a"));
+    w.step(Step::Create("b"));
+    for round in 0..5 {
+        w.batches(&["default", "a", "b"], 12, 5);
+        w.step(Step::Flush(vec![["a", "default", "b"][round % 3]]));
+    }
+    w.batches(&["default", "a", "b"], 8, 0);
+    w.script("batches", small_options)
+}
+
+/// Flushes by hand.
+fn flush() -> Script {
+    let mut w = Writer::new(4);
+    for _ in 0..10 {
+        w.puts("default", 8, 5);
+        w.step(Step::Flush(vec!["default"]));
+    }
+    w.script("flush", small_options)
+}
+
+/// Compactions by hand and by themselves, over several levels.
+fn compaction() -> Script {
+    let mut w = Writer::new(5);
+    for _ in 0..3 {
+        w.puts("default", 70, 9);
+        w.step(Step::Compact("default"));
+        w.puts("default", 30, 0);
+        w.step(Step::Wait);
+    }
+    w.script("compaction", small_options)
+}
+
+/// Range deletions, merges, deletions and compactions of them.
+fn tombstones() -> Script {
+    let mut w = Writer::new(6);
+    for round in 0..6 {
+        for i in 0..16 {
+            let (key, value) = (w.key(), w.value());
+            let op = match w.rng.below(10) {
+                0 | 1 => {
+                    let end = format!("key{:03}", w.rng.below(60)).into_bytes();
+                    let (from, to) = if key < end { (key, end) } else { (end, key) };
+                    Op::DeleteRange("default", from, to)
+                }
+                2 => Op::Delete("default", key),
+                3..=5 => Op::Merge("default", key, value),
+                _ => Op::Put("default", key, value),
+            };
+            w.write(vec![op], i % 6 == 0);
+        }
+        // A key of its own that is put once and deleted so.
+        let once = format!("once{round}").into_bytes();
+        let value = w.value();
+        w.write(vec![Op::Put("default", once.clone(), value)], false);
+        w.step(Step::Flush(vec!["default"]));
+        w.write(vec![Op::SingleDelete("default", once)], true);
+        if round % 2 == 1 {
+            w.step(Step::Compact("default"));
+        }
+    }
+    w.script("tombstones", small_options)
+}
+
+/// Families come and go, one of them twice.
+fn families() -> Script {
+    let mut w = Writer::new(7);
+    w.puts("default", 5, 2);
+    for round in 0..3 {
+        w.step(Step::Create("a"));
+        w.batches(&["default", "a"], 10, 4);
+        if round == 1 {
+            w.step(Step::Flush(vec!["a"]));
+        }
+        w.step(Step::Create("b"));
+        w.batches(&["a", "b"], 10, 4);
+        w.step(Step::Drop("a"));
+        w.batches(&["default", "b"], 6, 3);
+        w.step(Step::Drop("b"));
+    }
+    w.step(Step::Compact("default"));
+    w.script("families", small_options)
+}
+
+fn few_log_bytes() -> Options {
+    let mut options = small_options();
+    options.db.max_total_wal_size = 8 << 10;
+    options
+}
+
+/// Logs grow until the family that pins the oldest (see [`crate::script::COLD`]) is flushed.
+fn rotation() -> Script {
+    let mut w = Writer::new(8);
+    w.step(Step::Create("hot"));
+    w.step(Step::Create(COLD));
+    for _ in 0..4 {
+        w.batches(&["default", "hot", COLD], 1, 0);
+        w.puts("hot", 40, 11);
+        w.puts("default", 15, 0);
+        w.batches(&[COLD], 2, 2);
+    }
+    w.script("rotation", few_log_bytes)
+}
+
+/// Checkpoints between writes.
+fn checkpoint() -> Script {
+    let mut w = Writer::new(9);
+    w.step(Step::Create("a"));
+    for n in 0..4 {
+        w.batches(&["default", "a"], 12, 5);
+        w.step(Step::Checkpoint(n));
+    }
+    w.puts("default", 10, 4);
+    w.script("checkpoint", small_options)
+}
+
+/// Opened again and again, with writes in the log each time.
+fn reopen() -> Script {
+    let mut w = Writer::new(10);
+    w.step(Step::Create("a"));
+    for round in 0..6 {
+        w.batches(&["default", "a"], 8, if round % 2 == 0 { 3 } else { 0 });
+        w.step(Step::Reopen);
+    }
+    w.puts("default", 5, 2);
+    w.script("reopen", small_options)
+}
+
+fn lazy_recovery() -> Options {
+    let mut options = small_options();
+    options.db.avoid_flush_during_recovery = true;
+    options.db.max_background_jobs = 4;
+    options.db.max_subcompactions = 2;
+    options
+}
+
+/// As `reopen`, but what the logs held stays in memory.
+fn lazy() -> Script {
+    let mut w = Writer::new(11);
+    w.step(Step::Create("a"));
+    for round in 0..6 {
+        w.batches(&["default", "a"], 7, if round % 2 == 0 { 3 } else { 0 });
+        w.step(Step::Reopen);
+    }
+    w.batches(&["default", "a"], 20, 6);
+    w.script("lazy", lazy_recovery)
+}
+
+/// One family without WAL among others with it.
+fn unlogged() -> Script {
+    let mut w = Writer::new(12);
+    w.step(Step::Create("u"));
+    for round in 0..5 {
+        w.puts("default", 8, 3);
+        w.unlogged("u", 14);
+        if round % 2 == 0 {
+            w.step(Step::Flush(vec!["u"]));
+        }
+        w.puts("default", 8, 0);
+        if round == 3 {
+            w.step(Step::Reopen);
+        }
+    }
+    Script {
+        unlogged: &["u"],
+        ..w.script("unlogged", small_options)
+    }
+}
+
+fn recycled_logs() -> Options {
+    let mut options = small_options();
+    options.db.recycle_log_file_num = 2;
+    options
+}
+
+/// Logs are written over instead of made anew.
+fn recycle() -> Script {
+    let mut w = Writer::new(13);
+    w.puts("default", 100, 6);
+    w.step(Step::Flush(vec!["default"]));
+    w.puts("default", 60, 4);
+    w.step(Step::Reopen);
+    w.puts("default", 60, 0);
+    w.script("recycle", recycled_logs)
+}
+
+fn tiny_manifests() -> Options {
+    let mut options = small_options();
+    options.db.max_manifest_file_size = 600;
+    options
+}
+
+/// A new MANIFEST every few edits.
+fn manifests() -> Script {
+    let mut w = Writer::new(14);
+    w.step(Step::Create("a"));
+    for _ in 0..8 {
+        w.batches(&["default", "a"], 6, 4);
+        w.step(Step::Flush(vec!["default", "a"]));
+    }
+    w.step(Step::Compact("a"));
+    w.script("manifests", tiny_manifests)
+}
+
+/// All scripts.
+#[must_use]
+pub fn all() -> Vec<Script> {
+    vec![
+        puts(),
+        synced(),
+        batches(),
+        flush(),
+        compaction(),
+        tombstones(),
+        families(),
+        rotation(),
+        checkpoint(),
+        reopen(),
+        lazy(),
+        unlogged(),
+        recycle(),
+        manifests(),
+    ]
+}
+
+/// The scripts of these names; all for none.
+///
+/// # Errors
+/// The name that is not there.
+pub fn named(names: &[String]) -> Result<Vec<Script>, String> {
+    let all = all();
+    for name in names {
+        if !all.iter().any(|s| s.name == name) {
+            let known: Vec<&str> = all.iter().map(|s| s.name).collect();
+            return Err(format!(
+                "no script `{name}`; there are {}",
+                known.join(", ")
+            ));
+        }
+    }
+    Ok(all
+        .into_iter()
+        .filter(|s| names.is_empty() || names.iter().any(|n| n == s.name))
+        .collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn scripts_are_the_same_every_time_and_have_names_of_their_own() {
+        let (one, two) = (all(), all());
+        for (a, b) in one.iter().zip(&two) {
+            assert_eq!(format!("{:?}", a.steps), format!("{:?}", b.steps));
+            assert_eq!(one.iter().filter(|s| s.name == a.name).count(), 1);
+        }
+        assert!(named(&["nothing".to_owned()]).is_err());
+        assert_eq!(named(&["flush".to_owned()]).unwrap().len(), 1);
+    }
+}
