@@ -12,8 +12,9 @@ Runs, and goes on after a failure so that one run shows all of them:
   tidy    cargo x tidy
   clippy  every crate and target, warnings are errors
   docs    cargo doc, warnings are errors
-  test    every test of the workspace
-  fuzz    every fuzz target for a few seconds on a kept corpus
+  test    every test of the workspace but torture's
+  torture crash points, random histories, threads: a line with the count of each
+  fuzz    every fuzz target for a few seconds on a kept corpus, before the tests
 A table with the seconds of each step closes the run. `--fast` leaves out docs and fuzz.
 Needs `cargo x setup` once.
 ";
@@ -54,7 +55,24 @@ pub(crate) fn run(args: &[String]) -> Result<(), String> {
         });
     }
     steps.run("test", || {
-        shell(cargo().args(["test", "--workspace", "--locked"]))
+        shell(cargo().args([
+            "test",
+            "--workspace",
+            "--locked",
+            "--exclude",
+            "orogen-torture",
+        ]))
+    });
+    // Apart, so that its figures are seen.
+    steps.run("torture", || {
+        shell(cargo().args([
+            "test",
+            "--package",
+            "orogen-torture",
+            "--locked",
+            "--",
+            "--nocapture",
+        ]))
     });
     steps.finish()
 }
