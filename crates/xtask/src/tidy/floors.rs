@@ -43,7 +43,7 @@ const ALL: &[&str] = &[
     "orogen-bench",
 ];
 
-const PLAN: [Place; 20] = [
+const PLAN: [Place; 19] = [
     place("orogen-base", 0, &[]),
     place("orogen-env", 1, &[]),
     place("orogen-cache", 1, &[]),
@@ -83,7 +83,6 @@ const PLAN: [Place; 20] = [
     place("orogen-capi", 6, ALL),
     place("orogen-cli", 6, ALL),
     place("orogen-py", 6, ALL),
-    place("orogen-fuzz", 7, ALL),
 ];
 
 /// Crates beside the floors: they see everything, nothing on a floor sees them.
