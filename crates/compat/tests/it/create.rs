@@ -61,7 +61,8 @@ fn any_options(rng: &mut Rng) -> ColumnFamilyOptions {
     options
 }
 
-/// A database of its own options, written at random, and closed or as a killed process leaves it.
+/// A database of its own options, written at random: closed, as a killed process leaves it, or
+/// a checkpoint of it.
 fn make(dir: &Path, seed: u64) -> Case {
     let mut rng = Rng::new(seed);
     let mut options = Options {
@@ -131,12 +132,20 @@ fn make(dir: &Path, seed: u64) -> Case {
         case.expect(&model.name(), &model.pairs()).unwrap();
     }
     assert_holds(&db, &case);
-    let is_killed = rng.chance(1, 2);
-    if is_killed {
+    match rng.below(3) {
+        0 => db.close().unwrap(),
         // A copy is an image of one moment only while nothing is written or removed.
-        db.wait_for_background_work().unwrap();
-    } else {
-        db.close().unwrap();
+        1 => db.wait_for_background_work().unwrap(),
+        _ => {
+            let checkpoint = dir.join("checkpoint");
+            db.checkpoint(&checkpoint).unwrap();
+            for model in &mut models {
+                model.write(&db, &mut rng, 50);
+            }
+            db.close().unwrap();
+            std::fs::remove_dir_all(case.db()).unwrap();
+            std::fs::rename(&checkpoint, case.db()).unwrap();
+        }
     }
     case.copy(&dir.join("left")).unwrap()
 }

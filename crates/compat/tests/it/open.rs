@@ -5,7 +5,7 @@ use std::path::Path;
 
 use orogen_base::{Error, ErrorKind};
 use orogen_compat::Case;
-use orogen_engine::{Db, ReadOptions};
+use orogen_engine::{Db, Options, ReadOptions};
 
 use crate::store::{assert_holds, family, options};
 use crate::{scratch, written_by_rocksdb};
@@ -81,6 +81,18 @@ fn what_is_not_supported_is_refused_and_never_misread() {
             case.name()
         );
     }
+}
+
+#[test]
+fn a_built_in_order_is_taken_from_the_directory_and_another_is_refused() {
+    let reverse = crate::case("reverse");
+    let db = Db::open_read_only(reverse.db(), &Options::default()).unwrap();
+    assert_holds(&db, reverse);
+    let error = Db::open_read_only(crate::case("codec-none").db(), &options(reverse));
+    assert_eq!(
+        error.map(drop).unwrap_err().kind(),
+        ErrorKind::InvalidArgument
+    );
 }
 
 fn read_all(case: &Case) -> Result<(), Error> {
