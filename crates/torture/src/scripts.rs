@@ -99,17 +99,17 @@ impl Writer {
 /// Puts with and without sync; memtables fill up and are flushed in the background.
 fn puts() -> Script {
     let mut w = Writer::new(1);
-    w.puts("default", 60, 7);
-    w.puts("default", 60, 0);
+    w.puts("default", 140, 7);
+    w.puts("default", 140, 0);
     w.step(Step::SyncWal);
-    w.puts("default", 60, 3);
+    w.puts("default", 140, 3);
     w.script("puts", small_options)
 }
 
 /// Every write synced: nothing may ever be lost.
 fn synced() -> Script {
     let mut w = Writer::new(2);
-    w.puts("default", 120, 1);
+    w.puts("default", 520, 1);
     w.script("synced", small_options)
 }
 

@@ -10,11 +10,19 @@ fn tell(figure: &Figure) {
     figure.must_pass();
 }
 
+/// Crash points that a run must have had to count.
+const CRASH_POINTS_MIN: u64 = 5_000;
+
 #[test]
 fn crash_points_of_all_scripts() {
+    let mut points = 0;
     for script in scripts::all() {
-        tell(&crash::run(&script, &crash::Config::default()));
+        let figure = crash::run(&script, &crash::Config::default());
+        tell(&figure);
+        points += figure.count;
     }
+    println!("crash points in all: {points}");
+    assert!(points >= CRASH_POINTS_MIN, "scripts have become shorter");
 }
 
 #[test]
