@@ -5,4 +5,5 @@ mod compaction;
 mod families;
 mod logs;
 mod reads;
+mod scenarios;
 mod support;
