@@ -266,9 +266,10 @@ impl WriteBatch {
         self.single(tag::SINGLE_DELETION, tag::CF_SINGLE_DELETION, cf, key);
     }
 
-    /// Deletes the keys of family `cf` from `start` up to but not including `end`. Nothing is
-    /// deleted if `end` is not after `start`.
+    /// Deletes the keys of family `cf` from `start` up to but not including `end`. The write is
+    /// refused if `end` is before `start`.
     pub fn delete_range(&mut self, cf: u32, start: &[u8], end: &[u8]) {
+        self.needs_check = true;
         self.pair(tag::RANGE_DELETION, tag::CF_RANGE_DELETION, cf, start, end);
     }
 

@@ -286,11 +286,6 @@ impl Db {
         start: &[u8],
         end: &[u8],
     ) -> Result<()> {
-        if family.0.options.comparator.less(end, start) {
-            return Err(Error::invalid_argument(
-                "end of the range is before its start",
-            ));
-        }
         self.write_one(options, |b| b.delete_range(family.id(), start, end))
     }
 

@@ -87,33 +87,39 @@ impl MemTables {
         Some(largest.family.clone())
     }
 
-    /// Refuses a batch for families that are not there, and merges that nobody can fold.
+    /// Refuses a batch for families that are not there, merges that nobody can fold, and ranges
+    /// that end before they start.
     ///
     /// # Errors
     /// `InvalidArgument` naming the family.
     pub(crate) fn check(&self, batch: &WriteBatch) -> Result<()> {
         for op in batch {
-            let (cf, merges) = match op? {
-                BatchOp::Merge { cf, .. } => (cf, true),
-                BatchOp::Put { cf, .. }
-                | BatchOp::Delete { cf, .. }
-                | BatchOp::SingleDelete { cf, .. }
-                | BatchOp::DeleteRange { cf, .. } => (cf, false),
-                BatchOp::LogData(_) => continue,
+            let op = op?;
+            let (BatchOp::Put { cf, .. }
+            | BatchOp::Merge { cf, .. }
+            | BatchOp::Delete { cf, .. }
+            | BatchOp::SingleDelete { cf, .. }
+            | BatchOp::DeleteRange { cf, .. }) = op
+            else {
+                continue;
             };
             let Some(entry) = self.find(cf) else {
                 return Err(Error::invalid_argument(
-                    "write batch names a column family that does \
-                                                    not exist",
+                    "write batch names a column family that does not exist",
                 )
                 .with("column_family_id", cf));
             };
-            if merges && entry.family.options.merge_operator.is_none() {
-                return Err(Error::invalid_argument(
-                    "merge needs a merge operator in the column family's options",
-                )
-                .with("column_family", &entry.family.name));
-            }
+            let options = &entry.family.options;
+            let wrong = match op {
+                BatchOp::Merge { .. } if options.merge_operator.is_none() => {
+                    "merge needs a merge operator in the column family's options"
+                }
+                BatchOp::DeleteRange { start, end, .. } if options.comparator.less(end, start) => {
+                    "end of the range is before its start"
+                }
+                _ => continue,
+            };
+            return Err(Error::invalid_argument(wrong).with("column_family", &entry.family.name));
         }
         Ok(())
     }

@@ -172,3 +172,18 @@ fn a_checkpoint_is_a_database_of_its_own() {
         ErrorKind::InvalidArgument
     );
 }
+
+#[test]
+fn a_range_that_ends_before_it_starts_is_refused_as_a_whole_batch() {
+    let fs = MemFileSystem::new();
+    let db = Db::open(DIR, &small(&fs)).unwrap();
+    let mut batch = WriteBatch::new();
+    batch.put(0, b"a", b"1");
+    batch.delete_range(0, b"z", b"b");
+    let refused = db.write(batch).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::InvalidArgument);
+    assert!(db.get(b"a").unwrap().is_none());
+    let mut empty = WriteBatch::new();
+    empty.delete_range(0, b"b", b"b");
+    db.write(empty).unwrap();
+}
