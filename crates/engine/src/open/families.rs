@@ -45,6 +45,16 @@ pub(crate) fn assemble(
     Ok(Arc::new(family))
 }
 
+/// Writes the OPTIONS file anew. Without it the change holds all the same, and the next open
+/// writes one.
+fn renew_options_file(context: &Context) {
+    if let Err(e) = write_options_file(context) {
+        context
+            .log
+            .warn(format_args!("cannot write the OPTIONS file: {e}"));
+    }
+}
+
 /// Makes a family. The caller leads the write path.
 ///
 /// # Errors
@@ -77,7 +87,7 @@ pub(crate) fn create(
         install: None,
     }])?;
     write.refresh_memtables();
-    write_options_file(context)?;
+    renew_options_file(context);
     context
         .log
         .info(format_args!("[{name}] column family created id={id}"));
@@ -109,7 +119,7 @@ pub(crate) fn drop(
     }])?;
     write.refresh_memtables();
     context.update_stall(family);
-    write_options_file(context)?;
+    renew_options_file(context);
     context
         .log
         .info(format_args!("[{}] column family dropped", family.name));
