@@ -343,6 +343,16 @@ fn logs_to_replay(
     logs
 }
 
+/// Writes a log that memtables still need once more. A sync is not enough: where an earlier one
+/// failed, the system may show bytes that it will never write, and a later sync succeeds
+/// without them. The new name is made durable with that of the next log.
+fn rewrite_log(context: &Context, number: FileNo) -> Result<()> {
+    let path = filename::wal_path(&context.dir, number);
+    let temporary = filename::temporary_path(&context.dir, number);
+    write_file(&*context.fs, &temporary, &read_file(&*context.fs, &path)?)?;
+    context.fs.rename(&temporary, &path)
+}
+
 /// Starts a log; what the old logs held goes into tables, unless the options leave it in memory.
 fn start_clean(
     context: &Context,
@@ -354,11 +364,7 @@ fn start_clean(
         && replayed.bytes_dropped == 0;
     if stays_in_memory {
         for &(number, bytes) in &replayed.logs {
-            // Else a power loss could take their tails and keep what is written from now on.
-            context
-                .fs
-                .open_append(&filename::wal_path(&context.dir, number))?
-                .sync()?;
+            rewrite_log(context, number)?;
             context.logs.keep(number, bytes);
         }
     }
