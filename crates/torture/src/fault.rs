@@ -10,10 +10,12 @@
 //!    writes or refuses them with `ReadOnly`.
 //! 4. It holds the same after it was closed and opened again, and then takes writes.
 //! 5. What survives a power cut at that moment has every write whose sync was acknowledged, and is
-//!    the state after some prefix of the history. A failed sync drops what it should have saved.
+//!    the state after some prefix of the history (families come and go apart from it). A failed
+//!    sync drops what it should have saved.
 //! 6. After a failed sync of WAL or MANIFEST that the caller was told of, writes are refused with
 //!    `ReadOnly` until the database is opened again.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -24,7 +26,7 @@ use orogen_env::{Fault, FaultFileSystem, MemFileSystem, OpKind, PowerCut};
 use crate::content;
 use crate::engine::{Db, Error, ErrorKind, Options, WriteOptions};
 use crate::guard::{Guard, Outcome, timed};
-use crate::model::{Model, Op, Prints};
+use crate::model::{Family, Model, Op, Prints};
 use crate::report::{Failure, Figure};
 use crate::script::{DIR, Script, Step, call};
 
@@ -258,11 +260,13 @@ fn trial(script: &Script, variant: Variant, n: u64, counts: &Counts) -> Result<b
         options: script.options_on(Arc::new(fs.clone())),
         fs: &fs,
         candidates: vec![Model::new()],
-        history: vec![vec![Model::new().prints()]],
+        history: Vec::new(),
+        births: BTreeMap::new(),
         durable: 0,
         opened: false,
         told: false,
     };
+    world.note_moment();
     let db = world.play()?;
     if fs.faults().injected() == 0 {
         return Ok(false);
@@ -281,6 +285,12 @@ fn trial(script: &Script, variant: Variant, n: u64, counts: &Counts) -> Result<b
     Ok(true)
 }
 
+/// What the database may have held after a step.
+struct Moment {
+    candidates: Vec<Prints>,
+    births: BTreeMap<Family, u32>,
+}
+
 struct World<'a> {
     script: &'a Script,
     variant: Variant,
@@ -289,7 +299,9 @@ struct World<'a> {
     /// What the database may hold now.
     candidates: Vec<Model>,
     /// What it may have held after each step.
-    history: Vec<Vec<Prints>>,
+    history: Vec<Moment>,
+    /// How often each family was made.
+    births: BTreeMap<Family, u32>,
     /// The step after which nothing may be lost by a power cut.
     durable: usize,
     opened: bool,
@@ -322,8 +334,7 @@ impl World<'_> {
                     }
                 }
             }
-            self.history
-                .push(self.candidates.iter().map(Model::prints).collect());
+            self.note_moment();
             if matches!(step, Step::Reopen) {
                 drop(db);
                 match self.open()? {
@@ -380,14 +391,18 @@ impl World<'_> {
                 sync: *sync,
                 disable_wal: *disable_wal,
             },
-            // After a drop that failed the family may still be there.
+            // After a change that failed the family may be there still, or not yet.
             Step::Create(name) if db.column_family(name).is_some() => Step::Wait,
+            Step::Drop(name) if db.column_family(name).is_none() => Step::Wait,
             other => other.clone(),
         }
     }
 
     /// Carries out a step on the candidates; where it `may` have failed they double.
     fn apply(&mut self, step: &Step, may: bool) {
+        if let Step::Create(name) = step {
+            *self.births.entry(name).or_insert(0) += 1;
+        }
         let before = if may {
             self.candidates.clone()
         } else {
@@ -411,6 +426,13 @@ impl World<'_> {
             }
         }
         self.candidates.truncate(CANDIDATES_MAX);
+    }
+
+    fn note_moment(&mut self) {
+        self.history.push(Moment {
+            candidates: self.candidates.iter().map(Model::prints).collect(),
+            births: self.births.clone(),
+        });
     }
 
     fn note_durable(&mut self, step: &Step) {
@@ -459,8 +481,7 @@ impl World<'_> {
             Ok(()) => {
                 counts.resumed.fetch_add(1, Ordering::Relaxed);
                 self.apply(&step, false);
-                self.history
-                    .push(self.candidates.iter().map(Model::prints).collect());
+                self.note_moment();
                 self.durable = self.history.len() - 1;
             }
             Err(e) if e.kind() == ErrorKind::ReadOnly => {
@@ -478,7 +499,21 @@ impl World<'_> {
         options.db.create_if_missing = !self.opened;
         let db = Db::open(DIR, &options).map_err(|e| format!("open after a power cut: {e}"))?;
         let found = content::prints(&db).map_err(|e| format!("after a power cut: {e}"))?;
-        let fits = |states: &Vec<Prints>| states.contains(&found);
+        let same_families = |m: &Model| m.families.keys().eq(found.keys());
+        if !self.candidates.iter().any(same_families) {
+            return Err(format!("after a power cut families are {:?}", found.keys()));
+        }
+        // Families come and go at once for good; what is in them is from a moment of the history.
+        let fits = |moment: &Moment| {
+            moment.candidates.iter().any(|held| {
+                found.iter().all(|(name, print)| {
+                    let born = |births: &BTreeMap<Family, u32>| births.get(name.as_str()).copied();
+                    let same_life = born(&moment.births) == born(&self.births);
+                    let held = held.get(name).filter(|_| same_life);
+                    *print == held.copied().unwrap_or(0)
+                })
+            })
+        };
         if self.history[self.durable..].iter().any(fits) {
             return Ok(());
         }
@@ -499,7 +534,10 @@ impl World<'_> {
         let db = Db::open(DIR, &options).map_err(|e| format!("open again: {e}"))?;
         let found = content::prints(&db).map_err(|e| format!("after reopen: {e}"))?;
         if !self.is_candidate(&found) {
-            return Err("reopened database holds something else".to_owned());
+            let expected: Vec<Prints> = self.candidates.iter().map(Model::prints).collect();
+            return Err(format!(
+                "reopened database holds {found:?}, not one of {expected:?}"
+            ));
         }
         let lazy = self.options.db.avoid_flush_during_recovery;
         let logs_max = if lazy { usize::MAX } else { 1 };

@@ -3,7 +3,7 @@
 #![expect(clippy::print_stdout, reason = "each run tells its figure")]
 
 use orogen_torture::report::Figure;
-use orogen_torture::{concurrent, crash, metamorphic, scripts};
+use orogen_torture::{concurrent, crash, fault, metamorphic, scripts};
 
 fn tell(figure: &Figure) {
     println!("{figure}");
@@ -23,6 +23,13 @@ fn crash_points_of_all_scripts() {
     }
     println!("crash points in all: {points}");
     assert!(points >= CRASH_POINTS_MIN, "scripts have become shorter");
+}
+
+#[test]
+fn faults_of_all_scripts() {
+    for script in scripts::all().iter().filter(|s| s.unlogged.is_empty()) {
+        tell(&fault::run(script, &fault::Config::default()));
+    }
 }
 
 #[test]
