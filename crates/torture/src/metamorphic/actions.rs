@@ -218,7 +218,6 @@ impl World {
 
     fn add_operation(&mut self, batch: &mut WriteBatch, name: &str, id: u32, kind: Write) {
         let (key, other, value) = (self.draw_key(), self.draw_key(), self.draw_value());
-        let flip = self.rng.chance(3, 4);
         self.note(|| {
             let (k, o, v) = (
                 key.escape_ascii(),
@@ -261,9 +260,8 @@ impl World {
                 family.merge(&key, &value);
             }
             Write::DeleteRange => {
-                // Some stay the wrong way around and delete nothing.
                 let wrong = compare(family.fixed.reverse, &key, &other).is_gt();
-                let (start, end) = if wrong && flip {
+                let (start, end) = if wrong {
                     (&other, &key)
                 } else {
                     (&key, &other)
@@ -484,8 +482,10 @@ impl World {
         let reverse = self.families[&name].fixed.reverse;
         let db = self.db();
         if compare(reverse, &other, &key).is_lt() {
-            let refused = db.delete_range_opt(&WriteOptions::default(), &family, &key, &other);
-            must_be(refused, ErrorKind::InvalidArgument)?;
+            let mut batch = WriteBatch::new();
+            batch.put(0, &key, b"never seen");
+            batch.delete_range(family.id(), &key, &other);
+            must_be(db.write(batch), ErrorKind::InvalidArgument)?;
         }
         let mut batch = WriteBatch::new();
         batch.put(0, &key, b"never seen");
