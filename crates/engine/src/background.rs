@@ -4,10 +4,11 @@
 //! compaction, as long as one thread stays free for flushes. Close cancels compactions, lets
 //! flushes end, and joins the threads.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use orogen_base::{ErrorKind, Result};
+use orogen_base::{Error, ErrorKind, Result};
 use orogen_env::threads::{self, Thread};
 use parking_lot::Mutex;
 
@@ -39,10 +40,19 @@ impl Background {
         });
         let mut started = Vec::new();
         for i in 0..jobs {
-            let (context, budget) = (context.clone(), budget.clone());
-            started.push(threads::spawn(&format!("orogen-bg{i}"), move || {
-                work(&context, &budget)
-            })?);
+            let theirs = (context.clone(), budget.clone());
+            let spawned = threads::spawn(&format!("orogen-bg{i}"), move || {
+                work(&theirs.0, &theirs.1);
+            });
+            match spawned {
+                Ok(thread) => started.push(thread),
+                Err(e) => {
+                    // Those that run are joined when they are dropped: let them end.
+                    context.closing.store(true, Ordering::Release);
+                    context.work.raise();
+                    return Err(e);
+                }
+            }
         }
         Ok(Self {
             context: context.clone(),
@@ -58,13 +68,22 @@ impl Background {
 }
 
 fn work(context: &Arc<Context>, budget: &Budget) {
+    let _lock = context.lock.lock().clone();
+    context.background.lock().push(std::thread::current().id());
     loop {
         // Counted before looking: what is raised after the look ends the wait.
         let seen = context.work.count();
         if context.is_closing() {
             return;
         }
-        if !run_one(context, budget) {
+        // A panic, of a user's listener or filter say, must not leave waiters without an answer.
+        let found = catch_unwind(AssertUnwindSafe(|| run_one(context, budget)));
+        let found = found.unwrap_or_else(|_| {
+            let panicked = Error::new(ErrorKind::Aborted, "a background job panicked");
+            context.fail(&panicked);
+            false
+        });
+        if !found {
             if context.set.has_removed() {
                 obsolete::purge(context);
             }
@@ -101,7 +120,10 @@ fn run_one(context: &Arc<Context>, budget: &Budget) -> bool {
 fn finish(context: &Context, what: &str, result: Result<()>) {
     match result {
         Ok(()) => {}
-        Err(e) if e.kind() == ErrorKind::Aborted => {
+        Err(e)
+            if e.kind() == ErrorKind::Aborted
+                || (e.kind() == ErrorKind::Closed && context.is_closing()) =>
+        {
             context.log.info(format_args!("{what} was given up: {e}"));
         }
         Err(e) => {

@@ -60,7 +60,8 @@ pub(crate) fn create(context: &Context, write: &WritePath, target: &Path) -> Res
     }
     fs.rename(&temporary, target)?;
     if let Some(parent) = target.parent() {
-        fs.sync_dir(parent)?;
+        let named = !parent.as_os_str().is_empty();
+        fs.sync_dir(if named { parent } else { Path::new(".") })?;
     }
     context
         .log

@@ -5,16 +5,17 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::ThreadId;
 
 use orogen_base::metrics::{Statistics, Ticker};
 use orogen_base::{Error, FileNo, Result};
-use orogen_env::{Clock, FileSystem};
+use orogen_env::{Clock, FileLock, FileSystem};
 use orogen_sst::BlockCache;
 use parking_lot::{Condvar, Mutex};
 
 use crate::column_family::ColumnFamilyData;
 use crate::compact::Scores;
-use crate::events::EventListener;
+use crate::events::{EventListener, StallInfo};
 use crate::health::Health;
 use crate::info_log::InfoLog;
 use crate::logs::Logs;
@@ -45,6 +46,13 @@ pub(crate) struct Context {
     pub(crate) closing: Arc<AtomicBool>,
     pub(crate) work: Signal,
     pub(crate) progress: Signal,
+    /// Keeps others out. A job on a thread keeps a clone: should a listener close the database
+    /// from within it, nobody else opens it before the job has ended.
+    pub(crate) lock: Mutex<Option<Arc<dyn FileLock>>>,
+    /// Threads that run jobs of their own. Leaf lock.
+    callers: Mutex<Vec<ThreadId>>,
+    /// Threads of `background.rs`. Leaf lock.
+    pub(crate) background: Mutex<Vec<ThreadId>>,
     next_memtable_id: AtomicU64,
     next_job_id: AtomicU64,
 }
@@ -60,6 +68,25 @@ pub(crate) struct ContextParts {
     pub(crate) default_cache: Arc<BlockCache>,
     pub(crate) session_id: String,
     pub(crate) read_only: bool,
+    pub(crate) lock: Option<Arc<dyn FileLock>>,
+}
+
+/// A job on its caller's thread, until it is dropped.
+pub(crate) struct CallersJob<'a> {
+    context: &'a Context,
+    _lock: Option<Arc<dyn FileLock>>,
+}
+
+impl Drop for CallersJob<'_> {
+    fn drop(&mut self) {
+        let mut callers = self.context.callers.lock();
+        let own = std::thread::current().id();
+        if let Some(i) = callers.iter().position(|&id| id == own) {
+            callers.swap_remove(i);
+        }
+        drop(callers);
+        self.context.progress.raise();
+    }
 }
 
 impl Context {
@@ -90,6 +117,9 @@ impl Context {
             closing: Arc::default(),
             work: Signal::default(),
             progress: Signal::default(),
+            lock: Mutex::new(parts.lock),
+            callers: Mutex::default(),
+            background: Mutex::default(),
             next_memtable_id: AtomicU64::new(1),
             next_job_id: AtomicU64::new(1),
         }
@@ -149,8 +179,23 @@ impl Context {
         self.progress.raise();
     }
 
-    /// Looks at a family's debts and holds writers back as they ask.
+    /// After an error of an operation: if it is one that made the database read-only, tells
+    /// everybody.
+    pub(crate) fn spread_failure(&self, error: &Error) {
+        if self.health.failed() && error.kind() != orogen_base::ErrorKind::ReadOnly {
+            self.fail(error);
+        }
+    }
+
+    /// Looks at a family's debts, holds writers back as they ask, and tells of a change.
     pub(crate) fn update_stall(&self, family: &ColumnFamilyData) {
+        if let Some(info) = self.judge_debts(family) {
+            self.tell_stall(&info);
+        }
+    }
+
+    /// Looks at a family's debts and holds writers back as they ask; returns what has changed.
+    pub(crate) fn judge_debts(&self, family: &ColumnFamilyData) -> Option<StallInfo> {
         let state = family.state();
         let scores = Scores::compute(&state.version, &family.options);
         family
@@ -164,14 +209,41 @@ impl Context {
         let verdict = (!family.is_dropped()).then(|| stall::judge(&family.options, debts));
         // Under the family's lock: an older look must not undo a newer one, or a writer would
         // wait for a flush that has ended.
-        let change = self.stall.set(family.id, &family.name, verdict);
-        drop(state);
-        if let Some(info) = change {
-            self.log.warn(format_args!(
-                "[{}] writers: {:?} {}",
-                info.column_family, info.condition, info.cause
-            ));
-            self.notify(|l| l.on_stall_conditions_changed(&info));
+        self.stall.set(family.id, &family.name, verdict)
+    }
+
+    pub(crate) fn tell_stall(&self, info: &StallInfo) {
+        self.log.warn(format_args!(
+            "[{}] writers: {:?} {}",
+            info.column_family, info.condition, info.cause
+        ));
+        self.notify(|l| l.on_stall_conditions_changed(info));
+    }
+
+    /// Enters a job that runs on its caller's thread: close waits for it.
+    ///
+    /// # Errors
+    /// `ReadOnly`, `Closed`.
+    pub(crate) fn enter_job(&self) -> Result<CallersJob<'_>> {
+        // First listed, then looked whether the database closes: close does it the other way.
+        self.callers.lock().push(std::thread::current().id());
+        let job = CallersJob {
+            context: self,
+            _lock: self.lock.lock().clone(),
+        };
+        self.check_writable()?;
+        Ok(job)
+    }
+
+    /// Waits until no other thread runs a job of its own.
+    pub(crate) fn wait_for_callers(&self) {
+        let own = std::thread::current().id();
+        loop {
+            let seen = self.progress.count();
+            if self.callers.lock().iter().all(|&id| id == own) {
+                return;
+            }
+            self.progress.wait_after(seen);
         }
     }
 

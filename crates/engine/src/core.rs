@@ -4,8 +4,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use orogen_base::Result;
-use orogen_env::FileLock;
-use parking_lot::Mutex;
 
 use crate::background::Background;
 use crate::column_family::ColumnFamilyData;
@@ -21,7 +19,6 @@ pub(crate) struct Core {
     pub(crate) write: WritePath,
     pub(crate) default_family: Arc<ColumnFamilyData>,
     pub(crate) background: Option<Background>,
-    pub(crate) lock: Mutex<Option<Box<dyn FileLock>>>,
     /// A write without WAL may be in a memtable.
     pub(crate) unlogged: AtomicBool,
 }
@@ -37,7 +34,11 @@ impl Core {
             return Ok(());
         }
         let unlogged = self.unlogged.load(Ordering::Relaxed);
+        // A listener on a background thread would wait for itself.
+        let own = std::thread::current().id();
+        let on_background_thread = context.background.lock().contains(&own);
         let flushed = if unlogged
+            && !on_background_thread
             && !context.options.avoid_flush_during_shutdown
             && context.check_writable().is_ok()
         {
@@ -57,11 +58,15 @@ impl Core {
         if let Some(background) = &self.background {
             background.join();
         }
+        context.wait_for_callers();
         // A writer that passed its check before closing was set ends before this.
-        self.write.exclusive(|| context.logs.close());
+        self.write.exclusive(|| {
+            context.set.close();
+            context.logs.close();
+        });
         obsolete::purge(context);
         context.log.info(format_args!("closed"));
-        self.lock.lock().take();
+        context.lock.lock().take();
         flushed
     }
 }

@@ -104,6 +104,20 @@ impl Db {
         &self.core.context
     }
 
+    /// Refuses handles of another database: their numbers mean something else here.
+    fn check_own(&self, families: &[ColumnFamily]) -> Result<()> {
+        for family in families {
+            let own = self.context().set.family(family.id());
+            if !family.0.is_dropped() && own.is_none_or(|own| !Arc::ptr_eq(&own, &family.0)) {
+                return Err(
+                    Error::invalid_argument("column family is of another database")
+                        .with("column_family", family.name()),
+                );
+            }
+        }
+        Ok(())
+    }
+
     /// The family that always exists.
     #[must_use]
     pub fn default_column_family(&self) -> ColumnFamily {
@@ -140,6 +154,7 @@ impl Db {
         core.context.check_writable()?;
         core.write
             .exclusive(|| open::families::create(&core.context, &core.write, name, options))
+            .inspect_err(|e| core.context.spread_failure(e))
             .map(ColumnFamily)
     }
 
@@ -150,13 +165,17 @@ impl Db {
     pub fn drop_column_family(&self, family: &ColumnFamily) -> Result<()> {
         let core = &self.core;
         core.context.check_writable()?;
+        self.check_own(std::slice::from_ref(family))?;
         if family.name() == DEFAULT_COLUMN_FAMILY_NAME {
             return Err(Error::invalid_argument(
                 "the default column family cannot be dropped",
             ));
         }
         core.write
-            .exclusive(|| open::families::drop(&core.context, &core.write, &family.0))?;
+            .exclusive(|| open::families::drop(&core.context, &core.write, &family.0))
+            .inspect_err(|e| core.context.spread_failure(e))?;
+        // Who waits for a job of the family waits in vain.
+        core.context.progress.raise();
         obsolete::purge(&core.context);
         Ok(())
     }
@@ -353,8 +372,13 @@ impl Db {
         context.check_writable()?;
         self.core
             .write
-            .exclusive(|| context.logs.sync())
-            .inspect_err(|e| context.fail(e))
+            .exclusive(|| {
+                context.check_writable()?;
+                context.logs.sync().inspect_err(|e| {
+                    context.health.fail(e);
+                })
+            })
+            .inspect_err(|e| context.spread_failure(e))
     }
 
     /// Writes the memtables of the default family into a table and waits for it.
@@ -370,6 +394,7 @@ impl Db {
     /// # Errors
     /// `ReadOnly`, `Closed`, or the error that the flush met.
     pub fn flush_opt(&self, options: &FlushOptions, families: &[ColumnFamily]) -> Result<()> {
+        self.check_own(families)?;
         let families: Vec<_> = families.iter().map(|f| f.0.clone()).collect();
         manual_flush::flush(&self.core.context, &self.core.write, options, &families)
     }
@@ -386,6 +411,7 @@ impl Db {
         begin: Option<&[u8]>,
         end: Option<&[u8]>,
     ) -> Result<()> {
+        self.check_own(std::slice::from_ref(family))?;
         manual_flush::flush(
             &self.core.context,
             &self.core.write,

@@ -32,7 +32,12 @@ pub(crate) fn purge(context: &Context) {
             context.notify(|l| l.on_table_file_deleted(number));
         }
     }
+    let had_used = !still_used.is_empty();
     context.set.return_removed(still_used);
+    if had_used && context.set.has_freed() {
+        // Let go while the list was away: whoever did saw nothing to delete.
+        context.work.raise();
+    }
     for number in removed.manifests {
         delete(context, &filename::manifest_path(&context.dir, number));
     }

@@ -285,6 +285,21 @@ impl ColumnFamilyOptions {
         Ok(())
     }
 
+    /// These settings with those raised that would contradict others, as RocksDB does it:
+    /// writers never stop below what starts a compaction, and there is a level to compact to.
+    pub(crate) fn sanitized(mut self) -> Self {
+        self.num_levels = self.num_levels.max(2);
+        let slowdown = &mut self.level0_slowdown_writes_trigger;
+        *slowdown = (*slowdown).max(self.level0_file_num_compaction_trigger);
+        self.level0_stop_writes_trigger = self.level0_stop_writes_trigger.max(*slowdown);
+        let hard = self.hard_pending_compaction_bytes_limit;
+        let soft = &mut self.soft_pending_compaction_bytes_limit;
+        if hard > 0 && (*soft == 0 || *soft > hard) {
+            *soft = hard;
+        }
+        self
+    }
+
     /// Bytes of a file of `level` (0 counts as 1).
     #[must_use]
     pub fn target_file_size(&self, level: usize) -> u64 {

@@ -82,7 +82,12 @@ pub(crate) fn judge(options: &ColumnFamilyOptions, debts: Debts) -> Verdict {
             };
         }
         if slowdown > 0 && now >= slowdown {
-            let depth = (now - slowdown) as f64 / (stop - slowdown).max(1) as f64;
+            // Without a stop there is no slope either.
+            let slope = stop.saturating_sub(slowdown);
+            let depth = match slope {
+                0 => 0.0,
+                slope => (now - slowdown) as f64 / slope as f64,
+            };
             let share = (1.0 - depth).powi(2).max(1.0 / 16.0);
             if worst.condition == StallCondition::Normal || share < worst.share {
                 worst = Verdict {

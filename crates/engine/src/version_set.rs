@@ -58,6 +58,8 @@ struct Newest {
 struct ManifestFile {
     writer: Option<Writer>,
     number: FileNo,
+    /// The database is closed: the directory may be somebody else's.
+    closed: bool,
 }
 
 /// The families by id.
@@ -129,6 +131,7 @@ impl VersionSet {
             manifest: Mutex::new(ManifestFile {
                 writer: None,
                 number: parts.manifest_number,
+                closed: false,
             }),
             removed: Mutex::default(),
         }
@@ -216,6 +219,13 @@ impl VersionSet {
             .expect("a leader answers every request that it took")
     }
 
+    /// Refuses all later changes.
+    pub(crate) fn close(&self) {
+        let mut manifest = self.manifest.lock();
+        manifest.closed = true;
+        manifest.writer = None;
+    }
+
     fn commit(&self, manifest: &mut ManifestFile, requests: Vec<Request>) {
         let mut newest = Newest::default();
         let mut records = Vec::new();
@@ -226,10 +236,10 @@ impl VersionSet {
                 Err(e) => *request.ticket.lock() = Some(Err(e)),
             }
         }
-        let written = self
-            .health
-            .check()
-            .and_then(|()| self.write(manifest, &records));
+        let written = self.health.check().and_then(|()| match manifest.closed {
+            true => Err(Error::closed("database is closed")),
+            false => self.write(manifest, &records),
+        });
         match written {
             Ok(()) => {
                 for (request, versions) in built {
@@ -454,6 +464,12 @@ impl VersionSet {
     /// Gives back files that are still in use.
     pub(crate) fn return_removed(&self, tables: Vec<Arc<FileMeta>>) {
         self.removed.lock().tables.extend(tables);
+    }
+
+    /// True if a file that was still in use is not any more.
+    pub(crate) fn has_freed(&self) -> bool {
+        let removed = self.removed.lock();
+        removed.tables.iter().any(|f| Arc::strong_count(f) == 1)
     }
 
     /// True if files wait to be deleted.

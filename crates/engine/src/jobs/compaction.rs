@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use orogen_base::metrics::{HistogramKind, Ticker};
 use orogen_base::range_del::FragmentedRangeTombstones;
-use orogen_base::{FileNo, Result};
+use orogen_base::{ErrorKind, FileNo, Result};
 use orogen_env::threads;
 use orogen_sst::TableReadOptions;
 
@@ -249,8 +249,13 @@ impl CompactionJob {
             return Err(e);
         }
         // After an error from here on the outputs stay: the edit may be on disk all the same.
-        // The next open removes them if it is not.
-        self.install(context, edit)?;
+        // The next open removes them if it is not. A change that is refused was not written.
+        if let Err(e) = self.install(context, edit) {
+            if e.kind() == ErrorKind::Aborted {
+                obsolete::discard(context, &created);
+            }
+            return Err(e);
+        }
         info.outputs = created;
         Ok(())
     }

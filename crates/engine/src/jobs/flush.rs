@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use orogen_base::metrics::{HistogramKind, Ticker};
 use orogen_base::range_del::{FragmentedRangeTombstones, RangeTombstone};
-use orogen_base::{FileNo, InternalIterator, Result};
+use orogen_base::{ErrorKind, FileNo, InternalIterator, Result};
 use orogen_env::{BufferedFile, WritableFile};
 use orogen_sst::TableBuilderOptions;
 
@@ -32,7 +32,8 @@ pub(crate) struct FlushJob {
 /// Takes the next flush that is due. Families with the most sealed memtables go first.
 pub(crate) fn next(context: &Context) -> Option<FlushJob> {
     let mut families = context.set.families();
-    families.sort_by_key(|f| std::cmp::Reverse(f.state().imm.len()));
+    // Cached: the lengths change meanwhile, and a sort must not see that.
+    families.sort_by_cached_key(|f| std::cmp::Reverse(f.state().imm.len()));
     families.into_iter().find_map(|family| {
         let mut state = family.state();
         let oldest = state.imm.first()?.id;
@@ -117,6 +118,7 @@ impl FlushJob {
 
     fn install(&self, context: &Context, file: Option<FileMeta>) -> Result<()> {
         let mut edit = VersionEdit::of_column_family(self.family.id);
+        let number = file.as_ref().map(|f| f.number);
         if let Some(file) = file {
             edit.add_file(0, Arc::new(file));
         }
@@ -144,8 +146,12 @@ impl FlushJob {
             install: Some(install),
         };
         // After an error the table stays: the edit may be on disk all the same. The next open
-        // removes it if it is not.
-        context.set.apply(vec![change])
+        // removes it if it is not. A change that is refused was not written.
+        context.set.apply(vec![change]).inspect_err(|e| {
+            if let (ErrorKind::Aborted, Some(number)) = (e.kind(), number) {
+                obsolete::discard(context, &[number]);
+            }
+        })
     }
 }
 

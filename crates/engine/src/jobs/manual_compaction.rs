@@ -24,7 +24,7 @@ pub(crate) fn compact_range(
     begin: Option<&[u8]>,
     end: Option<&[u8]>,
 ) -> Result<()> {
-    context.check_writable()?;
+    let _job = context.enter_job()?;
     family.state().manual_compactions += 1;
     let result = run(context, family, options, begin, end);
     family.state().manual_compactions -= 1;

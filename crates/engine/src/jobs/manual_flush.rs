@@ -8,6 +8,7 @@ use crate::column_family::ColumnFamilyData;
 use crate::context::Context;
 use crate::options::FlushOptions;
 use crate::write::commit::WritePath;
+use crate::write::switch::Flush;
 
 /// Seals the memtables of `families` and has them written out.
 ///
@@ -20,7 +21,7 @@ pub(crate) fn flush(
     families: &[Arc<ColumnFamilyData>],
 ) -> Result<()> {
     context.check_writable()?;
-    write.exclusive(|| write.seal(families))?;
+    write.exclusive(|| write.seal(families, Flush::Now))?;
     let mut waiting = Vec::new();
     for family in families {
         let mut state = family.state();

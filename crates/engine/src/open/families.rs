@@ -68,6 +68,7 @@ pub(crate) fn create(
     if context.set.family_named(name).is_some() {
         return Err(Error::invalid_argument("column family exists").with("column_family", name));
     }
+    let options = options.sanitized();
     let id = context.set.next_family_id();
     let icmp = InternalKeyComparator::new(options.comparator.clone());
     let version = Arc::new(Version::empty(icmp, options.num_levels));
@@ -81,6 +82,7 @@ pub(crate) fn create(
         max_column_family: Some(id),
         ..VersionEdit::of_column_family(id)
     };
+    context.check_writable()?;
     context.set.apply(vec![Change {
         family: family.clone(),
         edit,
@@ -112,13 +114,14 @@ pub(crate) fn drop(
         max_column_family: Some(context.set.next_family_id() - 1),
         ..VersionEdit::of_column_family(family.id)
     };
+    context.check_writable()?;
     context.set.apply(vec![Change {
         family: family.clone(),
         edit,
         install: None,
     }])?;
     write.refresh_memtables();
-    context.update_stall(family);
+    write.note_stall(family);
     renew_options_file(context);
     context
         .log

@@ -13,10 +13,9 @@ use std::sync::Arc;
 
 use orogen_base::key::InternalKeyComparator;
 use orogen_base::{Error, FileNo, Result, UserComparator};
-use orogen_env::FileSystem;
 use orogen_env::fs::{read_file, write_file};
+use orogen_env::{FileLock, FileSystem};
 use orogen_sst::BlockCache;
-use parking_lot::Mutex;
 
 use crate::background::Background;
 use crate::column_family::{ColumnFamilyData, DEFAULT_COLUMN_FAMILY_NAME};
@@ -32,7 +31,7 @@ use crate::open::replay::{Replayed, replay};
 use crate::options::{ColumnFamilyOptions, Options};
 use crate::options_map;
 use crate::sequence::Sequence;
-use crate::version::edit::VersionEdit;
+use crate::version::edit::{FILE_NUMBER_MAX, VersionEdit};
 use crate::version::manifest::{self, RecoveredManifest};
 use crate::version::version::Version;
 use crate::version_set::{Change, VersionSet, VersionSetParts};
@@ -89,8 +88,13 @@ pub(crate) fn open(dir: &Path, options: &Options, mode: Mode) -> Result<Core> {
         if !exists {
             make_dir(&*fs, dir)?;
         }
-        Some(fs.lock(&filename::lock_path(dir))?)
+        Some(Arc::from(fs.lock(&filename::lock_path(dir))?))
     };
+    if !exists && fs.exists(&filename::current_path(dir))? {
+        // Somebody made it before the lock was ours.
+        drop(lock);
+        return open(dir, options, mode);
+    }
     let log = if read_only || !options.db.info_log {
         InfoLog::disabled(options.db.clock.clone())
     } else {
@@ -114,14 +118,7 @@ pub(crate) fn open(dir: &Path, options: &Options, mode: Mode) -> Result<Core> {
     if !read_only && !fs.exists(&filename::identity_path(dir))? {
         write_file(&*fs, &filename::identity_path(dir), db_id.as_bytes())?;
     }
-    let context = Arc::new(new_context(
-        dir,
-        options,
-        log,
-        db_id,
-        found.as_ref(),
-        read_only,
-    ));
+    let context = Arc::new(new_context(dir, options, log, db_id, found.as_ref(), lock));
     context.log.info(format_args!(
         "opening db_id={} session={} {}",
         context.set.db_id(),
@@ -147,7 +144,6 @@ pub(crate) fn open(dir: &Path, options: &Options, mode: Mode) -> Result<Core> {
         write,
         default_family,
         background,
-        lock: Mutex::new(lock),
         unlogged: std::sync::atomic::AtomicBool::new(false),
     })
 }
@@ -170,7 +166,7 @@ fn new_context(
     log: InfoLog,
     db_id: String,
     found: Option<&(FileNo, RecoveredManifest)>,
-    read_only: bool,
+    lock: Option<Arc<dyn FileLock>>,
 ) -> Context {
     let health = Arc::new(Health::default());
     let sequence = Arc::new(Sequence::default());
@@ -199,7 +195,8 @@ fn new_context(
         set,
         default_cache: Arc::new(BlockCache::new(DEFAULT_BLOCK_CACHE_BYTES)),
         session_id: new_session_id(),
-        read_only,
+        read_only: lock.is_none(),
+        lock,
     })
 }
 
@@ -217,6 +214,9 @@ fn finish_open(
         .ok_or_else(|| Error::corruption("MANIFEST has no default column family"))?;
     let logs = logs_to_replay(context, &on_disk, found);
     for &log in &logs {
+        if log > FILE_NUMBER_MAX {
+            return Err(Error::corruption("file number is too large").with("log", log));
+        }
         context.set.mark_file_number_used(log);
     }
     let replayed = replay(context, &families, &logs)?;
@@ -231,6 +231,10 @@ fn finish_open(
         ));
     }
     if context.read_only {
+        // A checkpoint copies them.
+        for &(log, bytes) in &replayed.logs {
+            context.logs.keep(log, bytes);
+        }
         return Ok((default_family, WritePath::new(context.clone())));
     }
     context.set.roll_manifest()?;
@@ -267,7 +271,8 @@ fn register_families(
     on_disk: &[String],
 ) -> Result<()> {
     let Some(recovered) = recovered else {
-        let cf = options.family(DEFAULT_COLUMN_FAMILY_NAME).clone();
+        let cf = options.family(DEFAULT_COLUMN_FAMILY_NAME);
+        let cf = cf.clone().sanitized();
         let icmp = InternalKeyComparator::new(cf.comparator.clone());
         let version = Arc::new(Version::empty(icmp, cf.num_levels));
         context.set.register(assemble(
@@ -286,6 +291,7 @@ fn register_families(
         if let Some(stored) = &stored {
             stored.fill_gaps(&family.name, &mut cf);
         }
+        cf = cf.sanitized();
         if let Some(order) = family
             .comparator
             .as_deref()

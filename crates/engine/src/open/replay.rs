@@ -14,6 +14,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use orogen_base::seqno::SEQNO_MAX;
 use orogen_base::{Error, FileNo, Result, SeqNo};
 use orogen_env::Access;
 use orogen_wal::{Damage, ReadOutcome, Reader};
@@ -159,6 +160,10 @@ fn replay_one(
                 let at = |e: Error| e.with("file", path.display()).with("offset", offset);
                 let batch = BatchReader::new(&record).map_err(at)?;
                 batch.check().map_err(at)?;
+                if batch.seqno.saturating_add(SeqNo::from(batch.count)) > SEQNO_MAX {
+                    let error = Error::corruption("sequence number is too large");
+                    return Err(at(error.with("seqno", batch.seqno)));
+                }
                 if let Some(link) = Link::of(&batch)
                     && !link_holds(context, link, log, replayed)?
                 {

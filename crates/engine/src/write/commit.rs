@@ -28,7 +28,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use std::thread::Thread;
 
 use arc_swap::ArcSwap;
@@ -37,7 +37,9 @@ use orogen_base::{Error, Result, SeqNo};
 use parking_lot::{Condvar, Mutex};
 
 use crate::batch::WriteBatch;
+use crate::column_family::ColumnFamilyData;
 use crate::context::Context;
+use crate::events::StallInfo;
 use crate::options::WriteOptions;
 use crate::write::apply::MemTables;
 
@@ -58,6 +60,9 @@ pub(crate) struct WritePath {
     /// Bytes of logs beyond which the families that pin the oldest are sealed.
     pub(crate) wal_bytes_max: AtomicU64,
     queue: Mutex<Queue>,
+    /// Stalls that listeners are told of when the lead is handed on: they may write.
+    news: Mutex<Vec<StallInfo>>,
+    has_news: AtomicBool,
     order: PublicationOrder,
 }
 
@@ -135,6 +140,8 @@ impl WritePath {
             memtables: ArcSwap::from_pointee(memtables),
             wal_bytes_max: AtomicU64::new(u64::MAX),
             queue: Mutex::default(),
+            news: Mutex::default(),
+            has_news: AtomicBool::new(false),
             order: PublicationOrder::default(),
         };
         path.refresh_memtables();
@@ -161,6 +168,10 @@ impl WritePath {
         let waiter = {
             let mut queue = self.queue.lock();
             if queue.leading {
+                if options.no_slowdown && self.context.stall.is_stalled() {
+                    drop(queue);
+                    return Err(self.would_wait());
+                }
                 let waiter = Waiter::new();
                 {
                     let mut slot = waiter.slot.lock();
@@ -216,7 +227,49 @@ impl WritePath {
         self.drain();
         let result = body();
         self.hand_over();
+        self.tell_news();
         result
+    }
+
+    /// Looks at a family's debts in the leader's place.
+    pub(crate) fn note_stall(&self, family: &ColumnFamilyData) {
+        if let Some(info) = self.context.judge_debts(family) {
+            self.news.lock().push(info);
+            self.has_news.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Tells what was noted. The caller neither leads nor has a group that is not published.
+    fn tell_news(&self) {
+        if self.has_news.load(Ordering::Relaxed) && self.has_news.swap(false, Ordering::Relaxed) {
+            let news = std::mem::take(&mut *self.news.lock());
+            for info in news {
+                self.context.tell_stall(&info);
+            }
+        }
+    }
+
+    #[cold]
+    pub(crate) fn would_wait(&self) -> Error {
+        let (_, _, cause) = self.context.stall.current();
+        Error::busy("write would be slowed or stopped").with("cause", cause)
+    }
+
+    /// Answers the writers that wait but must not, before the leader goes to sleep. Those that
+    /// come later see the stall themselves.
+    pub(crate) fn refuse_hasty(&self) {
+        let mut hasty = Vec::new();
+        self.queue.lock().waiting.retain(|waiter| {
+            let slot = waiter.slot.lock();
+            let refused = slot.options.no_slowdown && !slot.exclusive;
+            if refused {
+                hasty.push(waiter.clone());
+            }
+            !refused
+        });
+        if !hasty.is_empty() {
+            answer(&hasty, &Err(self.would_wait()));
+        }
     }
 
     /// Waits until every group that took a number is published. Only the leader calls it.
@@ -225,6 +278,12 @@ impl WritePath {
     }
 
     fn lead(&self, options: WriteOptions, batch: &mut WriteBatch) -> Result<()> {
+        let result = self.lead_group(options, batch);
+        self.tell_news();
+        result
+    }
+
+    fn lead_group(&self, options: WriteOptions, batch: &mut WriteBatch) -> Result<()> {
         let context = &*self.context;
         if let Err(e) = self.make_room(options) {
             self.hand_over();
@@ -235,9 +294,11 @@ impl WritePath {
         match self.write_log(options, batch, &members, first) {
             Ok(end) => self.insert_and_publish(batch, &members, first, end),
             Err(e) => {
-                context.fail(&e);
+                // Before another leads; listeners are told when this one no longer does.
+                context.health.fail(&e);
                 self.hand_over();
                 answer(&members, &Err(e.clone()));
+                context.fail(&e);
                 Err(e)
             }
         }

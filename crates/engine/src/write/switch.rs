@@ -7,12 +7,21 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use orogen_base::{Error, Result};
+use orogen_base::Result;
 
 use crate::column_family::ColumnFamilyData;
 use crate::options::WriteOptions;
 use crate::write::apply::MemTables;
 use crate::write::commit::WritePath;
+
+/// When a sealed memtable is written out.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Flush {
+    /// When there are as many as the options ask for.
+    WhenEnough,
+    /// At once: its log or its memory is wanted back.
+    Now,
+}
 
 impl WritePath {
     /// Step 1 of the pipeline: waits out a stall, seals what must be sealed.
@@ -20,9 +29,9 @@ impl WritePath {
         let context = &*self.context;
         if context.stall.is_stalled() {
             if options.no_slowdown {
-                let (_, _, cause) = context.stall.current();
-                return Err(Error::busy("write would be slowed or stopped").with("cause", cause));
+                return Err(self.would_wait());
             }
+            self.refuse_hasty();
             context.stall.wait(&*context.clock, &context.statistics);
         }
         context.check_writable()?;
@@ -30,17 +39,17 @@ impl WritePath {
         if memtables.any_full() {
             let full = memtables.full_families();
             drop(memtables);
-            return self.seal(&full);
+            return self.seal(&full, Flush::WhenEnough);
         }
         let db_max = context.options.db_write_buffer_size;
         if db_max > 0 && memtables.memory_usage() > db_max {
             let largest = memtables.largest();
             drop(memtables);
-            return self.seal(largest.as_slice());
+            return self.seal(largest.as_slice(), Flush::Now);
         }
         drop(memtables);
         if context.logs.total_bytes() > self.wal_bytes_max.load(Ordering::Relaxed) {
-            return self.seal(&self.families_that_pin_the_oldest_log());
+            return self.seal(&self.families_that_pin_the_oldest_log(), Flush::Now);
         }
         Ok(())
     }
@@ -52,7 +61,11 @@ impl WritePath {
             0 if families.len() < 2 => u64::MAX,
             0 => families
                 .iter()
-                .map(|f| f.options.write_buffer_size * f.options.max_write_buffer_number as u64 * 4)
+                .map(|f| {
+                    let memtables = f.options.max_write_buffer_number as u64;
+                    let bytes = f.options.write_buffer_size.saturating_mul(memtables);
+                    bytes.saturating_mul(4)
+                })
                 .fold(0, u64::saturating_add),
             max => max,
         }
@@ -72,9 +85,10 @@ impl WritePath {
     /// leader calls it.
     ///
     /// # Errors
-    /// `NoSpace`, `Io`: no new log could be made; nothing has changed.
-    pub(crate) fn seal(&self, families: &[Arc<ColumnFamilyData>]) -> Result<()> {
+    /// `NoSpace`, `Io`: no new log could be made; nothing has changed. `Closed`, `ReadOnly`.
+    pub(crate) fn seal(&self, families: &[Arc<ColumnFamilyData>], flush: Flush) -> Result<()> {
         let context = &*self.context;
+        context.check_writable()?;
         self.drain();
         let sealing: Vec<_> = families
             .iter()
@@ -95,12 +109,15 @@ impl WritePath {
             let fresh = context.new_memtable(&family.options, log);
             let mut state = family.state();
             let sealed = std::mem::replace(&mut state.mem, fresh);
+            if flush == Flush::Now {
+                state.flush_requested_up_to = state.flush_requested_up_to.max(sealed.id);
+            }
             state.imm.push(sealed);
             family.publish(&state);
         }
         self.refresh_memtables();
         for family in &sealing {
-            context.update_stall(family);
+            self.note_stall(family);
         }
         context.work.raise();
         Ok(())
