@@ -3,7 +3,10 @@
 mod basic;
 mod compaction;
 mod families;
+mod hazards;
 mod logs;
+mod pipeline;
 mod reads;
 mod scenarios;
+mod steer;
 mod support;

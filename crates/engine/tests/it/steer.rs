@@ -1,0 +1,237 @@
+//! Ways to hold a database still at a chosen place.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::mpsc::{self, Receiver};
+use std::time::Duration;
+
+use orogen_base::Result;
+use orogen_engine::events::{CompactionInfo, EventListener, FlushInfo};
+use orogen_env::fs::{Access, FileLock, Metadata, RandomAccessFile, WritableFile};
+use orogen_env::{Clock, FileSystem, MemFileSystem, SystemClock};
+use parking_lot::{Condvar, Mutex};
+
+/// Longer than anything in these tests takes; only a test that fails waits so long.
+pub(crate) const LONG: Duration = Duration::from_secs(20);
+
+/// Closed: whoever passes waits. Tells how many have come.
+#[derive(Default)]
+pub(crate) struct Gate {
+    state: Mutex<(bool, usize)>,
+    changed: Condvar,
+}
+
+impl Gate {
+    pub(crate) fn new() -> Arc<Self> {
+        Arc::default()
+    }
+
+    pub(crate) fn pass(&self) {
+        let mut state = self.state.lock();
+        state.1 += 1;
+        self.changed.notify_all();
+        while !state.0 {
+            self.changed.wait(&mut state);
+        }
+    }
+
+    pub(crate) fn open(&self) {
+        self.state.lock().0 = true;
+        self.changed.notify_all();
+    }
+
+    /// Waits until `n` have come to the gate.
+    pub(crate) fn wait_for(&self, n: usize) {
+        let mut state = self.state.lock();
+        while state.1 < n {
+            let late = self.changed.wait_for(&mut state, LONG).timed_out();
+            assert!(!late, "nobody comes to the gate");
+        }
+    }
+}
+
+/// Runs `body` on a thread; its result comes out of the channel.
+pub(crate) fn on_thread<T: Send + 'static>(
+    body: impl FnOnce() -> T + Send + 'static,
+) -> Receiver<T> {
+    let (sender, receiver) = mpsc::channel();
+    // Not joined: one that hangs must not keep the test from failing.
+    let thread = std::thread::Builder::new().spawn(move || {
+        let _ = sender.send(body());
+    });
+    thread.expect("the system has a thread");
+    receiver
+}
+
+/// What a thread of [`on_thread`] ends with; fails if it hangs.
+pub(crate) fn ends<T>(receiver: &Receiver<T>) -> T {
+    receiver.recv_timeout(LONG).expect("the thread ends")
+}
+
+/// Waits until `condition` holds; fails if it never does.
+pub(crate) fn until(mut condition: impl FnMut() -> bool) {
+    for _ in 0..20_000 {
+        if condition() {
+            return;
+        }
+        SystemClock.sleep(Duration::from_millis(1));
+    }
+    panic!("what was waited for does not happen");
+}
+
+/// Gives other threads far more time than they need to fall asleep.
+pub(crate) fn settle() {
+    SystemClock.sleep(Duration::from_millis(20));
+}
+
+type OnFlush = Box<dyn Fn(&FlushInfo) + Send + Sync>;
+type OnCompaction = Box<dyn Fn(&CompactionInfo) + Send + Sync>;
+
+/// A listener made of closures.
+#[derive(Default)]
+pub(crate) struct Told {
+    pub(crate) flush_begin: Option<OnFlush>,
+    pub(crate) flush_completed: Option<OnFlush>,
+    pub(crate) compaction_begin: Option<OnCompaction>,
+}
+
+impl EventListener for Told {
+    fn on_flush_begin(&self, info: &FlushInfo) {
+        if let Some(tell) = &self.flush_begin {
+            tell(info);
+        }
+    }
+
+    fn on_flush_completed(&self, info: &FlushInfo) {
+        if let Some(tell) = &self.flush_completed {
+            tell(info);
+        }
+    }
+
+    fn on_compaction_begin(&self, info: &CompactionInfo) {
+        if let Some(tell) = &self.compaction_begin {
+            tell(info);
+        }
+    }
+}
+
+/// A listener that holds the flushes of a family at a gate.
+pub(crate) fn hold_flushes_of(family: &'static str, gate: &Arc<Gate>) -> Arc<Told> {
+    let gate = gate.clone();
+    Arc::new(Told {
+        flush_begin: Some(Box::new(move |info| {
+            if info.column_family == family {
+                gate.pass();
+            }
+        })),
+        ..Told::default()
+    })
+}
+
+/// What a [`HookFileSystem`] is about to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Op {
+    Append,
+    Sync,
+    Lock,
+}
+
+type Hook = Arc<dyn Fn(Op, &Path) + Send + Sync>;
+
+/// A file system in memory that calls a closure before it works.
+#[derive(Clone)]
+pub(crate) struct HookFileSystem {
+    pub(crate) below: MemFileSystem,
+    hook: Hook,
+}
+
+impl HookFileSystem {
+    pub(crate) fn new(
+        below: &MemFileSystem,
+        hook: impl Fn(Op, &Path) + Send + Sync + 'static,
+    ) -> Self {
+        Self {
+            below: below.clone(),
+            hook: Arc::new(hook),
+        }
+    }
+
+    fn wrap(&self, file: Box<dyn WritableFile>, path: &Path) -> Box<dyn WritableFile> {
+        Box::new(HookFile {
+            file,
+            path: path.to_owned(),
+            hook: self.hook.clone(),
+        })
+    }
+}
+
+struct HookFile {
+    file: Box<dyn WritableFile>,
+    path: PathBuf,
+    hook: Hook,
+}
+
+impl WritableFile for HookFile {
+    fn append(&mut self, bytes: &[u8]) -> Result<()> {
+        (self.hook)(Op::Append, &self.path);
+        self.file.append(bytes)
+    }
+
+    fn sync(&mut self) -> Result<()> {
+        (self.hook)(Op::Sync, &self.path);
+        self.file.sync()
+    }
+
+    fn size(&self) -> u64 {
+        self.file.size()
+    }
+}
+
+impl FileSystem for HookFileSystem {
+    fn create(&self, path: &Path) -> Result<Box<dyn WritableFile>> {
+        Ok(self.wrap(self.below.create(path)?, path))
+    }
+    fn open_append(&self, path: &Path) -> Result<Box<dyn WritableFile>> {
+        Ok(self.wrap(self.below.open_append(path)?, path))
+    }
+    fn reuse(&self, old: &Path, new: &Path) -> Result<Box<dyn WritableFile>> {
+        Ok(self.wrap(self.below.reuse(old, new)?, new))
+    }
+    fn open(&self, path: &Path, access: Access) -> Result<Arc<dyn RandomAccessFile>> {
+        self.below.open(path, access)
+    }
+    fn truncate(&self, path: &Path, size: u64) -> Result<()> {
+        self.below.truncate(path, size)
+    }
+    fn metadata(&self, path: &Path) -> Result<Metadata> {
+        self.below.metadata(path)
+    }
+    fn list(&self, dir: &Path) -> Result<Vec<String>> {
+        self.below.list(dir)
+    }
+    fn create_dir_all(&self, dir: &Path) -> Result<()> {
+        self.below.create_dir_all(dir)
+    }
+    fn remove_file(&self, path: &Path) -> Result<()> {
+        self.below.remove_file(path)
+    }
+    fn remove_dir(&self, dir: &Path) -> Result<()> {
+        self.below.remove_dir(dir)
+    }
+    fn rename(&self, from: &Path, to: &Path) -> Result<()> {
+        self.below.rename(from, to)
+    }
+    fn hard_link(&self, from: &Path, to: &Path) -> Result<()> {
+        self.below.hard_link(from, to)
+    }
+    fn sync_dir(&self, dir: &Path) -> Result<()> {
+        self.below.sync_dir(dir)
+    }
+    fn lock(&self, path: &Path) -> Result<Box<dyn FileLock>> {
+        (self.hook)(Op::Lock, path);
+        self.below.lock(path)
+    }
+    fn free_space(&self, dir: &Path) -> Result<u64> {
+        self.below.free_space(dir)
+    }
+}
