@@ -22,3 +22,4 @@ pub mod crash;
 pub mod fault;
 pub mod metamorphic;
 pub mod concurrent;
+pub mod damage;

@@ -9,7 +9,7 @@ use clap::{Args, Parser, Subcommand};
 use orogen_env::{Clock, SystemClock};
 use orogen_torture::fault::{Variant, Way};
 use orogen_torture::report::{Figure, Reliability};
-use orogen_torture::{concurrent, crash, fault, guard, metamorphic, scripts};
+use orogen_torture::{concurrent, crash, damage, fault, guard, metamorphic, scripts};
 
 /// Tries to break the engine, and tells how often it tried.
 #[derive(Parser)]
@@ -35,6 +35,8 @@ enum Command {
     Metamorphic(MetamorphicArgs),
     /// Many threads, and the invariants of every snapshot.
     Concurrent(ConcurrentArgs),
+    /// Flips bits, cuts files off, exchanges pieces.
+    Damage(DamageArgs),
     /// All of them in their default size.
     All,
 }
@@ -127,6 +129,19 @@ struct ConcurrentArgs {
     seconds: f64,
 }
 
+#[derive(Args)]
+struct DamageArgs {
+    /// Only this way: flip, cut, grow, swap-sectors, swap-blocks, replace.
+    #[arg(long)]
+    way: Option<damage::Way>,
+    /// Every so many bits and lengths.
+    #[arg(long, default_value_t = 29)]
+    stride: usize,
+    /// Only this case.
+    #[arg(long)]
+    case: Option<u64>,
+}
+
 fn main() -> ExitCode {
     let cli = Cli::parse();
     let threads = cli.threads.unwrap_or_else(guard::default_threads);
@@ -168,6 +183,20 @@ fn main() -> ExitCode {
                 ..concurrent::Config::default()
             };
             tell(concurrent::run(&config));
+            Ok(())
+        }
+        Command::Damage(args) => {
+            let &DamageArgs { stride, case, .. } = args;
+            let config = damage::Config {
+                threads,
+                stride: stride.max(1),
+                case,
+            };
+            for way in damage::Way::ALL {
+                if args.way.is_none_or(|only| only == way) {
+                    tell(damage::run(way, &config));
+                }
+            }
             Ok(())
         }
         Command::All => {
@@ -275,4 +304,7 @@ fn run_all(threads: usize, tell: &mut impl FnMut(Figure)) {
         ..metamorphic::Config::default()
     }));
     tell(concurrent::run(&concurrent::Config::default()));
+    for way in damage::Way::ALL {
+        tell(damage::run(way, &damage::Config::default()));
+    }
 }

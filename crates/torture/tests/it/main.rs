@@ -3,7 +3,7 @@
 #![expect(clippy::print_stdout, reason = "each run tells its figure")]
 
 use orogen_torture::report::Figure;
-use orogen_torture::{concurrent, crash, fault, metamorphic, scripts};
+use orogen_torture::{concurrent, crash, damage, fault, metamorphic, scripts};
 
 fn tell(figure: &Figure) {
     println!("{figure}");
@@ -40,4 +40,11 @@ fn metamorphic() {
 #[test]
 fn concurrent() {
     tell(&concurrent::run(&concurrent::Config::default()));
+}
+
+#[test]
+fn damage() {
+    for way in damage::Way::ALL {
+        tell(&damage::run(way, &damage::Config::default()));
+    }
 }

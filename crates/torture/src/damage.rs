@@ -1,0 +1,564 @@
+//! Bytes on disk that are not what was written.
+//!
+//! A small database with tables of several formats, a log and all other files is damaged in one
+//! place at a time and opened, read from front to back and key by key; every fourth time it is
+//! compacted before. Then
+//!
+//! 1. nothing panics or hangs;
+//! 2. every answer is an error, or what was written;
+//! 3. damage in the log may take writes from its end, and only whole batches: what a crash cut
+//!    off and what was damaged later cannot be told apart there.
+//!
+//! Two kinds of damage cannot be found in RocksDB's formats, and their wrong answers are counted,
+//! not refused: a MANIFEST that is cut off between two records tells an earlier state; and tables
+//! before format 6 do not say in a block's checksum where the block belongs.
+//!
+//! Ways: a flipped bit; a file cut off; something behind the end; two pieces of a file exchanged
+//! (sectors, or whole blocks of a table); a file in the place of another.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use orogen_base::checksum::ChecksumType;
+use orogen_engine::filename::{self, FileKind};
+use orogen_env::fs::read_file;
+use orogen_env::{Access, FileSystem, MemFileSystem};
+use orogen_sst::{CompressionType, TableReader, TableReaderOptions};
+use orogen_testkit::Rng;
+
+use crate::content;
+use crate::engine::{
+    ColumnFamilyOptions, CompactRangeOptions, Db, Error, ErrorKind, FlushOptions, Options,
+    ReadOptions, Result, WriteBatch,
+};
+use crate::guard::{Guard, Outcome, timed};
+use crate::model::Pairs;
+use crate::report::{Failure, Figure};
+use crate::script::{DIR, small_options};
+
+/// Bytes that a disk writes at once.
+const SECTOR: usize = 512;
+
+/// Bytes of compression type and checksum behind a block.
+const TRAILER: usize = 5;
+
+/// A way to damage.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// Flips a bit.
+    Flip,
+    /// Cuts a file off.
+    Cut,
+    /// Adds something behind the end of a file.
+    Grow,
+    /// Exchanges two sectors of a file.
+    SwapSectors,
+    /// Exchanges two blocks of a table.
+    SwapBlocks,
+    /// Puts the bytes of one file into another of its kind.
+    Replace,
+}
+
+impl Way {
+    /// All ways.
+    pub const ALL: [Self; 6] = [
+        Self::Flip,
+        Self::Cut,
+        Self::Grow,
+        Self::SwapSectors,
+        Self::SwapBlocks,
+        Self::Replace,
+    ];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Flip => "flip",
+            Self::Cut => "cut",
+            Self::Grow => "grow",
+            Self::SwapSectors => "swap-sectors",
+            Self::SwapBlocks => "swap-blocks",
+            Self::Replace => "replace",
+        }
+    }
+}
+
+impl std::str::FromStr for Way {
+    type Err = String;
+    fn from_str(text: &str) -> std::result::Result<Self, String> {
+        Self::ALL
+            .into_iter()
+            .find(|way| way.name() == text)
+            .ok_or_else(|| format!("ways are {}", Self::ALL.map(Self::name).join(", ")))
+    }
+}
+
+/// What is tried.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Threads.
+    pub threads: usize,
+    /// Every so many flipped bits, and every so many lengths.
+    pub stride: usize,
+    /// Only this case.
+    pub case: Option<u64>,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            threads: crate::guard::default_threads(),
+            stride: 29,
+            case: None,
+        }
+    }
+}
+
+/// Content of all families.
+type Contents = BTreeMap<String, Pairs>;
+
+struct File {
+    name: String,
+    path: PathBuf,
+    bytes: Vec<u8>,
+    kind: Option<FileKind>,
+    /// Of a table: where its blocks are, with their trailers.
+    blocks: Vec<(usize, usize)>,
+    /// Of a table: blocks may be exchanged.
+    swappable: bool,
+}
+
+impl File {
+    /// True if a wrong answer cannot be helped.
+    fn is_unprotected(&self, change: Change) -> bool {
+        match change {
+            Change::Cut(_) => matches!(self.kind, Some(FileKind::Manifest(_))),
+            Change::Swap(..) => self.swappable,
+            _ => false,
+        }
+    }
+}
+
+/// The database before it is damaged.
+struct Reference {
+    fs: MemFileSystem,
+    files: Vec<File>,
+    /// What it holds, last; before that, with fewer and fewer batches of the log.
+    history: Vec<Contents>,
+}
+
+/// One change of one file.
+#[derive(Clone, Copy, Debug)]
+enum Change {
+    Flip(usize),
+    Cut(usize),
+    GrowZeros(usize),
+    GrowGarbage(usize),
+    GrowTail(usize),
+    /// Exchanges two ranges of the same length.
+    Swap(usize, usize, usize),
+    Replace(usize),
+}
+
+#[derive(Default)]
+struct Counts {
+    refused: AtomicU64,
+    unchanged: AtomicU64,
+    tail_lost: AtomicU64,
+    unprotected: AtomicU64,
+}
+
+/// Damages the reference database in one way.
+///
+/// # Panics
+/// If the reference database cannot be made.
+#[must_use]
+pub fn run(way: Way, config: &Config) -> Figure {
+    let reference = Reference::build().expect("nothing fails in memory");
+    let cases = reference.cases(way, config.stride);
+    let counts = Counts::default();
+    let repeat = |n: u64| {
+        format!(
+            "damage --way {} --stride {} --case {n}",
+            way.name(),
+            config.stride
+        )
+    };
+    let ((passed, failures), seconds) = timed(|| {
+        Guard::run(config.threads, config.case.unwrap_or(0), 1, repeat, |n| {
+            let Some(&(file, change)) = usize::try_from(n).ok().and_then(|n| cases.get(n)) else {
+                return Outcome::NoMore;
+            };
+            if config.case.is_some_and(|only| n != only) {
+                return Outcome::NoMore;
+            }
+            match reference.judge(file, change, n.is_multiple_of(4), &counts) {
+                Ok(()) => Outcome::Passed,
+                Err(what) => {
+                    let what = format!("{} {change:?}: {what}", reference.files[file].name);
+                    Outcome::Failed(Failure {
+                        what,
+                        repeat: repeat(n),
+                    })
+                }
+            }
+        })
+    });
+    let bytes: usize = reference.files.iter().map(|f| f.bytes.len()).sum();
+    Figure {
+        name: format!("damage/{}", way.name()),
+        count: passed,
+        unit: "cases",
+        seeds: 1,
+        seconds,
+        details: vec![
+            ("bytes", bytes as f64),
+            ("refused", counts.refused.into_inner() as f64),
+            ("unchanged", counts.unchanged.into_inner() as f64),
+            ("log_tail_lost", counts.tail_lost.into_inner() as f64),
+            ("wrong_unprotected", counts.unprotected.into_inner() as f64),
+        ],
+        failures,
+    }
+}
+
+/// Families with tables of different formats.
+fn families() -> BTreeMap<String, ColumnFamilyOptions> {
+    let family = |format, checksum, compression, bits: f64, prefix: &str| {
+        let mut cf = ColumnFamilyOptions {
+            compression,
+            ..crate::script::small_family()
+        };
+        cf.prefix_extractor = orogen_base::slice_transform::by_name(prefix);
+        cf.disable_auto_compactions = true;
+        cf.write_buffer_size = 1 << 20;
+        cf.table.block_size = 160;
+        cf.table.format_version = format;
+        cf.table.checksum = checksum;
+        cf.table.filter_bits_per_key = bits;
+        cf
+    };
+    use ChecksumType as Sum;
+    use CompressionType as Codec;
+    BTreeMap::from([
+        (
+            "default".to_owned(),
+            family(5, Sum::Xxh3, Codec::Lz4, 10.0, "none"),
+        ),
+        (
+            "crc".to_owned(),
+            family(4, Sum::Crc32c, Codec::Snappy, 0.0, "none"),
+        ),
+        (
+            "newest".to_owned(),
+            family(6, Sum::XxHash64, Codec::Zstd, 10.0, "fixed:3"),
+        ),
+        (
+            "plain".to_owned(),
+            family(6, Sum::Xxh3, Codec::None, 0.0, "none"),
+        ),
+        (
+            "plain5".to_owned(),
+            family(5, Sum::Crc32c, Codec::None, 0.0, "none"),
+        ),
+        (
+            "oldest".to_owned(),
+            family(2, Sum::XxHash, Codec::None, 5.0, "none"),
+        ),
+    ])
+}
+
+fn options(fs: &MemFileSystem) -> Options {
+    let mut options = small_options();
+    options.db.fs = Arc::new(fs.clone());
+    options.families = families();
+    options.cf.disable_auto_compactions = true;
+    options
+}
+
+impl Reference {
+    fn build() -> Result<Self> {
+        let fs = MemFileSystem::new();
+        let db = Db::open(DIR, &options(&fs))?;
+        let mut rng = Rng::new(1);
+        for round in 0..3 {
+            for family in db.column_families() {
+                let mut batch = WriteBatch::new();
+                let id = family.id();
+                for n in 0..40 {
+                    let key = format!("key{:03}", (n * 3 + round) % 97);
+                    // Half of a value can be compressed; all are of one length.
+                    let mut value = rng.bytes(20);
+                    value.resize(40, b'.');
+                    batch.put(id, key.as_bytes(), &value);
+                }
+                batch.merge(id, b"key050", b"operand");
+                batch.delete(id, b"key060");
+                batch.delete_range(id, b"key070", b"key073");
+                db.write(batch)?;
+            }
+            db.flush_opt(&FlushOptions::default(), &db.column_families())?;
+            if round == 1 {
+                for family in db.column_families() {
+                    db.compact_range(&CompactRangeOptions::default(), &family, None, None)?;
+                }
+            }
+        }
+        let mut history = vec![content::pairs(&db)?];
+        for n in 0..12 {
+            let mut batch = WriteBatch::new();
+            for family in db.column_families() {
+                batch.put(family.id(), format!("log{n}").as_bytes(), &rng.bytes(30));
+            }
+            db.write(batch)?;
+            history.push(content::pairs(&db)?);
+        }
+        db.close()?;
+        drop(db);
+        let mut reference = Self {
+            fs,
+            files: Vec::new(),
+            history,
+        };
+        reference.list_files()?;
+        Ok(reference)
+    }
+
+    fn list_files(&mut self) -> Result<()> {
+        for name in self.fs.list(Path::new(DIR))? {
+            let path = Path::new(DIR).join(&name);
+            let bytes = read_file(&self.fs, &path)?;
+            let kind = filename::parse(&name);
+            let (blocks, format) = match kind {
+                Some(FileKind::Table(_)) => blocks_of(&self.fs, &path, bytes.len())?,
+                _ => (Vec::new(), 0),
+            };
+            if !bytes.is_empty() {
+                self.files.push(File {
+                    name,
+                    path,
+                    bytes,
+                    kind,
+                    blocks,
+                    swappable: (1..6).contains(&format),
+                });
+            }
+        }
+        self.files.sort_by(|a, b| a.name.cmp(&b.name));
+        Ok(())
+    }
+
+    fn cases(&self, way: Way, stride: usize) -> Vec<(usize, Change)> {
+        let mut cases = Vec::new();
+        for (i, file) in self.files.iter().enumerate() {
+            let len = file.bytes.len();
+            let mut add = |change| cases.push((i, change));
+            match way {
+                Way::Flip => (i % stride..len * 8)
+                    .step_by(stride)
+                    .for_each(|b| add(Change::Flip(b))),
+                Way::Cut => (i % stride..len)
+                    .step_by(stride)
+                    .for_each(|n| add(Change::Cut(n))),
+                Way::Grow => {
+                    for n in [1, 7, 11, 512, 40_000] {
+                        add(Change::GrowZeros(n));
+                        add(Change::GrowGarbage(n));
+                        add(Change::GrowTail(n.min(len)));
+                    }
+                }
+                Way::SwapSectors => {
+                    for a in (0..len).step_by(SECTOR) {
+                        for b in (a + SECTOR..len.saturating_sub(SECTOR - 1)).step_by(SECTOR) {
+                            add(Change::Swap(a, b, SECTOR));
+                        }
+                    }
+                }
+                Way::SwapBlocks => {
+                    for (n, &(a, size)) in file.blocks.iter().enumerate() {
+                        for &(b, other) in &file.blocks[n + 1..] {
+                            if size == other {
+                                add(Change::Swap(a, b, size));
+                            }
+                        }
+                    }
+                }
+                Way::Replace => {
+                    let same_kind = |other: &File| {
+                        std::mem::discriminant(&other.kind) == std::mem::discriminant(&file.kind)
+                    };
+                    for (j, other) in self.files.iter().enumerate() {
+                        if j != i && same_kind(other) {
+                            add(Change::Replace(j));
+                        }
+                    }
+                }
+            }
+        }
+        cases
+    }
+
+    fn changed(&self, file: usize, change: Change) -> Vec<u8> {
+        let mut bytes = self.files[file].bytes.clone();
+        match change {
+            Change::Flip(bit) => bytes[bit / 8] ^= 1 << (bit % 8),
+            Change::Cut(len) => bytes.truncate(len),
+            Change::GrowZeros(n) => bytes.resize(bytes.len() + n, 0),
+            Change::GrowGarbage(n) => bytes.extend(Rng::new(n as u64).bytes(n)),
+            Change::GrowTail(n) => bytes.extend_from_within(bytes.len() - n..),
+            Change::Swap(a, b, len) => {
+                let (front, back) = bytes.split_at_mut(b);
+                front[a..a + len].swap_with_slice(&mut back[..len]);
+            }
+            Change::Replace(other) => bytes.clone_from(&self.files[other].bytes),
+        }
+        bytes
+    }
+
+    fn judge(
+        &self,
+        file: usize,
+        change: Change,
+        compact: bool,
+        counts: &Counts,
+    ) -> std::result::Result<(), String> {
+        let fs = self.fs.fork();
+        let bytes = self.changed(file, change);
+        let wrote = fs
+            .create(&self.files[file].path)
+            .and_then(|mut f| f.append(&bytes));
+        wrote.map_err(|e| e.to_string())?;
+        let is_log = matches!(self.files[file].kind, Some(FileKind::Wal(_)));
+        match self.read(&fs, is_log, compact) {
+            Ok(Seen::All) => counts.unchanged.fetch_add(1, Ordering::Relaxed),
+            Ok(Seen::Fewer) => counts.tail_lost.fetch_add(1, Ordering::Relaxed),
+            Err(Trouble::Refused(e)) => {
+                let fits = matches!(
+                    e.kind(),
+                    ErrorKind::Corruption
+                        | ErrorKind::NotSupported
+                        | ErrorKind::InvalidArgument
+                        | ErrorKind::Io
+                        | ErrorKind::ReadOnly
+                );
+                if !fits {
+                    return Err(format!("the wrong kind of error: {e}"));
+                }
+                counts.refused.fetch_add(1, Ordering::Relaxed)
+            }
+            Err(Trouble::Wrong(_)) if self.files[file].is_unprotected(change) => {
+                counts.unprotected.fetch_add(1, Ordering::Relaxed)
+            }
+            Err(Trouble::Wrong(what)) => return Err(what),
+        };
+        Ok(())
+    }
+
+    fn read(
+        &self,
+        fs: &MemFileSystem,
+        is_log: bool,
+        compact: bool,
+    ) -> std::result::Result<Seen, Trouble> {
+        let mut options = options(fs);
+        options.db.create_if_missing = false;
+        let db = Db::open(DIR, &options)?;
+        if compact {
+            for family in db.column_families() {
+                db.compact_range(&CompactRangeOptions::default(), &family, None, None)?;
+            }
+        }
+        let found = content::pairs(&db)?;
+        let earliest = if is_log { 0 } else { self.history.len() - 1 };
+        let at = self.history[earliest..]
+            .iter()
+            .rposition(|held| *held == found);
+        let Some(at) = at else {
+            return Err(Trouble::Wrong(self.difference(&found)));
+        };
+        let held = &self.history[earliest + at];
+        self.look_up(&db, held)?;
+        let seen = if earliest + at + 1 == self.history.len() {
+            Seen::All
+        } else {
+            Seen::Fewer
+        };
+        Ok(seen)
+    }
+
+    /// Asks for keys one by one, also for some that are not there.
+    fn look_up(&self, db: &Db, held: &Contents) -> std::result::Result<(), Trouble> {
+        for family in db.column_families() {
+            let pairs = &held[family.name()];
+            for n in (0..97).step_by(4) {
+                let key = format!("key{n:03}").into_bytes();
+                let found = db.get_opt(&ReadOptions::default(), &family, &key)?;
+                if found.as_deref() != pairs.get(&key).map(Vec::as_slice) {
+                    let what = format!("get {family:?} {} is wrong", key.escape_ascii());
+                    return Err(Trouble::Wrong(what));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn difference(&self, found: &Contents) -> String {
+        let expected = &self.history[self.history.len() - 1];
+        for (name, pairs) in expected {
+            let Some(found) = found.get(name) else {
+                return format!("family {name} is gone");
+            };
+            let all = pairs.keys().chain(found.keys());
+            let differ: Vec<_> = all.filter(|k| pairs.get(*k) != found.get(*k)).collect();
+            if let Some(key) = differ.first() {
+                return format!(
+                    "wrong answer: family {name}: {} keys differ, the first is {}: {} instead of {}",
+                    differ.len(),
+                    key.escape_ascii(),
+                    if found.contains_key(*key) {
+                        "there"
+                    } else {
+                        "not there"
+                    },
+                    if pairs.contains_key(*key) {
+                        "there"
+                    } else {
+                        "not there"
+                    },
+                );
+            }
+        }
+        "wrong answer: more families".to_owned()
+    }
+}
+
+enum Seen {
+    All,
+    Fewer,
+}
+
+enum Trouble {
+    Refused(Error),
+    Wrong(String),
+}
+
+impl From<Error> for Trouble {
+    fn from(e: Error) -> Self {
+        Self::Refused(e)
+    }
+}
+
+/// Where the blocks of a table are, each with its trailer, and the table's format.
+type Blocks = (Vec<(usize, usize)>, u32);
+
+fn blocks_of(fs: &MemFileSystem, path: &Path, size: usize) -> Result<Blocks> {
+    let file = fs.open(path, Access::Random)?;
+    let table = TableReader::open(file, size as u64, TableReaderOptions::default())?;
+    let mut blocks = Vec::new();
+    for block in table.blocks() {
+        let handle = block?.handle;
+        blocks.push((handle.offset as usize, handle.size as usize + TRAILER));
+    }
+    Ok((blocks, table.format_version()))
+}
