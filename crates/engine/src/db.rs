@@ -197,6 +197,7 @@ impl Db {
     /// `Io` or `NoSpace`: the batch may or may not be there after a reopen.
     pub fn write_opt(&self, options: &WriteOptions, batch: &mut WriteBatch) -> Result<()> {
         if batch.is_empty() {
+            self.context().check_writable()?;
             return if options.sync {
                 self.sync_wal()
             } else {

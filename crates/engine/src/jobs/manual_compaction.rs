@@ -155,6 +155,8 @@ pub(crate) fn wait_until_idle(context: &Context) -> Result<()> {
             let state = family.state();
             let flushes = state.flushing
                 || state.imm.len() >= family.options.min_write_buffer_number_to_merge.max(1)
+                || (!state.imm.is_empty()
+                    && state.imm.len() + 1 >= family.options.max_write_buffer_number)
                 || state
                     .imm
                     .first()

@@ -65,6 +65,25 @@ fn no_database(dir: &Path) -> Error {
         .with("path", dir.display())
 }
 
+/// Refuses a directory that holds tables but no CURRENT: making a new database there would take
+/// them for strays. A crash cannot leave it so, for CURRENT is there before the first table.
+fn refuse_headless(fs: &dyn FileSystem, dir: &Path) -> Result<()> {
+    let held = fs.list(dir)?.into_iter().find(|name| {
+        matches!(
+            filename::parse(name),
+            Some(FileKind::Table(_) | FileKind::Blob(_))
+        )
+    });
+    match held {
+        None => Ok(()),
+        Some(name) => Err(Error::corruption(
+            "directory holds tables but no CURRENT file; put CURRENT back, or destroy it",
+        )
+        .with("path", dir.display())
+        .with("table", name)),
+    }
+}
+
 /// Opens the database in `dir`.
 ///
 /// # Errors
@@ -94,6 +113,9 @@ pub(crate) fn open(dir: &Path, options: &Options, mode: Mode) -> Result<Core> {
         // Somebody made it before the lock was ours.
         drop(lock);
         return open(dir, options, mode);
+    }
+    if !exists {
+        refuse_headless(&*fs, dir)?;
     }
     let log = if read_only || !options.db.info_log {
         InfoLog::disabled(options.db.clock.clone())
@@ -319,6 +341,12 @@ fn register_families(
             family.log_number,
         )?;
         context.set.register(assembled);
+    }
+    if recovered.max_column_family == u32::MAX {
+        return Err(
+            Error::corruption("MANIFEST leaves no number for another column family")
+                .with("max_column_family", recovered.max_column_family),
+        );
     }
     context.set.raise_max_family(recovered.max_column_family);
     Ok(())

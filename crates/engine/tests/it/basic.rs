@@ -1,12 +1,13 @@
 //! Write, read, flush, compact, reopen.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 
 use orogen_base::ErrorKind;
 use orogen_engine::{
     BottommostLevelCompaction, CompactRangeOptions, Db, ReadOptions, WriteBatch, WriteOptions,
 };
-use orogen_env::MemFileSystem;
+use orogen_env::{FileSystem, MemFileSystem};
 
 use crate::support::{DIR, scan, scan_backward, small};
 
@@ -186,4 +187,26 @@ fn a_range_that_ends_before_it_starts_is_refused_as_a_whole_batch() {
     let mut empty = WriteBatch::new();
     empty.delete_range(0, b"b", b"b");
     db.write(empty).unwrap();
+}
+
+#[test]
+fn tables_without_current_are_not_taken_for_strays() {
+    let fs = MemFileSystem::new();
+    let db = Db::open(DIR, &small(&fs)).unwrap();
+    db.put(b"a", b"1").unwrap();
+    db.flush().unwrap();
+    drop(db);
+    let current = Path::new(DIR).join("CURRENT");
+    let content = orogen_env::fs::read_file(&fs, &current).unwrap();
+    fs.remove_file(&current).unwrap();
+    let refused = Db::open(DIR, &small(&fs)).err().unwrap();
+    assert_eq!(refused.kind(), ErrorKind::Corruption);
+    orogen_env::fs::write_file(&fs, &current, &content).unwrap();
+    let db = Db::open(DIR, &small(&fs)).unwrap();
+    assert_eq!(&*db.get(b"a").unwrap().unwrap(), b"1");
+    db.close().unwrap();
+    assert_eq!(
+        db.write(WriteBatch::new()).unwrap_err().kind(),
+        ErrorKind::Closed
+    );
 }
