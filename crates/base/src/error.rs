@@ -39,6 +39,8 @@ pub enum ErrorKind {
     Closed = 11,
     /// The bytes or the call ask for something that this version does not do.
     NotSupported = 12,
+    /// What was asked for was there once and is gone, such as an old update: start over.
+    NotFound = 13,
 }
 
 impl ErrorKind {
@@ -58,6 +60,7 @@ impl ErrorKind {
             Self::ReadOnly => "read only",
             Self::Closed => "closed",
             Self::NotSupported => "not supported",
+            Self::NotFound => "not found",
         }
     }
 }
@@ -113,6 +116,8 @@ impl Error {
         closed => Closed;
         /// Not done by this version.
         not_supported => NotSupported;
+        /// It is gone.
+        not_found => NotFound;
     }
 
     /// An operating system error met while doing `message`.

@@ -132,8 +132,24 @@ tickers! {
     NumberMergeFailures = "rocksdb.number.merge.failures",
     /// Tables opened.
     NoFileOpens = "rocksdb.no.file.opens",
+    /// Blocks whose checksum was wrong when they were read the second time, too.
+    BlockChecksumMismatch = "rocksdb.block.checksum.mismatch.count",
+    /// Blocks that were read a second time because their checksum was wrong.
+    FileReadCorruptionRetry = "rocksdb.file.read.corruption.retry.count",
+    /// Among those, the ones that were right then.
+    FileReadCorruptionRetrySuccess = "rocksdb.file.read.corruption.retry.success.count",
+    /// Tables that turned out to be damaged and that compactions leave out.
+    DamagedTables = "orogen.damaged.tables",
     /// I/O or corruption errors that stopped background work.
     ErrorHandlerBgErrorCount = "rocksdb.error.handler.bg.error.count",
+    /// Errors of background work that pass: the disk was full.
+    ErrorHandlerBgRetryableIoErrorCount = "rocksdb.error.handler.bg.retryable.io.error.count",
+    /// How often writes were refused until there was space.
+    ErrorHandlerAutoresumeCount = "rocksdb.error.handler.autoresume.count",
+    /// How often the database tried by itself to take writes again.
+    ErrorHandlerAutoresumeRetryTotalCount = "rocksdb.error.handler.autoresume.retry.total.count",
+    /// How often it succeeded.
+    ErrorHandlerAutoresumeSuccessCount = "rocksdb.error.handler.autoresume.success.count",
 }
 
 macro_rules! histograms {

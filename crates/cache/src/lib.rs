@@ -4,7 +4,8 @@
 //! offers what it read. Values are handed out as `Arc`, so an evicted value lives on for those
 //! who hold it. Hot path: a hit takes one shard's lock shared and stores at most one byte.
 //!
-//! 1. Each shard keeps the charges it was told of within its share of the capacity.
+//! 1. Each shard keeps the charges it was told of within its share of the capacity; values that
+//!    left but are held by somebody count too.
 //! 2. A key has one value at a time; the first insert wins and the others get it.
 //! 3. Keys of different [`Cache::new_id`] never meet, so a file's number may be used again.
 //!
@@ -108,6 +109,13 @@ impl<V: Send + Sync + 'static> Cache<V> {
     #[must_use]
     pub fn usage(&self) -> usize {
         self.shards.iter().map(|s| s.usage()).sum()
+    }
+
+    /// Bytes of values that are not here any more, or never were, and are held by somebody who
+    /// got them here. They take from the capacity.
+    #[must_use]
+    pub fn held_usage(&self) -> usize {
+        self.shards.iter().map(Shard::held_usage).sum()
     }
 
     /// Bytes charged for what is here and held by somebody at this moment; walks the cache.

@@ -9,15 +9,18 @@
 //! Most entries are never asked for again; they leave by the small queue and never reach the
 //! main one. A key that comes back soon after it left was misjudged and enters main at once.
 //!
-//! 1. `small.bytes + main.bytes` is the sum of the charges in `table`, and at most `capacity`.
+//! 1. `small.bytes + main.bytes` is the sum of the charges in `table`, and with `held_bytes` at
+//!    most `capacity`, unless what is held takes more by itself: then nothing is kept.
 //! 2. Each entry of `table` has exactly one slot with its ticket, in the queue `in_main` says;
 //!    slots with another ticket are left over from an erase and are skipped.
 //! 3. Hit counts rise only under the shared lock and fall only under the exclusive one, so an
 //!    eviction ends; it gives at most `SECOND_CHANCES_MAX` second chances, so it ends soon.
+//! 4. A value that leaves while somebody has it is *held*: its memory is not free, so it counts
+//!    until it is seen to be gone, which is looked for from time to time.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{Arc, Weak};
 
 use foldhash::fast::RandomState;
 
@@ -35,6 +38,9 @@ const HITS_TO_MAIN: u8 = 2;
 
 /// Bounds how long one eviction holds the lock.
 const SECOND_CHANCES_MAX: usize = 256;
+
+/// Those that are held are looked at each time so many more have left.
+const HELD_LOOK_EVERY: usize = 64;
 
 /// Left-over slots that are not worth a clean-up.
 const STALE_SLOTS_MAX: usize = 64;
@@ -105,6 +111,10 @@ pub(crate) struct Residents<V> {
     main: Queue,
     ghost: Ghost,
     capacity: usize,
+    held: Vec<(Weak<V>, usize)>,
+    held_bytes: usize,
+    /// Values that left since the last look at those that are held.
+    left: usize,
     inserted: u64,
     evicted: u64,
 }
@@ -117,6 +127,9 @@ impl<V> Residents<V> {
             main: Queue::default(),
             ghost: Ghost::default(),
             capacity,
+            held: Vec::new(),
+            held_bytes: 0,
+            left: 0,
             inserted: 0,
             evicted: 0,
         }
@@ -142,10 +155,13 @@ impl<V> Residents<V> {
         charge: usize,
         leaving: &mut Vec<Arc<V>>,
     ) {
-        if charge > self.capacity {
+        if charge <= self.capacity {
+            self.make_room(charge, leaving);
+        }
+        if self.usage() + self.held_bytes + charge > self.capacity {
+            self.hold(value, charge);
             return;
         }
-        self.evict_to(self.capacity - charge, leaving);
         self.inserted += 1;
         let slot = Slot {
             key,
@@ -171,6 +187,9 @@ impl<V> Residents<V> {
 
     pub(crate) fn erase(&mut self, key: CacheKey) -> Option<Arc<V>> {
         let entry = self.table.remove(&key)?;
+        if Arc::strong_count(&entry.value) > 1 {
+            self.hold(&entry.value, entry.charge);
+        }
         let queue = if entry.in_main {
             &mut self.main
         } else {
@@ -188,12 +207,35 @@ impl<V> Residents<V> {
 
     pub(crate) fn set_capacity(&mut self, capacity: usize, leaving: &mut Vec<Arc<V>>) {
         self.capacity = capacity;
-        self.evict_to(capacity, leaving);
+        self.make_room(0, leaving);
     }
 
-    fn evict_to(&mut self, bytes: usize, leaving: &mut Vec<Arc<V>>) {
+    /// Notes a value that is not here and that somebody has.
+    fn hold(&mut self, value: &Arc<V>, charge: usize) {
+        self.held.push((Arc::downgrade(value), charge));
+        self.held_bytes += charge;
+        self.left += 1;
+        if self.left > HELD_LOOK_EVERY.max(self.held.len() / 2) {
+            self.look_at_held();
+        }
+    }
+
+    fn look_at_held(&mut self) {
+        self.left = 0;
+        self.held.retain(|(value, _)| value.strong_count() > 0);
+        self.held_bytes = self.held.iter().map(|h| h.1).sum();
+    }
+
+    /// Evicts until `charge` more bytes fit, or nothing is here.
+    fn make_room(&mut self, charge: usize, leaving: &mut Vec<Arc<V>>) {
         let mut chances = SECOND_CHANCES_MAX;
-        while self.usage() > bytes {
+        if self.usage() + self.held_bytes + charge > self.capacity && !self.held.is_empty() {
+            self.left += 1;
+            if self.left > HELD_LOOK_EVERY {
+                self.look_at_held();
+            }
+        }
+        while self.usage() > 0 && self.usage() + self.held_bytes + charge > self.capacity {
             let small = self.small.live > 0
                 && (self.main.live == 0 || self.small.bytes > self.capacity / SMALL_PART);
             if small {
@@ -254,12 +296,21 @@ impl<V> Residents<V> {
     fn remove(&mut self, key: CacheKey, leaving: &mut Vec<Arc<V>>) {
         if let Some(entry) = self.table.remove(&key) {
             self.evicted += 1;
+            if Arc::strong_count(&entry.value) > 1 {
+                self.hold(&entry.value, entry.charge);
+            }
             leaving.push(entry.value);
         }
     }
 
     pub(crate) fn usage(&self) -> usize {
         self.small.bytes + self.main.bytes
+    }
+
+    /// Bytes of values that left while somebody had them, and still has.
+    pub(crate) fn held_usage(&mut self) -> usize {
+        self.look_at_held();
+        self.held_bytes
     }
 
     pub(crate) fn pinned_usage(&self) -> usize {

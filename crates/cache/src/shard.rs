@@ -53,6 +53,10 @@ impl<V> Shard<V> {
         self.0.read().usage()
     }
 
+    pub(crate) fn held_usage(&self) -> usize {
+        self.0.write().held_usage()
+    }
+
     pub(crate) fn pinned_usage(&self) -> usize {
         self.0.read().pinned_usage()
     }

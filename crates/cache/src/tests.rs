@@ -211,3 +211,31 @@ fn threads_see_only_right_values_and_all_are_dropped() {
     drop(cache);
     assert_eq!(ALIVE.load(Ordering::Relaxed), 0);
 }
+
+#[test]
+fn what_is_held_takes_from_the_capacity_until_it_is_let_go() {
+    let cache: Cache<Vec<u8>> = Cache::new(64 << 10);
+    let key = |offset| CacheKey { id: 1, offset };
+    let put = |offset| cache.insert(key(offset), Arc::new(vec![0; 1 << 10]), 1 << 10);
+    let held: Vec<_> = (0..48).map(put).collect();
+    for offset in 100..400 {
+        drop(put(offset));
+    }
+    assert!(cache.usage() + cache.held_usage() <= 64 << 10);
+    let held_now: usize = held
+        .iter()
+        .enumerate()
+        .filter(|(n, _)| cache.get(key(*n as u64)).is_none())
+        .count();
+    assert_eq!(cache.held_usage(), held_now << 10);
+    assert!(held_now > 0);
+    // More than fits: nothing is kept beside it, and none of it is forgotten.
+    let more: Vec<_> = (1000..1100).map(put).collect();
+    assert!(cache.usage() + cache.held_usage() >= 100 << 10);
+    drop((held, more));
+    assert_eq!(cache.held_usage(), 0);
+    for offset in 2000..2200 {
+        drop(put(offset));
+    }
+    assert!(cache.usage() > 60 << 10, "{}", cache.usage());
+}

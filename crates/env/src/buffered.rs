@@ -8,11 +8,12 @@
 //! 3. Dropping the buffer writes nothing: a file that nobody finished is an abandoned one.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use orogen_base::{Error, Result};
 
 use crate::fs::WritableFile;
-use crate::rate_limiter::RateLimiter;
+use crate::rate_limiter::{IoPriority, RateLimiter};
 
 /// A writable file with a buffer before it.
 pub struct BufferedFile {
@@ -21,8 +22,14 @@ pub struct BufferedFile {
     capacity: usize,
     bytes_per_sync: u64,
     unasked: u64,
-    limiter: Option<Arc<RateLimiter>>,
+    limit: Option<Limit>,
     failed: Option<Error>,
+}
+
+struct Limit {
+    limiter: Arc<RateLimiter>,
+    priority: IoPriority,
+    stop: Arc<AtomicBool>,
 }
 
 impl BufferedFile {
@@ -44,7 +51,7 @@ impl BufferedFile {
             capacity,
             bytes_per_sync: 0,
             unasked: 0,
-            limiter: None,
+            limit: None,
             failed: None,
         }
     }
@@ -56,10 +63,20 @@ impl BufferedFile {
         self
     }
 
-    /// Takes the bytes from `limiter` before they are written to the file.
+    /// Takes the bytes from `limiter` at this priority before they are written to the file,
+    /// until `stop` is set.
     #[must_use]
-    pub fn rate_limiter(mut self, limiter: Arc<RateLimiter>) -> Self {
-        self.limiter = Some(limiter);
+    pub fn rate_limiter(
+        mut self,
+        limiter: Arc<RateLimiter>,
+        priority: IoPriority,
+        stop: Arc<AtomicBool>,
+    ) -> Self {
+        self.limit = Some(Limit {
+            limiter,
+            priority,
+            stop,
+        });
         self
     }
 
@@ -109,8 +126,11 @@ impl BufferedFile {
 
     fn pass_on(&mut self, bytes: &[u8]) -> Result<()> {
         self.check()?;
-        if let Some(limiter) = &self.limiter {
-            limiter.request(bytes.len() as u64);
+        if let Some(limit) = &self.limit {
+            let bytes = bytes.len() as u64;
+            limit
+                .limiter
+                .request_until(bytes, limit.priority, &limit.stop);
         }
         let result = self.file.append(bytes);
         self.remember(result)?;

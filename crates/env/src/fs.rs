@@ -121,6 +121,15 @@ pub trait FileSystem: Send + Sync {
     /// # Errors
     /// `NoSpace` or `Io`.
     fn create(&self, path: &Path) -> Result<Box<dyn WritableFile>>;
+    /// As [`Self::create`], for many small appends: written through shared memory where that can
+    /// be done, else as any file. Until it is closed the file may be longer than what was
+    /// appended, with zeros behind.
+    ///
+    /// # Errors
+    /// `NoSpace` or `Io`.
+    fn create_mapped(&self, path: &Path) -> Result<Box<dyn WritableFile>> {
+        self.create(path)
+    }
     /// A file to go on writing at its end.
     ///
     /// # Errors

@@ -6,6 +6,7 @@
 
 pub mod clock;
 pub mod threads;
+pub mod memory;
 pub mod rate_limiter;
 pub mod fs;
 pub mod posix;
@@ -19,4 +20,4 @@ pub use fault::{Fault, FaultFileSystem, Faults, OpKind};
 pub use fs::{Access, FileLock, FileSystem, Metadata, RandomAccessFile, WritableFile};
 pub use mem::{MemFileSystem, PowerCut};
 pub use posix::PosixFileSystem;
-pub use rate_limiter::RateLimiter;
+pub use rate_limiter::{IoPriority, RateLimiter};

@@ -13,6 +13,7 @@
 //!    the lock up.
 
 mod lock;
+mod mapped;
 
 use std::fs::{self, OpenOptions};
 use std::io;
@@ -25,6 +26,8 @@ use std::sync::Arc;
 use orogen_base::{Error, Result};
 use rustix::fs::{Advice, FallocateFlags};
 use rustix::io::Errno;
+
+use mapped::MappedFile;
 
 use crate::fs::{Access, FileLock, FileSystem, Metadata, RandomAccessFile, WritableFile};
 
@@ -69,6 +72,20 @@ impl FileSystem for PosixFileSystem {
             .open(path)
             .map_err(|e| failed("cannot create the file", path, e))?;
         Ok(Box::new(PosixWritableFile::new(file, path, 0, 0)))
+    }
+
+    fn create_mapped(&self, path: &Path) -> Result<Box<dyn WritableFile>> {
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .open(path)
+            .map_err(|e| failed("cannot create the file", path, e))?;
+        Ok(match MappedFile::new(file, path) {
+            Ok(mapped) => Box::new(mapped),
+            Err(file) => Box::new(PosixWritableFile::new(file, path, 0, 0)),
+        })
     }
 
     fn open_append(&self, path: &Path) -> Result<Box<dyn WritableFile>> {

@@ -3,10 +3,19 @@
 //! Tokens are bytes. They come in steadily and at most a tenth of a second's worth is saved, so
 //! that a pause is not followed by a burst. A request that finds too few takes what is there
 //! and sleeps for the rest in slices of at most a tenth of a second, so a change of the rate is
-//! felt by those who wait. Whole seconds are granted at the rate; two waiting threads share it.
+//! felt by those who wait. Whole seconds are granted at the rate; those who wait share it.
+//!
+//! Who has a higher [`IoPriority`] goes first. So that nobody starves, of the tokens that come
+//! in while a lower and a higher one wait, each lower one gets a tenth laid by:
+//!
+//! ```text
+//! tokens -- a tenth --> low's share     (while low waits and somebody above does)
+//!        -- a tenth --> high's share    (while high waits and user does)
+//!        -- the rest -> common          (the highest that waits takes it; alone, anybody)
+//! ```
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -19,29 +28,89 @@ const SLICE_MICROS: u64 = 100_000;
 const UNITS_PER_BYTE: u64 = 1_000_000;
 /// Beyond this a rate is as good as none; it keeps the arithmetic within 64 bits.
 const MAX_RATE: u64 = 1 << 40;
+/// One part in so many goes to each lower priority that waits beside a higher one.
+const FAIRNESS: u64 = 10;
 
-/// Limits bytes per second.
+/// Who goes first at a [`RateLimiter`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(usize)]
+pub enum IoPriority {
+    /// Compactions.
+    Low,
+    /// Flushes: writers may wait for them.
+    High,
+    /// What a user waits for.
+    User,
+}
+
+impl IoPriority {
+    const COUNT: usize = 3;
+}
+
+/// Limits bytes per second. Databases that are given the same one share it.
 pub struct RateLimiter {
     clock: Arc<dyn Clock>,
     /// A leaf lock, never held while sleeping.
     bucket: Mutex<Bucket>,
-    bytes: AtomicU64,
-    waited_micros: AtomicU64,
+    bytes: [AtomicU64; IoPriority::COUNT],
+    waited_micros: [AtomicU64; IoPriority::COUNT],
 }
 
 struct Bucket {
     rate: u64,
-    units: u64,
+    common: u64,
+    /// Laid by for each priority.
+    shares: [u64; IoPriority::COUNT],
+    /// Requests of each priority that wait.
+    waiting: [usize; IoPriority::COUNT],
     filled_at: u64,
 }
 
 impl Bucket {
+    fn higher_waits(&self, priority: usize) -> bool {
+        self.waiting[priority + 1..].iter().any(|&n| n > 0)
+    }
+
     fn fill(&mut self, now: u64) {
         let micros = now.saturating_sub(self.filled_at).min(SLICE_MICROS);
         self.filled_at = self.filled_at.max(now);
         // One byte at least fits, else a rate below 10 would never grant anything.
         let most = (self.rate * SLICE_MICROS).max(UNITS_PER_BYTE);
-        self.units = (self.units + micros * self.rate).min(most);
+        let mut left = micros * self.rate;
+        for priority in 0..IoPriority::COUNT {
+            if self.waiting[priority] > 0 && self.higher_waits(priority) {
+                let share = micros * self.rate / FAIRNESS;
+                let room = most.saturating_sub(self.shares[priority]);
+                left -= share.min(room);
+                self.shares[priority] += share.min(room);
+            } else {
+                left += std::mem::take(&mut self.shares[priority]);
+            }
+        }
+        self.common = (self.common + left).min(most);
+    }
+
+    /// Takes up to `wanted` bytes for a request.
+    fn take(&mut self, priority: usize, wanted: u64) -> u64 {
+        let higher = self.higher_waits(priority);
+        let there = self.shares[priority] + if higher { 0 } else { self.common };
+        let taken = wanted.min(there / UNITS_PER_BYTE);
+        let units = taken * UNITS_PER_BYTE;
+        let of_share = units.min(self.shares[priority]);
+        self.shares[priority] -= of_share;
+        self.common -= units - of_share;
+        taken
+    }
+
+    /// Microseconds until there may be enough for `left` bytes.
+    fn pause(&self, priority: usize, left: u64) -> u64 {
+        let (have, rate) = if self.higher_waits(priority) {
+            (self.shares[priority], self.rate / FAIRNESS)
+        } else {
+            (self.shares[priority] + self.common, self.rate)
+        };
+        let missing = left.saturating_mul(UNITS_PER_BYTE).saturating_sub(have);
+        missing.div_ceil(rate.max(1)).clamp(1, SLICE_MICROS)
     }
 }
 
@@ -51,44 +120,53 @@ impl RateLimiter {
     pub fn new(bytes_per_sec: u64, clock: Arc<dyn Clock>) -> Self {
         let bucket = Bucket {
             rate: bytes_per_sec.min(MAX_RATE),
-            units: 0,
+            common: 0,
+            shares: [0; IoPriority::COUNT],
+            waiting: [0; IoPriority::COUNT],
             filled_at: clock.now_micros(),
         };
         Self {
             clock,
             bucket: Mutex::new(bucket),
-            bytes: AtomicU64::new(0),
-            waited_micros: AtomicU64::new(0),
+            bytes: Default::default(),
+            waited_micros: Default::default(),
         }
     }
 
-    /// Waits until `bytes` may be written.
+    /// Waits until `bytes` may be read or written for somebody who waits for it.
     pub fn request(&self, bytes: u64) {
-        self.bytes.fetch_add(bytes, Ordering::Relaxed);
+        self.request_until(bytes, IoPriority::User, &AtomicBool::new(false));
+    }
+
+    /// Waits until `bytes` may be written at this priority, or `stop` is set: then the rest is
+    /// granted at once.
+    pub fn request_until(&self, bytes: u64, priority: IoPriority, stop: &AtomicBool) {
+        let own = priority as usize;
+        self.bytes[own].fetch_add(bytes, Ordering::Relaxed);
         let mut left = bytes;
-        while let Some(micros) = self.take(&mut left) {
-            self.waited_micros.fetch_add(micros, Ordering::Relaxed);
+        let mut listed = false;
+        loop {
+            let mut bucket = self.bucket.lock();
+            let unlimited = bucket.rate == 0 || stop.load(Ordering::Relaxed);
+            if unlimited {
+                left = 0;
+            } else if left > 0 {
+                bucket.fill(self.clock.now_micros());
+                left -= bucket.take(own, left);
+            }
+            if left == 0 {
+                bucket.waiting[own] -= usize::from(listed);
+                return;
+            }
+            if !listed {
+                bucket.waiting[own] += 1;
+                listed = true;
+            }
+            let micros = bucket.pause(own, left);
+            drop(bucket);
+            self.waited_micros[own].fetch_add(micros, Ordering::Relaxed);
             self.clock.sleep(Duration::from_micros(micros));
         }
-    }
-
-    /// Takes what is there from the bucket; how long to sleep if it was not enough.
-    fn take(&self, left: &mut u64) -> Option<u64> {
-        let mut bucket = self.bucket.lock();
-        if bucket.rate == 0 || *left == 0 {
-            return None;
-        }
-        bucket.fill(self.clock.now_micros());
-        let taken = (*left).min(bucket.units / UNITS_PER_BYTE);
-        bucket.units -= taken * UNITS_PER_BYTE;
-        *left -= taken;
-        if *left == 0 {
-            return None;
-        }
-        let missing = left
-            .saturating_mul(UNITS_PER_BYTE)
-            .saturating_sub(bucket.units);
-        Some(missing.div_ceil(bucket.rate).clamp(1, SLICE_MICROS))
     }
 
     /// Changes the rate, also for those who wait; 0 means no limit.
@@ -107,13 +185,26 @@ impl RateLimiter {
     /// Bytes asked for since the start.
     #[must_use]
     pub fn total_bytes(&self) -> u64 {
-        self.bytes.load(Ordering::Relaxed)
+        self.bytes.iter().map(|b| b.load(Ordering::Relaxed)).sum()
+    }
+
+    /// Bytes asked for at this priority since the start.
+    #[must_use]
+    pub fn total_bytes_of(&self, priority: IoPriority) -> u64 {
+        self.bytes[priority as usize].load(Ordering::Relaxed)
     }
 
     /// Microseconds slept since the start, by all threads together.
     #[must_use]
     pub fn total_waited_micros(&self) -> u64 {
-        self.waited_micros.load(Ordering::Relaxed)
+        let waited = self.waited_micros.iter();
+        waited.map(|w| w.load(Ordering::Relaxed)).sum()
+    }
+
+    /// The same at this priority.
+    #[must_use]
+    pub fn total_waited_micros_of(&self, priority: IoPriority) -> u64 {
+        self.waited_micros[priority as usize].load(Ordering::Relaxed)
     }
 }
 
@@ -205,5 +296,75 @@ mod tests {
         clock.limiter.set(Arc::downgrade(&limiter)).unwrap();
         limiter.request(1 << 30);
         assert_eq!(clock.now_micros(), SLICE_MICROS);
+    }
+
+    /// Bytes that each priority gets in so many steps of a millisecond, all of them always
+    /// waiting for more.
+    fn shared(rate: u64, waiting: [usize; 3], steps: u64) -> [u64; 3] {
+        let (clock, limiter) = limiter(rate);
+        limiter.bucket.lock().waiting = waiting;
+        let mut got = [0; 3];
+        for _ in 0..steps {
+            clock.advance(Duration::from_millis(1));
+            let mut bucket = limiter.bucket.lock();
+            bucket.fill(clock.now_micros());
+            // In the order that is worst for the higher ones.
+            for priority in 0..3 {
+                if waiting[priority] > 0 {
+                    got[priority] += bucket.take(priority, u64::MAX / UNITS_PER_BYTE);
+                }
+            }
+        }
+        got
+    }
+
+    #[test]
+    fn the_higher_priority_goes_first_and_the_lower_gets_its_tenth() {
+        let (low, high, user) = ([1, 0, 0], [0, 1, 0], [0, 0, 1]);
+        assert_eq!(shared(1_000_000, low, 1000), [1_000_000, 0, 0]);
+        assert_eq!(shared(1_000_000, high, 1000), [0, 1_000_000, 0]);
+        assert_eq!(shared(1_000_000, user, 1000), [0, 0, 1_000_000]);
+        assert_eq!(shared(1_000_000, [4, 1, 0], 1000), [100_000, 900_000, 0]);
+        assert_eq!(
+            shared(1_000_000, [1, 1, 1], 1000),
+            [100_000, 100_000, 800_000]
+        );
+    }
+
+    #[test]
+    fn what_was_laid_by_is_not_lost_when_nobody_is_in_the_way() {
+        let (clock, limiter) = limiter(1_000_000);
+        limiter.bucket.lock().waiting = [1, 1, 0];
+        clock.advance(Duration::from_millis(50));
+        let mut bucket = limiter.bucket.lock();
+        bucket.fill(clock.now_micros());
+        assert_eq!(bucket.shares[0], 5_000 * UNITS_PER_BYTE);
+        bucket.waiting = [0, 1, 0];
+        bucket.fill(clock.now_micros());
+        assert_eq!(bucket.take(1, u64::MAX / UNITS_PER_BYTE), 50_000);
+    }
+
+    #[test]
+    fn each_priority_is_accounted_for_by_itself() {
+        let (clock, limiter) = limiter(1000);
+        let never = AtomicBool::new(false);
+        limiter.request_until(500, IoPriority::Low, &never);
+        limiter.request_until(1500, IoPriority::High, &never);
+        limiter.request(1000);
+        assert_eq!(clock.now_micros(), 3_000_000);
+        assert_eq!(limiter.total_bytes_of(IoPriority::Low), 500);
+        assert_eq!(limiter.total_bytes_of(IoPriority::High), 1500);
+        assert_eq!(limiter.total_bytes_of(IoPriority::User), 1000);
+        assert_eq!(limiter.total_waited_micros_of(IoPriority::High), 1_500_000);
+        assert_eq!(limiter.total_waited_micros(), 3_000_000);
+        assert_eq!(limiter.bucket.lock().waiting, [0; 3]);
+    }
+
+    #[test]
+    fn who_is_told_to_stop_waits_no_longer() {
+        let (clock, limiter) = limiter(1);
+        limiter.request_until(1 << 40, IoPriority::Low, &AtomicBool::new(true));
+        assert_eq!(clock.now_micros(), 0);
+        assert_eq!(limiter.total_bytes(), 1 << 40);
     }
 }

@@ -17,6 +17,14 @@ pub fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> Result<Thread>
         .map_err(|e| Error::io("cannot start a thread", e).with("name", name))
 }
 
+impl Thread {
+    /// True once its body has ended.
+    #[must_use]
+    pub fn is_finished(&self) -> bool {
+        self.0.as_ref().is_none_or(|handle| handle.is_finished())
+    }
+}
+
 impl Drop for Thread {
     fn drop(&mut self) {
         if let Some(handle) = self.0.take()
@@ -26,6 +34,11 @@ impl Drop for Thread {
             let _ = handle.join();
         }
     }
+}
+
+/// Lets other threads run first.
+pub fn yield_now() {
+    std::thread::yield_now();
 }
 
 /// Runs all tasks at once, the last one on this thread, and gives their results in order. A task

@@ -5,8 +5,8 @@
 //!
 //! 1. `current` points to the last chunk of `chunks`, whose headers never move.
 //! 2. Bytes of a chunk below `used` belong to whoever got them; those above to nobody.
-//! 3. Chunks double from 8 KiB, so that a small memtable costs little, up to 2 MiB, aligned so
-//!    that the system can back each with one huge page.
+//! 3. Chunks double from 8 KiB, so that a small memtable costs little, up to 2 MiB, each of which
+//!    is one huge page where the system gives them.
 #![expect(
     unsafe_code,
     reason = "hands out raw memory that lives as long as the arena"
@@ -16,42 +16,54 @@ use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
+use orogen_env::memory::{HUGE_PAGE_LEN, HugePage};
 use parking_lot::Mutex;
 
 /// All memory is aligned and sized to this.
 pub(crate) const ALIGNMENT: usize = 8;
 
 const CHUNK_MIN: usize = 8 << 10;
-const CHUNK_MAX: usize = 2 << 20;
+const CHUNK_MAX: usize = HUGE_PAGE_LEN;
 
 /// A larger request gets a chunk of its own, so that it does not end the current one early.
 const SHARED_MAX: usize = CHUNK_MAX / 4;
 
 struct Chunk {
     base: NonNull<u8>,
-    layout: Layout,
+    size: usize,
+    /// Of a chunk of the largest size; others come from the allocator.
+    page: Option<HugePage>,
     used: AtomicUsize,
 }
 
 impl Chunk {
     fn new(size: usize) -> Self {
-        let alignment = if size == CHUNK_MAX {
-            CHUNK_MAX
+        let size = size.max(ALIGNMENT);
+        let page = if size == CHUNK_MAX {
+            HugePage::new()
         } else {
-            ALIGNMENT
+            None
         };
-        let layout = Layout::from_size_align(size.max(ALIGNMENT), alignment)
-            .expect("keys and values are far below the address space");
-        // SAFETY: the layout's size is not zero.
-        let base = unsafe { alloc(layout) };
-        let Some(base) = NonNull::new(base) else {
-            handle_alloc_error(layout)
+        let base = match &page {
+            Some(page) => page.start(),
+            None => {
+                let layout = Self::layout(size);
+                // SAFETY: the layout's size is not zero.
+                let base = unsafe { alloc(layout) };
+                NonNull::new(base).unwrap_or_else(|| handle_alloc_error(layout))
+            }
         };
         Self {
             base,
-            layout,
+            size,
+            page,
             used: AtomicUsize::new(0),
         }
+    }
+
+    fn layout(size: usize) -> Layout {
+        Layout::from_size_align(size, ALIGNMENT)
+            .expect("keys and values are far below the address space")
     }
 
     /// Takes `size` bytes, a multiple of the alignment, if so many are left.
@@ -59,7 +71,7 @@ impl Chunk {
     fn take(&self, size: usize) -> Option<NonNull<u8>> {
         let mut used = self.used.load(Ordering::Relaxed);
         loop {
-            if size > self.layout.size() - used {
+            if size > self.size - used {
                 return None;
             }
             let next = used + size;
@@ -77,8 +89,10 @@ impl Chunk {
 
 impl Drop for Chunk {
     fn drop(&mut self) {
-        // SAFETY: `base` came from `alloc` with this layout and is freed only here.
-        unsafe { dealloc(self.base.as_ptr(), self.layout) };
+        if self.page.is_none() {
+            // SAFETY: `base` came from `alloc` with this layout and is freed only here.
+            unsafe { dealloc(self.base.as_ptr(), Self::layout(self.size)) };
+        }
     }
 }
 
@@ -152,7 +166,7 @@ impl Arena {
         if let Some(memory) = full.take(size) {
             return memory;
         }
-        let full_size = full.layout.size();
+        let full_size = full.size;
         let next_size = (full_size * 2)
             .max((size * 4).next_power_of_two())
             .min(CHUNK_MAX);

@@ -7,6 +7,7 @@
 //! its buffers have grown. Source: RocksDB `table/block_based/block_based_table_builder.cc`.
 
 mod index;
+mod filter;
 mod output;
 mod finish;
 
@@ -20,9 +21,10 @@ use orogen_env::WritableFile;
 
 use crate::block::{Block, BlockBuilder, BlockCursor, KeyOrder, compare_internal};
 use crate::compress::{CompressionType, Compressor, Dictionary, make_dictionary};
-use crate::filter::{FilterBuilder, hash64};
+use crate::filter::hash64;
 use crate::options::{BlockBasedOptions, CompressionOptions};
 use crate::properties::TableProperties;
+use filter::TableFilter;
 use index::IndexBuilder;
 use output::{DataBlocks, Output};
 
@@ -70,6 +72,8 @@ pub struct TableBuilderOptions {
     pub oldest_key_time: u64,
     /// Seconds since 1970, recorded.
     pub file_creation_time: u64,
+    /// Computes a checksum over the whole file.
+    pub file_checksum: bool,
 }
 
 /// What was written.
@@ -90,6 +94,8 @@ pub struct TableSummary {
     pub smallest_seqno: SeqNo,
     /// Largest sequence number of all entries, 0 without any.
     pub largest_seqno: SeqNo,
+    /// CRC32C over the whole file, if it was asked for.
+    pub file_checksum: Option<u32>,
 }
 
 struct RangeTombstoneEntry {
@@ -108,7 +114,7 @@ pub struct TableBuilder {
     options: TableBuilderOptions,
     blocks: DataBlocks,
     data: BlockBuilder,
-    filter: Option<FilterBuilder>,
+    filter: Option<TableFilter>,
     index_compressor: Option<Compressor>,
     dictionary: Vec<u8>,
     held: Option<Held>,
@@ -138,7 +144,7 @@ impl TableBuilder {
             kind == CompressionType::Zstd && options.compression_options.max_dict_bytes > 0;
         let filter = (table.filter_bits_per_key > 0.0
             && (table.whole_key_filtering || options.prefix_extractor.is_some()))
-        .then(|| FilterBuilder::new(table.filter_bits_per_key, table.format_version));
+        .then(|| TableFilter::new(table));
         let deviation = 100 - usize::from(table.block_size_deviation.min(100));
         let base_context_checksum = if table.format_version >= 6 {
             // Files of one session differ in their numbers; 0 would switch the context off.
@@ -148,7 +154,8 @@ impl TableBuilder {
         } else {
             0
         };
-        let out = Output::new(file, table.checksum, base_context_checksum);
+        let mut out = Output::new(file, table.checksum, base_context_checksum);
+        out.file_checksum = options.file_checksum.then_some(0);
         Ok(Self {
             blocks: DataBlocks {
                 out,
@@ -274,14 +281,7 @@ impl TableBuilder {
     #[inline]
     fn add_to_filter(&mut self, key: &[u8]) {
         if let Some(filter) = &mut self.filter {
-            if let Some(extractor) = &self.options.prefix_extractor
-                && extractor.in_domain(key)
-            {
-                filter.add_prefix(extractor.transform(key));
-            }
-            if self.options.table.whole_key_filtering {
-                filter.add_key(key);
-            }
+            filter.add(key, self.options.prefix_extractor.as_deref());
         }
     }
 
@@ -358,7 +358,7 @@ impl TableBuilder {
     #[must_use]
     pub fn estimated_file_size(&self) -> u64 {
         let held = self.held.as_ref().map_or(0, |h| h.bytes);
-        let tail = self.blocks.index.size() + self.filter.as_ref().map_or(0, FilterBuilder::size);
+        let tail = self.blocks.index.size() + self.filter.as_ref().map_or(0, TableFilter::size);
         self.blocks.out.offset() + held + self.data.size() as u64 + tail as u64
     }
 

@@ -106,7 +106,9 @@ impl Blocks<'_> {
             Some(index) => index.next(self.table, &self.read)?,
             None if !self.started => {
                 self.started = true;
-                let index = self.table.index_position(&self.read, Vec::new())?;
+                let index = self
+                    .table
+                    .index_position(&self.read, <[Vec<u8>; 2]>::default())?;
                 self.index
                     .insert(index)
                     .seek_to_first(self.table, &self.read)?

@@ -10,7 +10,8 @@ use std::sync::Arc;
 
 use orogen_base::error::ResultExt;
 use orogen_base::limits::BLOCK_SIZE_MAX;
-use orogen_base::{Error, Result};
+use orogen_base::metrics::{Statistics, Ticker};
+use orogen_base::{Error, ErrorKind, Result};
 use orogen_env::RandomAccessFile;
 
 use crate::compress::{CompressionType, Dictionary, decompress};
@@ -43,6 +44,8 @@ pub(crate) struct TableFile {
     /// Where the sequence number of an ingested table stands, if it has one. Ingestion may write
     /// it over eight zeros, and leaves the checksum of the block as it was for them.
     pub(crate) global_seqno_at: Option<u64>,
+    /// Where blocks that are read twice are counted.
+    pub(crate) statistics: Option<Arc<Statistics>>,
 }
 
 thread_local! {
@@ -71,7 +74,45 @@ impl TableFile {
     }
 
     /// The bytes of a block, decompressed, and the codec it was stored with.
+    ///
+    /// A block that is damaged is read once more: what went wrong may have been on its way here.
     pub(crate) fn read_block(
+        &self,
+        handle: BlockHandle,
+        window: Option<&Window>,
+        dictionary: Option<&Dictionary>,
+        verify: bool,
+    ) -> Result<(Vec<u8>, CompressionType)> {
+        match self.read_block_once(handle, window, dictionary, verify) {
+            Err(e) if e.kind() == ErrorKind::Corruption && self.check_handle(handle).is_ok() => {
+                self.read_block_again(handle, dictionary, verify)
+            }
+            other => other,
+        }
+    }
+
+    #[cold]
+    fn read_block_again(
+        &self,
+        handle: BlockHandle,
+        dictionary: Option<&Dictionary>,
+        verify: bool,
+    ) -> Result<(Vec<u8>, CompressionType)> {
+        let again = self.read_block_once(handle, None, dictionary, verify);
+        if let Some(s) = &self.statistics {
+            s.add(Ticker::FileReadCorruptionRetry, 1);
+            s.add(
+                match again {
+                    Ok(_) => Ticker::FileReadCorruptionRetrySuccess,
+                    Err(_) => Ticker::BlockChecksumMismatch,
+                },
+                1,
+            );
+        }
+        again
+    }
+
+    fn read_block_once(
         &self,
         handle: BlockHandle,
         window: Option<&Window>,

@@ -86,6 +86,18 @@ impl FilterBuilder {
         self.hashes.len() as u64
     }
 
+    /// The entries of a filter of `bytes`, about; at least one.
+    pub(crate) fn entries_for(&self, bytes: usize) -> u64 {
+        let bits = bytes.saturating_sub(METADATA_LEN) as u64 * 8;
+        (bits * 1000 / self.millibits_per_key).max(1)
+    }
+
+    /// Starts over.
+    pub(crate) fn clear(&mut self) {
+        self.hashes.clear();
+        self.last_prefix = None;
+    }
+
     /// Bytes of the finished filter.
     pub(crate) fn size(&self) -> usize {
         if self.hashes.is_empty() {

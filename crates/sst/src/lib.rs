@@ -21,13 +21,14 @@ mod file;
 pub mod reader;
 pub mod iter;
 pub mod dump;
+pub mod salvage;
 
 pub use block::Block;
 pub use builder::{TableBuilder, TableBuilderOptions, TableSummary};
 pub use compress::CompressionType;
 pub use footer::{BlockHandle, Footer};
 pub use iter::TableIter;
-pub use options::{BlockBasedOptions, CompressionOptions};
+pub use options::{BlockBasedOptions, BlockIndex, CompressionOptions};
 pub use properties::{IndexType, TableProperties};
 pub use reader::{
     Anchor, Readahead, TableReadOptions, TableReader, TableReaderOptions, ValueSource, Visit,

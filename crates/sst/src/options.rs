@@ -43,6 +43,18 @@ impl Default for CompressionOptions {
     }
 }
 
+/// How the way to data blocks is laid out.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum BlockIndex {
+    /// One block, in memory as long as the table is open. RocksDB's `kBinarySearch`.
+    #[default]
+    BinarySearch,
+    /// Partitions of [`BlockBasedOptions::metadata_block_size`] bytes, read through the block
+    /// cache, below one small block that stays in memory: bounds what an open table holds.
+    /// RocksDB's `kTwoLevelIndexSearch`.
+    TwoLevel,
+}
+
 /// The settings of a block-based table.
 #[derive(Clone, Debug, PartialEq)]
 pub struct BlockBasedOptions {
@@ -66,7 +78,17 @@ pub struct BlockBasedOptions {
     pub filter_bits_per_key: f64,
     /// Puts whole keys into the filter; without it only prefixes. Default true.
     pub whole_key_filtering: bool,
-    /// Keeps index and filter in the block cache instead of in the table reader. Default false.
+    /// One index block, or partitions. Default one.
+    pub index_type: BlockIndex,
+    /// Writes a filter for each stretch of keys instead of one for the table, read through the
+    /// block cache; only with [`BlockIndex::TwoLevel`]. Default false.
+    pub partition_filters: bool,
+    /// Bytes of a partition of index or filter, about. Default 4 KiB.
+    ///
+    /// Larger: fewer reads of the top, more memory for each lookup that is not cached.
+    pub metadata_block_size: usize,
+    /// Keeps index and filter in the block cache instead of in the table reader; the tops of
+    /// partitioned ones stay in the reader. Default false.
     pub cache_index_and_filter_blocks: bool,
     /// Compresses index blocks too. Default true.
     pub enable_index_compression: bool,
@@ -85,6 +107,9 @@ impl Default for BlockBasedOptions {
             checksum: ChecksumType::Xxh3,
             filter_bits_per_key: 0.0,
             whole_key_filtering: true,
+            index_type: BlockIndex::BinarySearch,
+            partition_filters: false,
+            metadata_block_size: 4096,
             cache_index_and_filter_blocks: false,
             enable_index_compression: true,
             verify_compression: false,
@@ -114,6 +139,15 @@ impl BlockBasedOptions {
         if self.index_block_restart_interval == 0 {
             return bad("index_block_restart_interval", "0".to_owned());
         }
+        if self.metadata_block_size == 0 {
+            return bad("metadata_block_size", "0".to_owned());
+        }
+        if self.partition_filters && self.index_type != BlockIndex::TwoLevel {
+            return bad(
+                "partition_filters",
+                "true without a two-level index".to_owned(),
+            );
+        }
         if !(2..=6).contains(&self.format_version) {
             return bad("format_version", self.format_version.to_string());
         }
@@ -133,6 +167,10 @@ impl BlockBasedOptions {
             ChecksumType::XxHash => "kxxHash",
             ChecksumType::XxHash64 => "kxxHash64",
             ChecksumType::Xxh3 => "kXXH3",
+        };
+        let index_type = match self.index_type {
+            BlockIndex::BinarySearch => "kBinarySearch",
+            BlockIndex::TwoLevel => "kTwoLevelIndexSearch",
         };
         let filter = if self.filter_bits_per_key > 0.0 {
             format!("bloomfilter:{}:false", self.filter_bits_per_key)
@@ -157,6 +195,9 @@ impl BlockBasedOptions {
             ("checksum", checksum.to_owned()),
             ("filter_policy", filter),
             ("whole_key_filtering", self.whole_key_filtering.to_string()),
+            ("index_type", index_type.to_owned()),
+            ("partition_filters", self.partition_filters.to_string()),
+            ("metadata_block_size", self.metadata_block_size.to_string()),
             (
                 "cache_index_and_filter_blocks",
                 self.cache_index_and_filter_blocks.to_string(),

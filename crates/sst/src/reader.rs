@@ -53,6 +53,8 @@ pub struct TableReaderOptions {
     pub cache_index_and_filter_blocks: bool,
     /// Reads blocks at open without checking them.
     pub skip_checksums_at_open: bool,
+    /// Opens a table whose filter or range tombstones are damaged, without them: for salvage.
+    pub without_damaged_blocks: bool,
 }
 
 /// How far a cursor reads ahead of itself.
@@ -143,6 +145,9 @@ pub struct Anchor {
     pub weight_bytes: u64,
 }
 
+/// The user keys before and behind a place.
+pub type KeysAround = (Option<Vec<u8>>, Option<Vec<u8>>);
+
 /// A block of the tail: in the reader, or found through the cache.
 enum MetaBlock {
     Pinned(Arc<Block>),
@@ -162,7 +167,8 @@ struct Index {
 enum Filter {
     None,
     Full(MetaBlock),
-    Partitioned(MetaBlock, IndexFormat),
+    /// The top stays in the reader.
+    Partitioned(Arc<Block>, IndexFormat),
 }
 
 /// A block that is borrowed from the reader or held.
@@ -194,6 +200,8 @@ pub struct TableReader {
     filter_prefix: Option<Arc<dyn SliceTransform>>,
     dictionary: Option<Dictionary>,
     range_tombstones: Arc<FragmentedRangeTombstones>,
+    /// They are damaged, and left out.
+    range_tombstones_lost: bool,
     global_seqno: Option<SeqNo>,
     cache: Option<(Arc<BlockCache>, u64)>,
     statistics: Option<Arc<Statistics>>,
@@ -213,6 +221,12 @@ impl TableReader {
     #[must_use]
     pub fn range_tombstones(&self) -> Arc<FragmentedRangeTombstones> {
         self.range_tombstones.clone()
+    }
+
+    /// True if the table had range tombstones that could not be read, and was opened all the same.
+    #[must_use]
+    pub fn range_tombstones_lost(&self) -> bool {
+        self.range_tombstones_lost
     }
 
     /// True if the table has range tombstones.
@@ -261,7 +275,8 @@ impl TableReader {
         };
         let filter = match &self.filter {
             Filter::None => 0,
-            Filter::Full(m) | Filter::Partitioned(m, _) => meta(m),
+            Filter::Full(m) => meta(m),
+            Filter::Partitioned(top, _) => top.memory_usage(),
         };
         size_of::<Self>()
             + meta(&self.index.top)
@@ -403,10 +418,10 @@ impl TableReader {
     pub(crate) fn index_position<'a>(
         &'a self,
         read: &TableReadOptions,
-        buffer: Vec<u8>,
+        buffers: [Vec<u8>; 2],
     ) -> Result<IndexPosition<'a>> {
         let top = self.meta_block(&self.index.top, BlockKind::Index, read)?;
-        Ok(IndexPosition::new(top, buffer))
+        Ok(IndexPosition::new(top, buffers))
     }
 
     /// A place in the index that borrows nothing.
@@ -418,7 +433,10 @@ impl TableReader {
             MetaBlock::Pinned(b) => b.clone(),
             MetaBlock::Cached(handle) => self.block(*handle, BlockKind::Index, read)?,
         };
-        Ok(IndexPosition::new(BlockRef::Held(top), Vec::new()))
+        Ok(IndexPosition::new(
+            BlockRef::Held(top),
+            <[Vec<u8>; 2]>::default(),
+        ))
     }
 
     pub(crate) fn index_format(&self) -> &IndexFormat {
@@ -448,13 +466,54 @@ impl TableReader {
             return Err(Error::invalid_argument("internal key is too short"));
         }
         let read = TableReadOptions::default();
-        let mut index = self.index_position(&read, Vec::new())?;
+        let mut index = self.index_position(&read, <[Vec<u8>; 2]>::default())?;
         let found = index.seek(self, &read, internal_key)?;
         Ok(if found {
             index.handle().offset
         } else {
             self.data_end
         })
+    }
+
+    /// About the bytes of the file that the entries from `start` up to but not including `end`
+    /// take, both internal keys; `None` is no bound. What stands behind the data blocks counts in
+    /// proportion.
+    ///
+    /// # Errors
+    /// `Corruption` or `Io` from an index block.
+    pub fn approximate_size(&self, start: Option<&[u8]>, end: Option<&[u8]>) -> Result<u64> {
+        let from = start.map_or(Ok(0), |key| self.approximate_offset_of(key))?;
+        let to = end.map_or(Ok(self.data_end), |key| self.approximate_offset_of(key))?;
+        if from >= to {
+            return Ok(0);
+        }
+        let scaled = u128::from(to - from) * u128::from(self.file.size) / u128::from(self.data_end);
+        Ok(u64::try_from(scaled).unwrap_or(u64::MAX))
+    }
+
+    /// The user keys between which the entries of the data block at `offset` stand: after or at
+    /// the first, up to the second. `None` for an offset where no data block begins; a key is
+    /// `None` where there is no block before.
+    ///
+    /// # Errors
+    /// `Corruption` or `Io` from an index block.
+    pub fn keys_around(&self, offset: u64) -> Result<Option<KeysAround>> {
+        let read = TableReadOptions {
+            fill_cache: false,
+            ..Default::default()
+        };
+        let mut index = self.held_index_position(&read)?;
+        let mut before = None;
+        let mut on = index.seek_to_first(self, &read)?;
+        while on {
+            let key = self.index_user_key(index.key()).to_vec();
+            if index.handle().offset == offset {
+                return Ok(Some((before, Some(key))));
+            }
+            before = Some(key);
+            on = index.next(self, &read)?;
+        }
+        Ok(None)
     }
 
     /// About `count` user keys that divide the table into parts of equal size.
@@ -467,7 +526,7 @@ impl TableReader {
             ..Default::default()
         };
         let step = self.data_end.div_ceil(count.max(1) as u64).max(1);
-        let mut index = self.index_position(&read, Vec::new())?;
+        let mut index = self.index_position(&read, <[Vec<u8>; 2]>::default())?;
         let mut anchors = Vec::new();
         let mut weight_bytes = 0;
         let mut on = index.seek_to_first(self, &read)?;

@@ -15,6 +15,7 @@ use crate::tests_support::{MemFile, MemTable, Rng};
 use crate::*;
 
 mod golden;
+mod partitioned;
 mod rocksdb_tools;
 
 /// Internal keys in their order, as a map's key: the user key, then the trailer falling.
@@ -74,8 +75,16 @@ fn all_options(rng: &mut Rng) -> TableBuilderOptions {
         CompressionType::Lz4hc,
         CompressionType::Zstd,
     ];
+    let two_level = rng.below(2) == 0;
     TableBuilderOptions {
         table: BlockBasedOptions {
+            index_type: if two_level {
+                BlockIndex::TwoLevel
+            } else {
+                BlockIndex::BinarySearch
+            },
+            partition_filters: two_level && rng.below(3) > 0,
+            metadata_block_size: pick(rng, &[1, 30, 100, 300, 4096]) as usize,
             block_size: pick(rng, &[1, 64, 300, 4096]) as usize,
             block_restart_interval: pick(rng, &[1, 2, 16]) as u32,
             index_block_restart_interval: pick(rng, &[1, 3, 16]) as u32,

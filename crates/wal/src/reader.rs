@@ -135,6 +135,20 @@ impl Reader {
         })
     }
 
+    /// A reader that starts at `offset`, where a record ends or the file begins.
+    ///
+    /// # Errors
+    /// `Io`.
+    pub fn starting_at(
+        file: Arc<dyn RandomAccessFile>,
+        log_number: u64,
+        offset: u64,
+    ) -> Result<Self> {
+        let mut reader = Self::new(file, log_number)?;
+        (reader.at, reader.valid_until) = (offset, offset);
+        Ok(reader)
+    }
+
     /// Reads the next record into `out`, whose content is replaced.
     ///
     /// After damage the next call goes on with the next record that begins behind it.

@@ -157,7 +157,7 @@ fn bytes_are_taken_from_the_rate_limiter() {
     let clock = Arc::new(ManualClock::new());
     let limiter = Arc::new(RateLimiter::new(1000, Arc::clone(&clock) as Arc<dyn Clock>));
     let (_, file) = buffered(100);
-    let mut file = file.rate_limiter(Arc::clone(&limiter));
+    let mut file = file.rate_limiter(Arc::clone(&limiter), IoPriority::Low, Arc::default());
     file.append(&[0; 2000]).unwrap();
     file.append(&[0; 50]).unwrap();
     assert_eq!(limiter.total_bytes(), 2000);

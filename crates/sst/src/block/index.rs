@@ -79,10 +79,6 @@ pub(super) fn restart_key(block: &Block, at: u32, delta_values: bool) -> Option<
 }
 
 impl IndexCursor {
-    pub(crate) fn new() -> Self {
-        Self::with_buffer(Vec::new())
-    }
-
     pub(crate) fn with_buffer(buffer: Vec<u8>) -> Self {
         Self {
             key: buffer,

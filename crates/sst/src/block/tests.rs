@@ -146,7 +146,7 @@ fn index_cursors_find_the_block_of_a_key() {
             before = Some(*h);
         }
         let block = Block::new(b.finish().to_vec()).unwrap();
-        let mut c = IndexCursor::new();
+        let mut c = IndexCursor::with_buffer(Vec::new());
         let mut on = c.seek_to_first(&block, &format).unwrap();
         let mut seen = Vec::new();
         while on {
@@ -211,7 +211,10 @@ fn a_digest_narrows_a_seek_to_the_right_place() {
             assert!(block.num_restarts() < 64);
             continue;
         };
-        let (mut a, mut b) = (IndexCursor::new(), IndexCursor::new());
+        let (mut a, mut b) = (
+            IndexCursor::with_buffer(Vec::new()),
+            IndexCursor::with_buffer(Vec::new()),
+        );
         for i in 0..400 {
             let mut user_key = match i % 2 {
                 0 => rng.key(12, 4),

@@ -7,13 +7,14 @@ use orogen_base::ValueKind;
 use orogen_base::key::{TRAILER_LEN, append_internal_key, user_key};
 use orogen_base::seqno::SEQNO_MAX;
 
+use super::filter::TableFilter;
 use super::{
     DICTIONARY_BLOCK, INDEX_BLOCK, PROPERTIES_BLOCK, RANGE_DEL_BLOCK, TableBuilder, TableSummary,
 };
 use crate::block::{BlockBuilder, compare_internal};
-use crate::filter::{FULL_PREFIX, POLICY_NAME};
+use crate::filter::{FULL_PREFIX, PARTITIONED_PREFIX, POLICY_NAME};
 use crate::footer::{BLOCK_TRAILER_LEN, BlockHandle, FOOTER_LEN, Footer};
-use crate::options::compression_options_text;
+use crate::options::{BlockIndex, compression_options_text};
 use crate::properties::{INDEX_TYPE, PREFIX_FILTERING, WHOLE_KEY_FILTERING};
 
 impl TableBuilder {
@@ -34,23 +35,8 @@ impl TableBuilder {
         self.properties.num_data_blocks_compression_rejected = self.blocks.rejected;
         let mut metaindex: Vec<(String, BlockHandle)> = Vec::new();
 
-        let filter = self.filter.take().map(|f| (f.finish(), f.entries()));
-        if let Some((filter, entries)) = filter
-            && !filter.is_empty()
-        {
-            let handle = self.blocks.out.write_plain(&filter)?;
-            metaindex.push((format!("{FULL_PREFIX}{POLICY_NAME}"), handle));
-            self.properties.filter_size = filter.len() as u64;
-            self.properties.num_filter_entries = entries;
-        }
-
-        let index = self.blocks.index.finish();
-        let per_kb = self.options.compression_options.max_compressed_bytes_per_kb;
-        let (index_handle, _) =
-            self.blocks
-                .out
-                .write_compressed(&index, self.index_compressor.as_mut(), per_kb)?;
-        self.properties.index_size = (index.len() + BLOCK_TRAILER_LEN) as u64;
+        self.write_filter(&mut metaindex)?;
+        let index_handle = self.write_index()?;
         let format_version = self.options.table.format_version;
         if format_version >= 6 {
             metaindex.push((INDEX_BLOCK.to_owned(), index_handle));
@@ -107,7 +93,64 @@ impl TableBuilder {
             largest,
             smallest_seqno,
             largest_seqno,
+            file_checksum: self.blocks.out.file_checksum,
         })
+    }
+
+    fn write_filter(&mut self, metaindex: &mut Vec<(String, BlockHandle)>) -> Result<()> {
+        let Some((filters, entries)) = self.filter.take().map(TableFilter::finish) else {
+            return Ok(());
+        };
+        let out = &mut self.blocks.out;
+        let (prefix, handle) = if self.options.table.partition_filters {
+            if filters.is_empty() {
+                return Ok(());
+            }
+            let mut top = self.blocks.index.top();
+            for part in &filters {
+                top.push(&part.last_key, out.write_plain(&part.filter)?);
+                self.properties.filter_size += part.filter.len() as u64;
+            }
+            let top = top.finish();
+            self.properties.filter_size += top.len() as u64;
+            (PARTITIONED_PREFIX, out.write_plain(&top)?)
+        } else {
+            let Some(only) = filters.first() else {
+                return Ok(());
+            };
+            self.properties.filter_size = only.filter.len() as u64;
+            (FULL_PREFIX, out.write_plain(&only.filter)?)
+        };
+        metaindex.push((format!("{prefix}{POLICY_NAME}"), handle));
+        self.properties.num_filter_entries = entries;
+        Ok(())
+    }
+
+    fn write_index(&mut self) -> Result<BlockHandle> {
+        let per_kb = self.options.compression_options.max_compressed_bytes_per_kb;
+        let table = &self.options.table;
+        let (index, out) = (&self.blocks.index, &mut self.blocks.out);
+        let mut bytes = BLOCK_TRAILER_LEN;
+        let last = if table.index_type == BlockIndex::TwoLevel {
+            let mut top = index.top();
+            let partitions = index.partitions(table.metadata_block_size);
+            for partition in &partitions {
+                let block = index.block(partition);
+                let (handle, _) =
+                    out.write_compressed(&block, self.index_compressor.as_mut(), per_kb)?;
+                top.push(index.last_key(partition), handle);
+                bytes += block.len();
+            }
+            let top = top.finish();
+            self.properties.index_partitions = partitions.len() as u64;
+            self.properties.top_level_index_size = top.len() as u64;
+            top
+        } else {
+            index.finish()
+        };
+        self.properties.index_size = (bytes + last.len()) as u64;
+        let (handle, _) = out.write_compressed(&last, self.index_compressor.as_mut(), per_kb)?;
+        Ok(handle)
     }
 
     fn range_tombstone_block(&mut self) -> Option<Vec<u8>> {
@@ -155,7 +198,11 @@ impl TableBuilder {
         p.compression_options = compression_options_text(&o.compression_options);
         let flag = |on: bool| if on { b"1".to_vec() } else { b"0".to_vec() };
         let collected = &mut p.user_collected;
-        collected.insert(INDEX_TYPE.to_owned(), 0u32.to_le_bytes().to_vec());
+        let index_type: u32 = match o.table.index_type {
+            BlockIndex::BinarySearch => 0,
+            BlockIndex::TwoLevel => 2,
+        };
+        collected.insert(INDEX_TYPE.to_owned(), index_type.to_le_bytes().to_vec());
         collected.insert(
             WHOLE_KEY_FILTERING.to_owned(),
             flag(o.table.whole_key_filtering),

@@ -3,6 +3,8 @@
 //! Whether the index can hold user keys alone is known only at the end (no user key may span
 //! two blocks), so separators are gathered as internal keys in one buffer.
 
+use std::ops::Range;
+
 use orogen_base::UserComparator;
 use orogen_base::coding::{put_varint64, put_varsigned64};
 use orogen_base::key::{TRAILER_LEN, user_key};
@@ -14,6 +16,16 @@ use crate::options::BlockBasedOptions;
 
 /// RocksDB's largest kind, which its separators carry.
 const KIND_IN_SEPARATORS: u64 = 0x18;
+
+/// Bytes of an entry's handle in an index block, about.
+const HANDLE_LEN_ABOUT: usize = 8;
+
+/// A stretch of the entries.
+pub(super) struct Partition {
+    entries: Range<usize>,
+    /// Their bytes.
+    keys: Range<usize>,
+}
 
 pub(super) struct IndexBuilder {
     keys: Vec<u8>,
@@ -82,13 +94,63 @@ impl IndexBuilder {
         self.keys.len() + 12 * self.entries.len() + 8
     }
 
-    /// The index block.
+    /// The index as one block.
     pub(super) fn finish(&self) -> Vec<u8> {
+        self.block(&Partition {
+            entries: 0..self.entries.len(),
+            keys: 0..self.keys.len(),
+        })
+    }
+
+    /// The entries in stretches of about `bytes`.
+    pub(super) fn partitions(&self, bytes: usize) -> Vec<Partition> {
+        let mut all = Vec::new();
+        let (mut first, mut first_key) = (0, 0);
+        let mut end_key = 0;
+        for (i, &(len, _)) in self.entries.iter().enumerate() {
+            end_key += len as usize;
+            let size = end_key - first_key + HANDLE_LEN_ABOUT * (i + 1 - first);
+            if size >= bytes || i + 1 == self.entries.len() {
+                all.push(Partition {
+                    entries: first..i + 1,
+                    keys: first_key..end_key,
+                });
+                (first, first_key) = (i + 1, end_key);
+            }
+        }
+        all
+    }
+
+    /// The internal key behind all data blocks of a partition.
+    pub(super) fn last_key(&self, partition: &Partition) -> &[u8] {
+        let last = self.entries[partition.entries.clone()].last();
+        let len = last.map_or(0, |e| e.0 as usize);
+        &self.keys[partition.keys.end - len..partition.keys.end]
+    }
+
+    /// An index of the same format, for what leads to partitions.
+    pub(super) fn top(&self) -> Self {
+        Self {
+            keys: Vec::new(),
+            entries: Vec::new(),
+            separator: Vec::new(),
+            ..*self
+        }
+    }
+
+    /// Adds an entry whose separator is `internal_key`.
+    pub(super) fn push(&mut self, internal_key: &[u8], handle: BlockHandle) {
+        self.keys.extend_from_slice(internal_key);
+        self.entries.push((internal_key.len() as u32, handle));
+    }
+
+    /// The index block of a partition.
+    pub(super) fn block(&self, partition: &Partition) -> Vec<u8> {
         let mut block = BlockBuilder::new(self.restart_interval, self.delta_values);
         let (mut whole, mut delta) = (Vec::new(), Vec::new());
         let mut size_before = 0;
-        let mut at = 0;
-        for &(len, handle) in &self.entries {
+        let mut at = partition.keys.start;
+        for &(len, handle) in &self.entries[partition.entries.clone()] {
             let end = at + len as usize;
             let key_end = if self.user_keys {
                 end - TRAILER_LEN

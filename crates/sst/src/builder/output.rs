@@ -3,7 +3,7 @@
 //! Blocks are gathered so that the file is asked to append once per mebibyte. `Hot path`: one
 //! compression and one checksum per block, no allocation.
 
-use orogen_base::checksum::ChecksumType;
+use orogen_base::checksum::{ChecksumType, crc32c_extend};
 use orogen_base::{Error, Result, UserComparator};
 use orogen_env::WritableFile;
 
@@ -23,6 +23,8 @@ pub(super) struct Output {
     checksum: ChecksumType,
     base_context_checksum: u32,
     scratch: Vec<u8>,
+    /// CRC32C over what the file was given, if it is asked for.
+    pub(super) file_checksum: Option<u32>,
 }
 
 /// Where data blocks go: into the file, and into the index.
@@ -72,6 +74,7 @@ impl Output {
             checksum,
             base_context_checksum,
             scratch: Vec::new(),
+            file_checksum: None,
         }
     }
 
@@ -103,6 +106,9 @@ impl Output {
     fn flush(&mut self) -> Result<()> {
         if !self.buffer.is_empty() {
             self.file.append(&self.buffer)?;
+            if let Some(crc) = &mut self.file_checksum {
+                *crc = crc32c_extend(*crc, &self.buffer);
+            }
             self.buffer.clear();
         }
         Ok(())

@@ -20,12 +20,27 @@ use super::{Filter, TableReadOptions, TableReader, ValueSource, Visit};
 struct Scratch {
     target: Vec<u8>,
     index_key: Vec<u8>,
+    part_key: Vec<u8>,
     data_key: Vec<u8>,
+}
+
+#[derive(Default)]
+struct FilterScratch {
+    target: Vec<u8>,
+    index_key: Vec<u8>,
 }
 
 thread_local! {
     static SCRATCH: Cell<Scratch> = const {
-        Cell::new(Scratch { target: Vec::new(), index_key: Vec::new(), data_key: Vec::new() })
+        Cell::new(Scratch {
+            target: Vec::new(),
+            index_key: Vec::new(),
+            part_key: Vec::new(),
+            data_key: Vec::new(),
+        })
+    };
+    static FILTER_SCRATCH: Cell<FilterScratch> = const {
+        Cell::new(FilterScratch { target: Vec::new(), index_key: Vec::new() })
     };
 }
 
@@ -76,7 +91,8 @@ impl TableReader {
         visit: &mut dyn FnMut(ParsedInternalKey<'_>, ValueSource<'_>) -> Visit,
     ) -> Result<bool> {
         let order = KeyOrder::Internal(self.comparator.clone());
-        let mut index = self.index_position(read, std::mem::take(&mut scratch.index_key))?;
+        let buffers = [&mut scratch.index_key, &mut scratch.part_key].map(std::mem::take);
+        let mut index = self.index_position(read, buffers)?;
         let mut cursor = BlockCursor::with_buffer(std::mem::take(&mut scratch.data_key));
         let mut shown = false;
         let mut more = index.seek(self, read, &scratch.target)?;
@@ -117,7 +133,7 @@ impl TableReader {
                 && matches!(self.index_format().order, KeyOrder::Internal(_));
             more = ends_with_key && index.next(self, read)?;
         }
-        scratch.index_key = index.into_buffer();
+        [scratch.index_key, scratch.part_key] = index.into_buffers();
         scratch.data_key = cursor.into_buffer();
         Ok(shown)
     }
@@ -169,9 +185,8 @@ impl TableReader {
                 let bytes = block.get().bytes();
                 Ok(FilterKind::of(bytes).may_match(bytes, entry))
             }
-            Filter::Partitioned(meta, format) => {
-                let top = self.meta_block(meta, BlockKind::FilterIndex, read)?;
-                let Some(handle) = filter_partition(top.get(), format, user_key)? else {
+            Filter::Partitioned(top, format) => {
+                let Some(handle) = filter_partition(top, format, user_key)? else {
                     return Ok(true);
                 };
                 let block = self.block(handle, BlockKind::Filter, read)?;
@@ -187,12 +202,16 @@ fn filter_partition(
     format: &IndexFormat,
     user_key: &[u8],
 ) -> Result<Option<crate::BlockHandle>> {
-    let mut target = Vec::with_capacity(user_key.len() + 8);
-    append_seek_key(&mut target, user_key, SEQNO_MAX);
-    let mut cursor = IndexCursor::new();
-    if cursor.seek(top, format.target(&target), format)? {
-        return Ok(Some(cursor.handle()));
-    }
-    // Behind all keys: a prefix of the key may still be in the last partition.
-    Ok(cursor.seek_to_last(top, format)?.then(|| cursor.handle()))
+    let mut scratch = FILTER_SCRATCH.take();
+    scratch.target.clear();
+    append_seek_key(&mut scratch.target, user_key, SEQNO_MAX);
+    let mut cursor = IndexCursor::with_buffer(std::mem::take(&mut scratch.index_key));
+    let found = cursor
+        .seek(top, format.target(&scratch.target), format)
+        // Behind all keys: a prefix of the key may still be in the last partition.
+        .and_then(|on| Ok(on || cursor.seek_to_last(top, format)?));
+    let handle = cursor.handle();
+    scratch.index_key = cursor.into_buffer();
+    FILTER_SCRATCH.set(scratch);
+    Ok(found?.then_some(handle))
 }

@@ -60,6 +60,7 @@ impl TableReader {
             size: file_size,
             footer,
             global_seqno_at: None,
+            statistics: options.statistics.clone(),
         };
         let mut tail = Tail {
             file: &file,
@@ -97,38 +98,17 @@ impl TableReader {
         let (format, top_format) = index_formats(&properties, &options.comparator)?;
         let keep_in_cache = options.cache_index_and_filter_blocks && options.block_cache.is_some();
         let index_block = tail.block(index_handle)?;
-        let top = if keep_in_cache {
+        // The top of a partitioned index is small, and every lookup goes through it.
+        let top = if keep_in_cache && top_format.is_none() {
             MetaBlock::Cached(index_handle)
         } else {
             MetaBlock::Pinned(Arc::new(index_block))
         };
 
-        let filter = match (
-            find(&format!("{FULL_PREFIX}{POLICY_NAME}")),
-            find(&format!("{PARTITIONED_PREFIX}{POLICY_NAME}")),
-        ) {
-            (Some(handle), _) => {
-                let bytes = tail.bytes(handle)?;
-                Filter::Full(if keep_in_cache {
-                    MetaBlock::Cached(handle)
-                } else {
-                    MetaBlock::Pinned(Arc::new(Block::raw(bytes)))
-                })
-            }
-            (None, Some(handle)) => {
-                let block = tail.block(handle)?;
-                let format = IndexFormat {
-                    first_keys: false,
-                    ..format.clone()
-                };
-                let top = if keep_in_cache {
-                    MetaBlock::Cached(handle)
-                } else {
-                    MetaBlock::Pinned(Arc::new(block))
-                };
-                Filter::Partitioned(top, format)
-            }
-            (None, None) => Filter::None,
+        let filter = read_filter(&tail, &metaindex, &format, keep_in_cache);
+        let filter = match filter {
+            Err(_) if options.without_damaged_blocks => Filter::None,
+            other => other?,
         };
         let filter_prefix = properties
             .prefix_extractor_name()
@@ -145,11 +125,16 @@ impl TableReader {
             None => None,
         };
         let range_tombstones = match find(RANGE_DEL_BLOCK) {
-            Some(handle) => {
-                read_range_tombstones(&tail.block(handle)?, &options.comparator, global_seqno)
-                    .map_err(|e| file.locate(e, handle.offset))?
-            }
-            None => FragmentedRangeTombstones::default(),
+            Some(handle) => tail.block(handle).and_then(|block| {
+                read_range_tombstones(&block, &options.comparator, global_seqno)
+                    .map_err(|e| file.locate(e, handle.offset))
+            }),
+            None => Ok(FragmentedRangeTombstones::default()),
+        };
+        let range_tombstones_lost = options.without_damaged_blocks && range_tombstones.is_err();
+        let range_tombstones = match range_tombstones {
+            Err(_) if range_tombstones_lost => FragmentedRangeTombstones::default(),
+            other => other?,
         };
 
         let tail_start = properties.tail_start_offset;
@@ -179,6 +164,7 @@ impl TableReader {
             filter,
             dictionary,
             range_tombstones: Arc::new(range_tombstones),
+            range_tombstones_lost,
             global_seqno,
             cache,
             statistics: options.statistics,
@@ -207,6 +193,36 @@ impl Tail<'_> {
     fn block(&self, handle: BlockHandle) -> Result<Block> {
         Block::new(self.bytes(handle)?).map_err(|e| self.file.locate(e, handle.offset))
     }
+}
+
+fn read_filter(
+    tail: &Tail<'_>,
+    metaindex: &[(String, BlockHandle)],
+    format: &IndexFormat,
+    keep_in_cache: bool,
+) -> Result<Filter> {
+    let find = |name: &str| metaindex.iter().find(|(n, _)| n == name).map(|&(_, h)| h);
+    let full = find(&format!("{FULL_PREFIX}{POLICY_NAME}"));
+    let partitioned = find(&format!("{PARTITIONED_PREFIX}{POLICY_NAME}"));
+    Ok(match (full, partitioned) {
+        (Some(handle), _) => {
+            let bytes = tail.bytes(handle)?;
+            Filter::Full(if keep_in_cache {
+                MetaBlock::Cached(handle)
+            } else {
+                MetaBlock::Pinned(Arc::new(Block::raw(bytes)))
+            })
+        }
+        (None, Some(handle)) => {
+            let block = tail.block(handle)?;
+            let format = IndexFormat {
+                first_keys: false,
+                ..format.clone()
+            };
+            Filter::Partitioned(Arc::new(block), format)
+        }
+        (None, None) => Filter::None,
+    })
 }
 
 fn read_tail(

@@ -14,6 +14,8 @@ pub(crate) struct IndexPosition<'a> {
     top_cursor: IndexCursor,
     /// With two levels: the index block that the top leads to.
     part: Option<Part>,
+    /// For the cursor of the first part.
+    spare: Vec<u8>,
 }
 
 struct Part {
@@ -29,17 +31,20 @@ enum Side {
 }
 
 impl<'a> IndexPosition<'a> {
-    pub(super) fn new(top: BlockRef<'a>, buffer: Vec<u8>) -> Self {
+    pub(super) fn new(top: BlockRef<'a>, buffers: [Vec<u8>; 2]) -> Self {
+        let [buffer, spare] = buffers;
         Self {
             top,
             top_cursor: IndexCursor::with_buffer(buffer),
             part: None,
+            spare,
         }
     }
 
-    /// The buffer that was given, for the next position.
-    pub(crate) fn into_buffer(self) -> Vec<u8> {
-        self.top_cursor.into_buffer()
+    /// The buffers that were given, for the next position.
+    pub(crate) fn into_buffers(self) -> [Vec<u8>; 2] {
+        let spare = self.part.map_or(self.spare, |p| p.cursor.into_buffer());
+        [self.top_cursor.into_buffer(), spare]
     }
 
     #[inline]
@@ -157,12 +162,14 @@ impl<'a> IndexPosition<'a> {
         let handle = self.top_cursor.handle();
         let part = match self.part.take() {
             Some(part) if part.handle == handle => part,
-            _ => {
-                let block = table.block(handle, BlockKind::Index, read)?;
+            other => {
+                if let Some(old) = other {
+                    self.spare = old.cursor.into_buffer();
+                }
                 Part {
                     handle,
-                    block,
-                    cursor: IndexCursor::new(),
+                    block: table.block(handle, BlockKind::Index, read)?,
+                    cursor: IndexCursor::with_buffer(std::mem::take(&mut self.spare)),
                 }
             }
         };

@@ -1,0 +1,81 @@
+use std::path::PathBuf;
+
+use super::{POPULATE_LEN, WINDOW_LEN};
+use crate::fs::{FileSystem, read_file};
+use crate::posix::PosixFileSystem;
+
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new(name: &str) -> Self {
+        let dir = std::env::temp_dir().join(format!("orogen-mapped-{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).unwrap();
+        Self(dir)
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+fn pattern(n: usize, seed: usize) -> Vec<u8> {
+    (0..n).map(|i| (i * 31 + seed * 7) as u8 | 1).collect()
+}
+
+#[test]
+fn what_was_appended_is_read_at_once_and_nothing_is_left_behind() {
+    let dir = Scratch::new("append");
+    let path = dir.0.join("log");
+    let fs = PosixFileSystem::new();
+    let mut file = fs.create_mapped(&path).unwrap();
+    let mut expected = Vec::new();
+    let around = [POPULATE_LEN, WINDOW_LEN, 2 * WINDOW_LEN + 5];
+    let lengths = [0, 1, 7, 4096].into_iter();
+    for (i, len) in lengths
+        .chain(around.iter().flat_map(|&n| [n - 1, n, n + 1]))
+        .enumerate()
+    {
+        let bytes = pattern(len, i);
+        file.append(&bytes).unwrap();
+        expected.extend_from_slice(&bytes);
+        assert_eq!(file.size(), expected.len() as u64);
+        // As another process would see it.
+        let on_disk = read_file(&fs, &path).unwrap();
+        assert!(on_disk.starts_with(&expected), "{len}");
+        assert!(on_disk[expected.len()..].iter().all(|&b| b == 0), "{len}");
+    }
+    file.start_writeback().unwrap();
+    file.sync().unwrap();
+    drop(file);
+    assert!(read_file(&fs, &path).unwrap() == expected);
+}
+
+#[test]
+fn a_file_that_was_made_shorter_is_left_so() {
+    let dir = Scratch::new("shorter");
+    let path = dir.0.join("log");
+    let fs = PosixFileSystem::new();
+    let mut file = fs.create_mapped(&path).unwrap();
+    file.append(&pattern(1000, 1)).unwrap();
+    fs.truncate(&path, 300).unwrap();
+    drop(file);
+    assert!(read_file(&fs, &path).unwrap() == pattern(1000, 1)[..300]);
+}
+
+#[test]
+fn small_appends_across_windows_lose_no_byte() {
+    let dir = Scratch::new("small");
+    let path = dir.0.join("log");
+    let fs = PosixFileSystem::new();
+    let mut file = fs.create_mapped(&path).unwrap();
+    let mut expected = Vec::new();
+    while expected.len() < 3 * WINDOW_LEN {
+        let bytes = pattern(1 + expected.len() % 1999, expected.len());
+        file.append(&bytes).unwrap();
+        expected.extend_from_slice(&bytes);
+    }
+    drop(file);
+    assert!(read_file(&fs, &path).unwrap() == expected);
+}
