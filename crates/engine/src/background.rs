@@ -1,8 +1,8 @@
 //! The one scheduler: flushes and compactions on a few threads.
 //!
 //! Threads look for work whenever the context's `work` signal is raised: a flush first, then a
-//! compaction, as long as one thread stays free for flushes. Close cancels compactions, lets
-//! flushes end, and joins the threads.
+//! compaction, as long as one thread stays free for flushes. While the disk is full they try to
+//! resume from time to time. Close cancels compactions, lets flushes end, and joins the threads.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -15,6 +15,9 @@ use parking_lot::Mutex;
 use crate::context::Context;
 use crate::jobs::{compaction, flush};
 use crate::obsolete;
+use crate::quarantine;
+use crate::resume;
+use crate::write::commit::WritePath;
 
 /// The threads of an open database.
 pub(crate) struct Background {
@@ -32,7 +35,8 @@ impl Background {
     ///
     /// # Errors
     /// `Io` if the system gives no thread.
-    pub(crate) fn start(context: &Arc<Context>) -> Result<Self> {
+    pub(crate) fn start(write: &Arc<WritePath>) -> Result<Self> {
+        let context = &write.context;
         let jobs = context.options.max_background_jobs.max(1);
         let budget = Arc::new(Budget {
             compactions: AtomicUsize::new(0),
@@ -40,7 +44,7 @@ impl Background {
         });
         let mut started = Vec::new();
         for i in 0..jobs {
-            let theirs = (context.clone(), budget.clone());
+            let theirs = (write.clone(), budget.clone());
             let spawned = threads::spawn(&format!("orogen-bg{i}"), move || {
                 work(&theirs.0, &theirs.1);
             });
@@ -67,7 +71,14 @@ impl Background {
     }
 }
 
-fn work(context: &Arc<Context>, budget: &Budget) {
+const FLUSH: &str = "flush";
+const COMPACTION: &str = "compaction";
+
+/// A thread waits so long at least before it looks again for what is to be retried.
+const RETRY_MICROS_MIN: u64 = 1000;
+
+fn work(write: &WritePath, budget: &Budget) {
+    let context = &*write.context;
     let _lock = context.lock.lock().clone();
     context.background.lock().push(std::thread::current().id());
     loop {
@@ -77,29 +88,46 @@ fn work(context: &Arc<Context>, budget: &Budget) {
             return;
         }
         // A panic, of a user's listener or filter say, must not leave waiters without an answer.
-        let found = catch_unwind(AssertUnwindSafe(|| run_one(context, budget)));
+        let found = catch_unwind(AssertUnwindSafe(|| run_one(write, budget)));
         let found = found.unwrap_or_else(|_| {
             let panicked = Error::new(ErrorKind::Aborted, "a background job panicked");
             context.fail(&panicked);
             false
         });
         if !found {
-            if context.set.has_removed() {
+            if context.set.has_removed() || context.logs.has_unpinned() {
                 obsolete::purge(context);
             }
-            context.work.wait_after(seen);
+            let retry = context.next_retry_micros().unwrap_or(u64::MAX);
+            let due = compaction::idle_micros(context);
+            context
+                .work
+                .wait_after_for(seen, retry.min(due).max(RETRY_MICROS_MIN));
         }
     }
 }
 
 /// Runs one job if there is one.
-fn run_one(context: &Arc<Context>, budget: &Budget) -> bool {
+fn run_one(write: &WritePath, budget: &Budget) -> bool {
+    let context = &*write.context;
     if context.health.failed() {
         return false;
     }
+    if context.health.out_of_space() {
+        return resume::probe(context, write);
+    }
     if let Some(job) = flush::next(context) {
-        finish(context, "flush", job.run(context));
+        finish(context, FLUSH, job.run(context));
         return true;
+    }
+    let put_off = context.compaction_retry.due_in(0).is_some();
+    if put_off
+        && !context.compaction_retry.take(
+            context.clock.now_micros(),
+            context.options.bgerror_resume_retry_interval,
+        )
+    {
+        return false;
     }
     if budget.compactions.fetch_add(1, Ordering::AcqRel) >= budget.compactions_max {
         budget.compactions.fetch_sub(1, Ordering::AcqRel);
@@ -108,7 +136,14 @@ fn run_one(context: &Arc<Context>, budget: &Budget) -> bool {
     let job = compaction::next(context);
     let found = job.is_some();
     if let Some(job) = job {
-        finish(context, "compaction", job.run(context));
+        let result = job.run(context);
+        if result.is_ok() {
+            context.end_put_off();
+        }
+        finish(context, COMPACTION, result);
+    } else {
+        // Nothing is due, or what is waits for another job and is looked for when that ends.
+        context.end_put_off();
     }
     budget.compactions.fetch_sub(1, Ordering::AcqRel);
     if found {
@@ -126,9 +161,16 @@ fn finish(context: &Context, what: &str, result: Result<()>) {
         {
             context.log.info(format_args!("{what} was given up: {e}"));
         }
+        // Its inputs stay and its outputs are gone; the damaged one is left alone from here on.
+        Err(e) if quarantine::note(context, &e) => {
+            context.log.warn(format_args!("{what} was given up: {e}"));
+        }
         Err(e) => {
             context.log.error(format_args!("{what} failed: {e}"));
-            context.fail(&e);
+            match what {
+                FLUSH => context.fail_flush(&e),
+                _ => context.fail_compaction(&e),
+            }
         }
     }
     obsolete::purge(context);

@@ -94,6 +94,19 @@ pub enum BatchOp<'a> {
 }
 
 impl BatchOp<'_> {
+    /// The family that it is about, if it is about one.
+    #[must_use]
+    pub fn family(&self) -> Option<u32> {
+        match *self {
+            Self::Put { cf, .. }
+            | Self::Merge { cf, .. }
+            | Self::Delete { cf, .. }
+            | Self::SingleDelete { cf, .. }
+            | Self::DeleteRange { cf, .. } => Some(cf),
+            Self::LogData(_) => None,
+        }
+    }
+
     /// True for operations that take a sequence number.
     #[must_use]
     pub fn counts(&self) -> bool {
@@ -162,6 +175,20 @@ impl WriteBatch {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.rep.len() == HEADER_LEN
+    }
+
+    /// The ids of the families that its operations name, in rising order.
+    #[must_use]
+    pub fn column_families(&self) -> Vec<u32> {
+        let mut families = Vec::new();
+        for cf in self.iter().flatten().filter_map(|op| op.family()) {
+            if families.last() != Some(&cf) {
+                families.push(cf);
+            }
+        }
+        families.sort_unstable();
+        families.dedup();
+        families
     }
 
     /// Bytes of the batch in the log.

@@ -22,12 +22,23 @@ use crate::version::version::Version;
 use crate::version::wal_set::WalSet;
 use crate::write::commit::WritePath;
 
-struct Moment {
-    families: Vec<(Arc<ColumnFamilyData>, Arc<Version>, FileNo)>,
+/// What a copy is made of. It pins the versions; the logs must be held before it is fixed.
+pub(crate) struct Moment {
+    /// Each family, its tables, and the oldest log that it needs.
+    pub(crate) families: Vec<(Arc<ColumnFamilyData>, Arc<Version>, FileNo)>,
     logs: Vec<(FileNo, u64)>,
     next_file: FileNo,
-    last_sequence: u64,
+    pub(crate) last_sequence: u64,
     max_family: u32,
+}
+
+impl Moment {
+    /// The logs that the copy needs, with their bytes.
+    pub(crate) fn needed_logs(&self) -> impl Iterator<Item = (FileNo, u64)> {
+        let needed = self.families.iter().map(|(_, _, log)| *log).min();
+        let logs = self.logs.iter().copied();
+        logs.filter(move |&(log, bytes)| log >= needed.unwrap_or(0) && bytes > 0)
+    }
 }
 
 /// Makes `target` a database that holds what this one holds now.
@@ -69,7 +80,8 @@ pub(crate) fn create(context: &Context, write: &WritePath, target: &Path) -> Res
     Ok(())
 }
 
-fn fix(context: &Context) -> Moment {
+/// What the database holds now. Called in the write path's lead.
+pub(crate) fn fix(context: &Context) -> Moment {
     let families = context.set.families();
     Moment {
         families: families
@@ -97,20 +109,24 @@ fn fill(context: &Context, moment: &Moment, dir: &Path) -> Result<()> {
             link_or_copy(fs, &from, &to)?;
         }
     }
-    let needed = moment
-        .families
-        .iter()
-        .map(|(_, _, log)| *log)
-        .min()
-        .unwrap_or(0);
-    for &(log, bytes) in moment
-        .logs
-        .iter()
-        .filter(|(log, bytes)| *log >= needed && *bytes > 0)
-    {
+    for (log, bytes) in moment.needed_logs() {
         let from = filename::wal_path(&context.dir, log);
         copy(fs, &from, &filename::wal_path(dir, log), bytes)?;
     }
+    write_head(context, moment, fs, dir)
+}
+
+/// Writes all of a copy that is neither table nor log: its names survive a power loss, CURRENT's
+/// last.
+///
+/// # Errors
+/// `Io`, `NoSpace`.
+pub(crate) fn write_head(
+    context: &Context,
+    moment: &Moment,
+    fs: &dyn FileSystem,
+    dir: &Path,
+) -> Result<()> {
     write_file(
         fs,
         &filename::identity_path(dir),
@@ -152,7 +168,11 @@ fn fill(context: &Context, moment: &Moment, dir: &Path) -> Result<()> {
     manifest::set_current(fs, dir, number)
 }
 
-fn link_or_copy(fs: &dyn FileSystem, from: &Path, to: &Path) -> Result<()> {
+/// Gives a file a second name, or copies it where the file system cannot.
+///
+/// # Errors
+/// `Io`, `NoSpace`.
+pub(crate) fn link_or_copy(fs: &dyn FileSystem, from: &Path, to: &Path) -> Result<()> {
     match fs.hard_link(from, to) {
         Err(e) if e.kind() == orogen_base::ErrorKind::NotSupported => {
             copy(fs, from, to, fs.metadata(from)?.size)
@@ -175,7 +195,11 @@ fn copy(fs: &dyn FileSystem, from: &Path, to: &Path, bytes: u64) -> Result<()> {
     target.sync()
 }
 
-fn remove_all(fs: &dyn FileSystem, dir: &Path) -> Result<()> {
+/// Removes a directory and the files in it.
+///
+/// # Errors
+/// `Io`.
+pub(crate) fn remove_all(fs: &dyn FileSystem, dir: &Path) -> Result<()> {
     for name in fs.list(dir)? {
         fs.remove_file(&dir.join(name))?;
     }

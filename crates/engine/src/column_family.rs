@@ -38,8 +38,12 @@ pub(crate) struct FamilyState {
     pub(crate) flush_requested_up_to: u64,
     /// Compactions under way, by job.
     pub(crate) running: Vec<(u64, Running)>,
-    /// Manual compactions under way; automatic ones wait.
-    pub(crate) manual_compactions: usize,
+    /// Manual compactions that keep automatic ones out.
+    pub(crate) exclusive_manual: usize,
+    /// Steps of manual compactions under way or waiting for others.
+    pub(crate) manual_running: usize,
+    /// What manual compactions wait for, by their ids: nobody else begins anything there.
+    pub(crate) claims: Vec<(u64, Running)>,
     /// The epoch that the next file of level 0 gets.
     pub(crate) next_epoch: u64,
 }
@@ -95,7 +99,9 @@ impl ColumnFamilyData {
                 flushing: false,
                 flush_requested_up_to: 0,
                 running: Vec::new(),
-                manual_compactions: 0,
+                exclusive_manual: 0,
+                manual_running: 0,
+                claims: Vec::new(),
                 next_epoch,
             }),
             current: ArcSwap::from_pointee(current),
@@ -133,6 +139,17 @@ impl ColumnFamilyData {
 }
 
 impl FamilyState {
+    /// What a pick must keep out of; `own` is the id of a manual compaction, for which only older
+    /// ones' claims hold: else two that wait would wait for each other.
+    pub(crate) fn taken(&self, own: Option<u64>) -> Vec<Running> {
+        let claimed = self
+            .claims
+            .iter()
+            .filter(|c| own.is_none_or(|own| c.0 < own));
+        let all = self.running.iter().chain(claimed);
+        all.map(|r| r.1.clone()).collect()
+    }
+
     /// The oldest log that is needed to rebuild what the tables lack.
     pub(crate) fn min_log_needed(&self) -> FileNo {
         self.imm

@@ -46,8 +46,8 @@ use crate::plugin::merge_operator::MergeOperator;
 use merge::Operands;
 pub use tombstones::surviving_tombstones;
 
-/// Entries between two looks at the cancel flag.
-const ENTRIES_PER_CANCEL_CHECK: u64 = 1024;
+/// Entries between two looks of whoever watches the job.
+const ENTRIES_PER_LOOK: u64 = 1024;
 
 /// Tells of a user key whether nothing older lies below the output; asked with rising keys.
 pub type KeyNotExistsBeyond = Box<dyn FnMut(&[u8]) -> bool + Send>;
@@ -80,8 +80,27 @@ pub struct CompactionIterOptions {
     pub start: Option<Vec<u8>>,
     /// First user key after the job, `None` for all to the end.
     pub end: Option<Vec<u8>>,
-    /// Set by others to give the job up.
-    pub cancel: Option<Arc<AtomicBool>>,
+    /// Looks in from time to time, and may give the job up.
+    pub watch: Option<Arc<dyn JobWatch>>,
+}
+
+/// Told how a job gets on, on the job's threads.
+pub trait JobWatch: Send + Sync {
+    /// `entries` more were read.
+    ///
+    /// # Errors
+    /// `Aborted` to give the job up.
+    fn look(&self, entries: u64) -> Result<()>;
+}
+
+/// A flag that gives the job up once it is set.
+impl JobWatch for AtomicBool {
+    fn look(&self, _entries: u64) -> Result<()> {
+        if self.load(Memory::Relaxed) {
+            return Err(Error::aborted("job was cancelled"));
+        }
+        Ok(())
+    }
 }
 
 impl CompactionIterOptions {
@@ -103,7 +122,7 @@ impl CompactionIterOptions {
             range_not_exists_beyond_output_level: None,
             start: None,
             end: None,
-            cancel: None,
+            watch: None,
         }
     }
 }
@@ -185,7 +204,8 @@ pub struct CompactionIter<I> {
     tombstones: Arc<FragmentedRangeTombstones>,
     options: CompactionIterOptions,
     stats: CompactionIterStats,
-    next_cancel_check: u64,
+    looked_at: u64,
+    next_look: u64,
     valid: bool,
     status: Result<()>,
 
@@ -233,7 +253,8 @@ impl<I: InternalIterator> CompactionIter<I> {
             tombstones,
             options,
             stats: CompactionIterStats::default(),
-            next_cancel_check: 0,
+            looked_at: 0,
+            next_look: 0,
             valid: false,
             status: Ok(()),
             key: Vec::new(),
@@ -332,7 +353,7 @@ impl<I: InternalIterator> CompactionIter<I> {
 
     fn find_next(&mut self) -> Result<bool> {
         loop {
-            self.check_cancel()?;
+            self.let_watch()?;
             let (seqno, kind) = match self.peek()? {
                 Peek::End => return Ok(false),
                 Peek::OtherKey(seqno, kind) => {
@@ -608,16 +629,16 @@ impl<I: InternalIterator> CompactionIter<I> {
     }
 
     #[inline]
-    fn check_cancel(&mut self) -> Result<()> {
-        if self.stats.input_records < self.next_cancel_check {
+    fn let_watch(&mut self) -> Result<()> {
+        if self.stats.input_records < self.next_look {
             return Ok(());
         }
-        self.next_cancel_check = self.stats.input_records + ENTRIES_PER_CANCEL_CHECK;
-        match &self.options.cancel {
-            Some(cancel) if cancel.load(Memory::Relaxed) => {
-                Err(Error::aborted("job was cancelled"))
-            }
-            _ => Ok(()),
+        let entries = self.stats.input_records - self.looked_at;
+        self.looked_at = self.stats.input_records;
+        self.next_look = self.looked_at + ENTRIES_PER_LOOK;
+        match &self.options.watch {
+            Some(watch) => watch.look(entries),
+            None => Ok(()),
         }
     }
 }

@@ -2,25 +2,30 @@
 //!
 //! A move (write, flush, compaction) is handed the context and nothing else of the database.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::ThreadId;
+use std::time::Duration;
 
 use orogen_base::metrics::{Statistics, Ticker};
-use orogen_base::{Error, FileNo, Result};
+use orogen_base::seqno::SEQNO_MAX;
+use orogen_base::{Error, ErrorKind, FileNo, Result};
+use orogen_env::threads::Thread;
 use orogen_env::{Clock, FileLock, FileSystem};
 use orogen_sst::BlockCache;
 use parking_lot::{Condvar, Mutex};
 
 use crate::column_family::ColumnFamilyData;
-use crate::compact::Scores;
-use crate::events::{EventListener, StallInfo};
+use crate::compact::{Moment, Scores};
+use crate::events::{DamagedTable, EventListener, StallInfo};
 use crate::health::Health;
 use crate::info_log::InfoLog;
 use crate::logs::Logs;
 use crate::options::DbOptions;
 use crate::read::SnapshotList;
+use crate::retry::Retry;
 use crate::sequence::Sequence;
 use crate::stall::{self, Debts, StallController};
 use crate::super_version::MemHandle;
@@ -44,15 +49,27 @@ pub(crate) struct Context {
     pub(crate) session_id: String,
     pub(crate) read_only: bool,
     pub(crate) closing: Arc<AtomicBool>,
-    pub(crate) work: Signal,
+    pub(crate) work: Arc<Signal>,
     pub(crate) progress: Signal,
+    /// Planned while the database is out of space.
+    pub(crate) resume_retry: Retry,
+    /// Planned while compactions find no space; flushes go on.
+    pub(crate) compaction_retry: Retry,
+    /// The thread that resumes. Leaf lock.
+    resuming: Mutex<Option<ThreadId>>,
     /// Keeps others out. A job on a thread keeps a clone: should a listener close the database
     /// from within it, nobody else opens it before the job has ended.
     pub(crate) lock: Mutex<Option<Arc<dyn FileLock>>>,
+    /// Above 0: no manual compaction runs.
+    pub(crate) manual_disabled: Arc<AtomicU64>,
+    /// Threads of manual compactions; joined when the database closes. Leaf lock.
+    adopted: Mutex<Vec<Thread>>,
     /// Threads that run jobs of their own. Leaf lock.
     callers: Mutex<Vec<ThreadId>>,
     /// Threads of `background.rs`. Leaf lock.
     pub(crate) background: Mutex<Vec<ThreadId>>,
+    /// Tables that turned out to be damaged. Leaf lock.
+    pub(crate) damaged: Mutex<BTreeMap<FileNo, DamagedTable>>,
     next_memtable_id: AtomicU64,
     next_job_id: AtomicU64,
 }
@@ -89,9 +106,23 @@ impl Drop for CallersJob<'_> {
     }
 }
 
+/// The right to resume, until it is dropped.
+pub(crate) struct ResumeTurn<'a>(&'a Context);
+
+impl Drop for ResumeTurn<'_> {
+    fn drop(&mut self) {
+        self.0.resuming.lock().take();
+        self.0.progress.raise();
+    }
+}
+
 impl Context {
     pub(crate) fn new(parts: ContextParts) -> Self {
         let options = parts.options;
+        let work = Arc::<Signal>::default();
+        let snapshots = SnapshotList::new();
+        let woken = work.clone();
+        snapshots.on_wake(move || woken.raise());
         Self {
             logs: Logs::new(
                 parts.dir.clone(),
@@ -99,6 +130,8 @@ impl Context {
                 options.clock.clone(),
                 options.statistics.clone(),
                 options.recycle_log_file_num,
+                options.archives_logs(),
+                options.allow_mmap_writes,
             ),
             dir: parts.dir,
             fs: options.fs.clone(),
@@ -110,16 +143,22 @@ impl Context {
             health: parts.health,
             sequence: parts.sequence,
             set: parts.set,
-            snapshots: SnapshotList::new(),
+            snapshots,
             default_cache: parts.default_cache,
             session_id: parts.session_id,
             read_only: parts.read_only,
             closing: Arc::default(),
-            work: Signal::default(),
+            work,
             progress: Signal::default(),
+            resume_retry: Retry::default(),
+            compaction_retry: Retry::default(),
+            resuming: Mutex::default(),
             lock: Mutex::new(parts.lock),
+            manual_disabled: Arc::default(),
+            adopted: Mutex::default(),
             callers: Mutex::default(),
             background: Mutex::default(),
+            damaged: Mutex::default(),
             next_memtable_id: AtomicU64::new(1),
             next_job_id: AtomicU64::new(1),
         }
@@ -131,13 +170,18 @@ impl Context {
 
     /// Refuses where no write is taken.
     pub(crate) fn check_writable(&self) -> Result<()> {
+        self.check_open()?;
+        self.health.check()
+    }
+
+    fn check_open(&self) -> Result<()> {
         if self.read_only {
             return Err(Error::read_only("database was opened read-only"));
         }
         if self.is_closing() {
             return Err(Error::closed("database is closed"));
         }
-        self.health.check()
+        Ok(())
     }
 
     /// A new memtable whose first entries will be in log `log_number`.
@@ -147,6 +191,9 @@ impl Context {
         log_number: FileNo,
     ) -> Arc<MemHandle> {
         let table = (options.memtable_factory)(&options.comparator);
+        if let Some(budget) = &self.options.memory_budget {
+            budget.add_memtable(&table);
+        }
         let id = self.next_memtable_id.fetch_add(1, Ordering::Relaxed);
         Arc::new(MemHandle::new(
             table,
@@ -156,9 +203,24 @@ impl Context {
         ))
     }
 
+    /// Counts memory anew, if it is bounded.
+    pub(crate) fn balance_memory(&self) {
+        if let Some(budget) = &self.options.memory_budget {
+            budget.balance();
+        }
+    }
+
     /// A number for a job, for log lines and events.
     pub(crate) fn new_job_id(&self) -> u64 {
         self.next_job_id.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// What picks of compactions depend on besides versions.
+    pub(crate) fn moment(&self) -> Moment {
+        Moment {
+            unix_secs: self.clock.unix_secs(),
+            oldest_snapshot: self.snapshots.oldest().unwrap_or(SEQNO_MAX),
+        }
     }
 
     /// Tells every listener.
@@ -171,19 +233,113 @@ impl Context {
     /// Makes the database read-only because of `error`, and tells everybody.
     pub(crate) fn fail(&self, error: &Error) {
         self.health.fail(error);
-        self.statistics.add(Ticker::ErrorHandlerBgErrorCount, 1);
-        self.log
-            .error(format_args!("database is read-only from here on: {error}"));
-        self.stall.release();
+        self.health.take_untold();
+        self.tell_error(error);
+    }
+
+    /// Refuses writes because of the error of a flush: until there is space, if that was what it
+    /// lacked, or for good.
+    pub(crate) fn fail_flush(&self, error: &Error) {
+        self.health.note(error);
+        self.health.take_untold();
+        self.tell_error(error);
+    }
+
+    /// After the error of a compaction. One that found no space is put off, and writes go on; but
+    /// not if it was the MANIFEST that had no space.
+    pub(crate) fn fail_compaction(&self, error: &Error) {
+        if error.kind() != ErrorKind::NoSpace {
+            return self.fail(error);
+        }
+        if self.health.out_of_space() {
+            return self.tell_failure();
+        }
+        let interval = self.options.bgerror_resume_retry_interval;
+        let now = self.clock.now_micros();
+        self.compaction_retry.plan(now, interval);
+        self.stall.set_stuck(true);
+        self.statistics
+            .add(Ticker::ErrorHandlerBgRetryableIoErrorCount, 1);
         self.notify(|l| l.on_background_error(error));
         self.progress.raise();
     }
 
-    /// After an error of an operation: if it is one that made the database read-only, tells
+    /// Compactions find space again, or none is due.
+    pub(crate) fn end_put_off(&self) {
+        if self.compaction_retry.end().is_some() {
+            self.stall.set_stuck(false);
+        }
+    }
+
+    /// After an error of an operation: if it is one that made the database refuse writes, tells
     /// everybody.
-    pub(crate) fn spread_failure(&self, error: &Error) {
-        if self.health.failed() && error.kind() != orogen_base::ErrorKind::ReadOnly {
-            self.fail(error);
+    pub(crate) fn tell_failure(&self) {
+        if let Some(error) = self.health.take_untold() {
+            self.tell_error(&error);
+        }
+    }
+
+    fn tell_error(&self, error: &Error) {
+        self.statistics.add(Ticker::ErrorHandlerBgErrorCount, 1);
+        let passes = self.health.out_of_space();
+        if passes {
+            self.statistics
+                .add(Ticker::ErrorHandlerBgRetryableIoErrorCount, 1);
+            self.log
+                .error(format_args!("no writes until there is space: {error}"));
+            self.stall.refuse();
+        } else {
+            self.log
+                .error(format_args!("database is read-only from here on: {error}"));
+            self.stall.release();
+        }
+        self.notify(|l| l.on_background_error(error));
+        if passes && self.resume_retry.due_in(0).is_none() {
+            let interval = self.options.bgerror_resume_retry_interval;
+            self.resume_retry.plan(self.clock.now_micros(), interval);
+            if self.options.max_bgerror_resume_count > 0 {
+                self.statistics.add(Ticker::ErrorHandlerAutoresumeCount, 1);
+                self.notify(|l| l.on_error_recovery_begin(error));
+            }
+        }
+        self.work.raise();
+        self.progress.raise();
+    }
+
+    /// Microseconds until something that found no space is to be tried again; `None` if nothing
+    /// is.
+    pub(crate) fn next_retry_micros(&self) -> Option<u64> {
+        let now = self.clock.now_micros();
+        let resume = self.resume_retry.due_in(now).filter(|_| {
+            self.health.out_of_space()
+                && self.resume_retry.tries() < self.options.max_bgerror_resume_count
+        });
+        let compaction = self.compaction_retry.due_in(now);
+        resume.into_iter().chain(compaction).min()
+    }
+
+    /// Waits until no other thread resumes, and keeps others from it.
+    ///
+    /// # Errors
+    /// `Busy` if this thread does.
+    pub(crate) fn take_resume_turn(&self) -> Result<ResumeTurn<'_>> {
+        let own = std::thread::current().id();
+        loop {
+            let seen = self.progress.count();
+            {
+                let mut resuming = self.resuming.lock();
+                match *resuming {
+                    None => {
+                        *resuming = Some(own);
+                        return Ok(ResumeTurn(self));
+                    }
+                    Some(id) if id == own => {
+                        return Err(Error::busy("this thread resumes the database already"));
+                    }
+                    Some(_) => {}
+                }
+            }
+            self.progress.wait_after(seen);
         }
     }
 
@@ -225,18 +381,48 @@ impl Context {
     /// # Errors
     /// `ReadOnly`, `Closed`.
     pub(crate) fn enter_job(&self) -> Result<CallersJob<'_>> {
+        let job = self.enter_resume()?;
+        self.check_writable()?;
+        Ok(job)
+    }
+
+    /// The same for one that runs while no writes are taken.
+    ///
+    /// # Errors
+    /// `ReadOnly` if the database was opened so; `Closed`.
+    pub(crate) fn enter_resume(&self) -> Result<CallersJob<'_>> {
         // First listed, then looked whether the database closes: close does it the other way.
         self.callers.lock().push(std::thread::current().id());
         let job = CallersJob {
             context: self,
             _lock: self.lock.lock().clone(),
         };
-        self.check_writable()?;
+        self.check_open()?;
         Ok(job)
+    }
+
+    /// True if this thread runs a job of its own.
+    pub(crate) fn runs_callers_job(&self) -> bool {
+        let own = std::thread::current().id();
+        self.callers.lock().contains(&own)
+    }
+
+    /// Takes a thread that ends when the database closes.
+    pub(crate) fn adopt(&self, thread: Thread) {
+        let mut adopted = self.adopted.lock();
+        adopted.retain(|t| !t.is_finished());
+        adopted.push(thread);
     }
 
     /// Waits until no other thread runs a job of its own.
     pub(crate) fn wait_for_callers(&self) {
+        self.wait_for_listed();
+        // None that was adopted is at work now. Joined without the lock: one may just end.
+        let adopted = std::mem::take(&mut *self.adopted.lock());
+        drop(adopted);
+    }
+
+    fn wait_for_listed(&self) {
         let own = std::thread::current().id();
         loop {
             let seen = self.progress.count();
@@ -249,12 +435,41 @@ impl Context {
 
     /// The oldest log that some family still needs.
     pub(crate) fn min_log_needed(&self) -> FileNo {
-        let families = self.set.families();
-        families
-            .iter()
+        LogHolders::list(self).min_log_needed()
+    }
+}
+
+/// The families that may need old logs.
+///
+/// Families are listed before each is asked, and one may be made in between, written to, and left
+/// behind by the others. It began with the log that was current, so none before the log that was
+/// current when the list was made can be given up for it, and none after.
+pub(crate) struct LogHolders {
+    current: FileNo,
+    families: Vec<Arc<ColumnFamilyData>>,
+}
+
+impl LogHolders {
+    pub(crate) fn list(context: &Context) -> Self {
+        // In this order.
+        let current = context.logs.current();
+        Self {
+            current,
+            families: context.set.families(),
+        }
+    }
+
+    /// A log that is not newer than any that a family needs, those made meanwhile included.
+    pub(crate) fn min_log_needed(&self) -> FileNo {
+        self.min_log_needed_beside(None)
+    }
+
+    /// The same without what family `but` needs.
+    pub(crate) fn min_log_needed_beside(&self, but: Option<u32>) -> FileNo {
+        let others = self.families.iter().filter(|f| Some(f.id) != but);
+        others
             .map(|f| f.state().min_log_needed())
-            .min()
-            .unwrap_or(FileNo::MAX)
+            .fold(self.current, FileNo::min)
     }
 }
 
@@ -284,4 +499,16 @@ impl Signal {
             self.changed.wait(&mut count);
         }
     }
+
+    /// The same, but no longer than `micros`.
+    pub(crate) fn wait_after_for(&self, seen: u64, micros: u64) {
+        let mut count = self.count.lock();
+        if *count == seen {
+            self.changed
+                .wait_for(&mut count, Duration::from_micros(micros));
+        }
+    }
 }
+
+#[cfg(test)]
+mod tests;

@@ -16,7 +16,7 @@ use crate::write::commit::WritePath;
 /// The parts of an open database.
 pub(crate) struct Core {
     pub(crate) context: Arc<Context>,
-    pub(crate) write: WritePath,
+    pub(crate) write: Arc<WritePath>,
     pub(crate) default_family: Arc<ColumnFamilyData>,
     pub(crate) background: Option<Background>,
     /// A write without WAL may be in a memtable.

@@ -5,13 +5,15 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use orogen_base::metrics::Statistics;
-use orogen_base::{Error, PinnedValue, Result, SeqNo};
+use orogen_base::{Error, FileNo, PinnedValue, Result, SeqNo};
 
 use crate::batch::WriteBatch;
 use crate::checkpoint;
 use crate::column_family::{ColumnFamilyData, DEFAULT_COLUMN_FAMILY_NAME};
 use crate::context::Context;
 use crate::core::Core;
+use crate::events::DamagedTable;
+use crate::jobs::compaction_handle::CompactionHandle;
 use crate::jobs::{manual_compaction, manual_flush};
 use crate::obsolete;
 use crate::open;
@@ -19,7 +21,12 @@ use crate::options::{
     ColumnFamilyOptions, CompactRangeOptions, FlushOptions, Options, WriteOptions,
 };
 use crate::properties;
+use crate::quarantine;
+use crate::ranges::{self, SizeApproximationOptions, UserKeyRange};
 use crate::read::{ReadOptions, Snapshot};
+use crate::resume;
+use crate::scrub::{self, FilesVerified, Scrubbed, VerifyOptions};
+use crate::updates::{self, UpdatesIterator};
 use crate::view::{self, DbIterator};
 
 /// A column family of an open database.
@@ -49,6 +56,20 @@ impl ColumnFamily {
 impl std::fmt::Debug for ColumnFamily {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{}#{}", self.0.name, self.0.id)
+    }
+}
+
+fn manual_request(
+    options: &CompactRangeOptions,
+    family: &ColumnFamily,
+    begin: Option<&[u8]>,
+    end: Option<&[u8]>,
+) -> manual_compaction::Request {
+    manual_compaction::Request {
+        family: family.0.clone(),
+        options: *options,
+        begin: begin.map(<[u8]>::to_vec),
+        end: end.map(<[u8]>::to_vec),
     }
 }
 
@@ -98,6 +119,11 @@ impl Db {
     /// `Busy` if somebody has it open; `Io`.
     pub fn destroy(path: impl AsRef<Path>, options: &Options) -> Result<()> {
         open::destroy::destroy(path.as_ref(), options)
+    }
+
+    /// The parts, for modules that work on a whole database.
+    pub(crate) fn core(&self) -> &Core {
+        &self.core
     }
 
     fn context(&self) -> &Arc<Context> {
@@ -154,7 +180,7 @@ impl Db {
         core.context.check_writable()?;
         core.write
             .exclusive(|| open::families::create(&core.context, &core.write, name, options))
-            .inspect_err(|e| core.context.spread_failure(e))
+            .inspect_err(|_| core.context.tell_failure())
             .map(ColumnFamily)
     }
 
@@ -173,7 +199,7 @@ impl Db {
         }
         core.write
             .exclusive(|| open::families::drop(&core.context, &core.write, &family.0))
-            .inspect_err(|e| core.context.spread_failure(e))?;
+            .inspect_err(|_| core.context.tell_failure())?;
         // Who waits for a job of the family waits in vain.
         core.context.progress.raise();
         obsolete::purge(&core.context);
@@ -193,8 +219,10 @@ impl Db {
     ///
     /// # Errors
     /// `InvalidArgument` for a family that is not there, a merge without an operator, a key or
-    /// value that is too large; `Busy` with `no_slowdown`; `ReadOnly` after an earlier error;
-    /// `Io` or `NoSpace`: the batch may or may not be there after a reopen.
+    /// value that is too large; `Busy` with `no_slowdown`; `ReadOnly` after an earlier error.
+    /// `Io`: the batch may or may not be there after a reopen. `NoSpace`: it is not there, but may
+    /// be after a reopen if the process ends before the database has resumed; a write that is
+    /// refused because of an earlier one (the error's cause is that one's) never is.
     pub fn write_opt(&self, options: &WriteOptions, batch: &mut WriteBatch) -> Result<()> {
         if batch.is_empty() {
             self.context().check_writable()?;
@@ -367,7 +395,7 @@ impl Db {
     /// Makes the log survive a power loss up to here.
     ///
     /// # Errors
-    /// `Io`: the database is then read-only.
+    /// `Io`: the database is then read-only; `NoSpace`: until there is space.
     pub fn sync_wal(&self) -> Result<()> {
         let context = self.context();
         context.check_writable()?;
@@ -376,10 +404,25 @@ impl Db {
             .exclusive(|| {
                 context.check_writable()?;
                 context.logs.sync().inspect_err(|e| {
-                    context.health.fail(e);
+                    context.health.note(e);
                 })
             })
-            .inspect_err(|e| context.spread_failure(e))
+            .inspect_err(|_| context.tell_failure())
+    }
+
+    /// Tries to take writes again after the disk was full, without waiting for the next try that
+    /// the database makes by itself. What flushes were due is flushed first.
+    ///
+    /// Nothing is to be done, and `Ok` comes at once, if writes are taken.
+    ///
+    /// # Errors
+    /// `NoSpace` if there is still none; `ReadOnly` if an error of another kind was met, now or
+    /// before: only an open helps; `Busy` from within a listener that is called meanwhile;
+    /// `Closed`.
+    pub fn resume(&self) -> Result<()> {
+        let context = self.context();
+        let _job = context.enter_resume()?;
+        resume::resume(context, &self.core.write)
     }
 
     /// Writes the memtables of the default family into a table and waits for it.
@@ -401,10 +444,14 @@ impl Db {
     }
 
     /// Compacts the keys from `begin` to `end` (both included; `None`: open) of a family down to
-    /// the last level that holds any, and waits for it.
+    /// the last level that holds any, and waits for it. What is in memtables is flushed first.
+    ///
+    /// Automatic compactions go on beside it, unless the options say otherwise; for one that is
+    /// in the way it waits.
     ///
     /// # Errors
-    /// `ReadOnly`, `Closed`, or the error that a compaction met.
+    /// `ReadOnly`, `Closed`, or the error that a compaction met; `Aborted` if manual compactions
+    /// are disabled. What was done stays.
     pub fn compact_range(
         &self,
         options: &CompactRangeOptions,
@@ -413,13 +460,75 @@ impl Db {
         end: Option<&[u8]>,
     ) -> Result<()> {
         self.check_own(std::slice::from_ref(family))?;
-        manual_flush::flush(
-            &self.core.context,
-            &self.core.write,
-            &FlushOptions { wait: true },
-            std::slice::from_ref(&family.0),
-        )?;
-        manual_compaction::compact_range(self.context(), &family.0, options, begin, end)
+        let request = manual_request(options, family, begin, end);
+        let core = &self.core;
+        manual_compaction::compact_range(&core.context, &core.write, &request, &Arc::default())
+    }
+
+    /// Begins the same on a thread of its own. The handle tells how far it is, pauses it, cancels
+    /// it and waits for it.
+    ///
+    /// # Errors
+    /// `ReadOnly`, `Closed`; `Io` if the system has no thread left. What the compaction meets is
+    /// told by [`CompactionHandle::wait`].
+    pub fn compact_range_async(
+        &self,
+        options: &CompactRangeOptions,
+        family: &ColumnFamily,
+        begin: Option<&[u8]>,
+        end: Option<&[u8]>,
+    ) -> Result<CompactionHandle> {
+        self.check_own(std::slice::from_ref(family))?;
+        self.context().check_writable()?;
+        let request = manual_request(options, family, begin, end);
+        manual_compaction::spawn(self.context(), &self.core.write, request)
+    }
+
+    /// Refuses manual compactions until [`Self::enable_manual_compaction`] was called as often,
+    /// and gives up those that run: they fail with `Aborted`. Returns when they have ended.
+    pub fn disable_manual_compaction(&self) {
+        manual_compaction::disable(self.context());
+    }
+
+    /// Ends one [`Self::disable_manual_compaction`].
+    pub fn enable_manual_compaction(&self) {
+        manual_compaction::enable(self.context());
+    }
+
+    /// About the bytes that each of `ranges` takes on disk, and in memtables if asked for: by
+    /// looking into the index of the few files that a range cuts, not by reading data.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if neither files nor memtables are asked for; `Corruption` or `Io` of
+    /// an index.
+    pub fn approximate_sizes(
+        &self,
+        options: &SizeApproximationOptions,
+        family: &ColumnFamily,
+        ranges: &[UserKeyRange<'_>],
+    ) -> Result<Vec<u64>> {
+        ranges::approximate_sizes(&family.0, options, ranges)
+    }
+
+    /// Drops the tables of a family that lie wholly inside one of `ranges`, in one step and
+    /// without reading them; returns their numbers.
+    ///
+    /// It frees space, it does not delete keys. Keys of the ranges remain where they are in
+    /// memtables, in level 0, in tables that reach beyond a range or that a compaction reads;
+    /// older versions of keys whose newer ones went may show again; and snapshots lose what the
+    /// tables held, though not iterators that are open already. To be rid of the keys use
+    /// [`Self::delete_range_opt`] as well.
+    ///
+    /// # Errors
+    /// `ReadOnly`, `Closed`, `Io`, `NoSpace`; `Aborted` if the family is dropped meanwhile.
+    pub fn delete_files_in_ranges(
+        &self,
+        family: &ColumnFamily,
+        ranges: &[UserKeyRange<'_>],
+    ) -> Result<Vec<FileNo>> {
+        self.check_own(std::slice::from_ref(family))?;
+        ranges::delete_files(self.context(), &family.0, ranges)
+            .inspect_err(|_| self.context().tell_failure())
     }
 
     /// Waits until no flush and no compaction is due.
@@ -455,6 +564,23 @@ impl Db {
         self.context().sequence.visible()
     }
 
+    /// The writes from sequence number `since` on that are in the logs, in their order; it
+    /// follows the current log while it is written. The first one may begin before `since`. 0
+    /// stands for the first write of all.
+    ///
+    /// Logs go when every memtable that they could rebuild is in a table, so old writes are
+    /// gone soon, and at every open; [`crate::DbOptions::wal_ttl_seconds`] and
+    /// [`crate::DbOptions::wal_size_limit_mb`] keep them longer. Writes without WAL are not in
+    /// the logs. While the reader lives, the logs from its place on stay. What it gives was
+    /// written, but not necessarily synced: a power loss may take it away again.
+    ///
+    /// # Errors
+    /// `NotFound` if `since` is not in the logs any more, with the `oldest` number that is;
+    /// `InvalidArgument` if it is beyond the next number to be written; `Corruption`, `Io`.
+    pub fn get_updates_since(&self, since: SeqNo) -> Result<UpdatesIterator> {
+        updates::since(self.context(), since)
+    }
+
     /// The files of every family with their levels and key ranges.
     #[must_use]
     pub fn live_files(&self) -> Vec<properties::LiveFile> {
@@ -488,6 +614,49 @@ impl Db {
     /// The first damage found, with file and offset.
     pub fn verify_checksums_with(&self, progress: &mut dyn FnMut(u64, u64)) -> Result<()> {
         properties::verify_checksums(self.context(), progress)
+    }
+
+    /// Reads every block of every table, as slowly as `options` ask for, and goes on behind
+    /// damage; `progress` is told of bytes done and bytes in all. Damaged tables are marked as if
+    /// a read had met the damage. Meant to run now and then on a thread of the caller's.
+    ///
+    /// # Errors
+    /// `Aborted` if the database closes meanwhile; `Io`. Damage is in the answer.
+    pub fn scrub(
+        &self,
+        options: &VerifyOptions,
+        progress: &mut dyn FnMut(u64, u64),
+    ) -> Result<Scrubbed> {
+        scrub::scrub(self.context(), options, progress)
+    }
+
+    /// The tables that turned out to be damaged since the database was opened, and where. No
+    /// compaction takes them; reads of everything else go on. Property `orogen.damaged-files`
+    /// tells the same.
+    #[must_use]
+    pub fn damaged_tables(&self) -> Vec<DamagedTable> {
+        quarantine::list(self.context())
+    }
+
+    /// Compares every table with the checksum that was computed while it was written and that
+    /// the MANIFEST keeps; see [`crate::DbOptions::file_checksum`].
+    ///
+    /// # Errors
+    /// `Corruption` of the first table that differs, with file, size and checksums; `Io`.
+    pub fn verify_file_checksums(&self) -> Result<FilesVerified> {
+        self.verify_file_checksums_with(&VerifyOptions::default(), &mut |_, _| {})
+    }
+
+    /// As [`Self::verify_file_checksums`]; calls `progress` with bytes done and bytes in all.
+    ///
+    /// # Errors
+    /// As [`Self::verify_file_checksums`].
+    pub fn verify_file_checksums_with(
+        &self,
+        options: &VerifyOptions,
+        progress: &mut dyn FnMut(u64, u64),
+    ) -> Result<FilesVerified> {
+        scrub::verify_file_checksums(self.context(), options, progress)
     }
 
     /// Closes the database: compactions are given up, flushes end, threads are joined. Later

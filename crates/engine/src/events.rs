@@ -39,7 +39,9 @@ pub struct CompactionInfo {
     pub inputs: Vec<FileNo>,
     /// The outputs.
     pub outputs: Vec<FileNo>,
-    /// Bytes of the inputs.
+    /// Those of the inputs that range tombstones delete whole: they were not read.
+    pub dropped: Vec<FileNo>,
+    /// Bytes of the inputs that were read.
     pub bytes_read: u64,
     /// Bytes of the outputs.
     pub bytes_written: u64,
@@ -62,6 +64,17 @@ pub struct StallInfo {
     pub cause: String,
 }
 
+/// The database takes writes again after the disk was full.
+#[derive(Clone, Debug)]
+pub struct ErrorRecoveryInfo {
+    /// What had made it refuse them.
+    pub error: Error,
+    /// How often the database tried by itself.
+    pub attempts: u64,
+    /// How long writes were refused.
+    pub micros: u64,
+}
+
 /// How writers are held back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub enum StallCondition {
@@ -72,6 +85,25 @@ pub enum StallCondition {
     Delayed,
     /// They wait.
     Stopped,
+}
+
+/// A table that turned out to be damaged.
+#[derive(Clone, Debug)]
+pub struct DamagedTable {
+    /// The family's name.
+    pub column_family: String,
+    /// The file's number.
+    pub number: FileNo,
+    /// The level.
+    pub level: usize,
+    /// Where in the file the damage is, if it is in one place.
+    pub offset: Option<u64>,
+    /// No key before this user key is touched.
+    pub from: Vec<u8>,
+    /// No key after this user key is touched.
+    pub to: Vec<u8>,
+    /// What was met first.
+    pub error: Error,
 }
 
 /// Told of what the database does.
@@ -100,8 +132,21 @@ pub trait EventListener: Send + Sync {
     fn on_table_file_deleted(&self, file: FileNo) {
         let _ = file;
     }
-    /// Background work failed; the database may be read-only now.
+    /// A table is damaged; compactions leave it out, and reads of the rest go on.
+    fn on_table_damaged(&self, info: &DamagedTable) {
+        let _ = info;
+    }
+    /// Work failed. After an error of kind `NoSpace` the database may refuse writes until there is
+    /// space, after any other it is read-only.
     fn on_background_error(&self, error: &Error) {
         let _ = error;
+    }
+    /// Writes are refused because of `error` until there is space; the database tries to resume.
+    fn on_error_recovery_begin(&self, error: &Error) {
+        let _ = error;
+    }
+    /// Writes are taken again.
+    fn on_error_recovery_completed(&self, info: &ErrorRecoveryInfo) {
+        let _ = info;
     }
 }

@@ -8,6 +8,7 @@
 //! MANIFEST-NNNNNN    version edits                 NNNNNN.log    write-ahead log
 //! OPTIONS-NNNNNN     options as text               NNNNNN.blob   separated values
 //! IDENTITY           the database's id             *.dbtmp       written, then renamed
+//! archive/           logs kept for readers of updates
 //! LOCK               held while open               LOG, LOG.old.MICROS   information log
 //! ```
 //! Invariant: a name is recognised only if building it again gives the same name, so a file that
@@ -23,6 +24,8 @@ pub const CURRENT: &str = "CURRENT";
 pub const LOCK: &str = "LOCK";
 /// The file that holds the database's id.
 pub const IDENTITY: &str = "IDENTITY";
+/// The directory of logs that are kept for readers of updates.
+pub const ARCHIVE: &str = "archive";
 /// The information log.
 pub const INFO_LOG: &str = "LOG";
 
@@ -133,6 +136,18 @@ pub fn old_table_path(dir: &Path, number: FileNo) -> PathBuf {
 #[must_use]
 pub fn wal_path(dir: &Path, number: FileNo) -> PathBuf {
     dir.join(format!("{number:06}.log"))
+}
+
+/// The directory of logs that are kept for readers of updates.
+#[must_use]
+pub fn archive_dir(dir: &Path) -> PathBuf {
+    dir.join(ARCHIVE)
+}
+
+/// The path of a write-ahead log that is kept for readers of updates.
+#[must_use]
+pub fn archived_wal_path(dir: &Path, number: FileNo) -> PathBuf {
+    wal_path(&archive_dir(dir), number)
 }
 
 /// The path of a blob file.

@@ -4,8 +4,10 @@
 
 pub mod events;
 pub mod plugin;
+pub mod memory;
 pub mod options;
 mod health;
+mod retry;
 pub mod filename;
 mod info_log;
 pub mod version;
@@ -22,26 +24,38 @@ mod column_family;
 mod version_set;
 mod stall;
 mod context;
+mod quarantine;
 mod write;
 mod view;
 mod obsolete;
 mod jobs;
+mod resume;
 mod background;
 mod core;
 pub mod options_file;
 mod options_map;
 mod open;
 mod checkpoint;
+mod ranges;
+mod updates;
+mod scrub;
 mod properties;
 mod db;
+pub mod backup;
+pub mod repair;
 
 pub use batch::WriteBatch;
 pub use column_family::DEFAULT_COLUMN_FAMILY_NAME;
 pub use db::{ColumnFamily, Db};
+pub use jobs::compaction_handle::{CompactionHandle, CompactionProgress};
+pub use memory::{MemoryBudget, MemoryUsage};
 pub use options::{
-    BottommostLevelCompaction, ColumnFamilyOptions, CompactRangeOptions, DbOptions, FlushOptions,
-    Options, WriteOptions,
+    BottommostLevelCompaction, ColumnFamilyOptions, CompactOnDeletion, CompactRangeOptions,
+    DbOptions, FlushOptions, Options, WriteOptions,
 };
 pub use properties::LiveFile;
+pub use ranges::{SizeApproximationOptions, UserKeyRange};
 pub use read::{ReadOptions, Snapshot};
+pub use scrub::{FilesVerified, Scrubbed, VerifyOptions};
+pub use updates::{Update, UpdatesIterator};
 pub use view::DbIterator;

@@ -9,22 +9,27 @@
 //! empty batch whose log data names the log before and its size ([`Link`]). Replay stops where
 //! that log is shorter. RocksDB passes over log data.
 //!
+//! A write or sync that finds no space breaks its log: behind the last good record there may be
+//! a torn one, or a whole one that nobody was promised, or bytes that never reach the disk.
+//! [`Logs::mend`] makes that durable which was acknowledged, cuts off the rest, and starts a new
+//! log; nothing is appended to a broken one. So a torn record is never followed by another.
+//!
 //! A log that was written over ends amid records of its former use. It is cut off there when it
 //! is closed, so that only the newest log may have something behind its end.
 //!
 //! Lock rank 1 (`writer`): held by the one write leader while it appends; taken before the
 //! MANIFEST's lock, never with another log's. `alive` is a leaf.
 
-use std::collections::VecDeque;
-use std::path::PathBuf;
+use std::collections::{BTreeMap, VecDeque};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use orogen_base::coding::{Decoder, put_fixed64};
 use orogen_base::metrics::{HistogramKind, Statistics, Ticker};
 use orogen_base::{Error, FileNo, Result, SeqNo};
-use orogen_env::{Clock, FileSystem};
-use orogen_wal::Writer;
+use orogen_env::{Access, Clock, FileSystem};
+use orogen_wal::{ReadOutcome, Reader, Writer};
 use parking_lot::Mutex;
 
 use crate::batch::{BatchOp, BatchReader, WriteBatch};
@@ -37,6 +42,9 @@ pub(crate) struct Logs {
     clock: Arc<dyn Clock>,
     statistics: Arc<Statistics>,
     recycle_max: usize,
+    /// Logs that nothing needs are moved to the archive.
+    archives: bool,
+    mapped: bool,
     writer: Mutex<LogWriter>,
     alive: Mutex<Alive>,
     total_bytes: AtomicU64,
@@ -86,14 +94,38 @@ struct LogWriter {
     current: Option<OpenLog>,
     /// Closed for writing, not synced, oldest first.
     unsynced: Vec<OpenLog>,
+    /// There was no space for a new log.
+    start_failed: bool,
 }
 
 struct OpenLog {
     number: FileNo,
     writer: Writer,
+    /// Where the last acknowledged record ends.
+    good: u64,
     dirty: bool,
     /// It was written over: behind its end there may be more.
     recycled: bool,
+    broken: Option<Broken>,
+}
+
+/// What a full disk did to a log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Broken {
+    /// Behind the good records stands what nobody was promised.
+    Tail,
+    /// A sync failed: the system may show bytes that it will never write.
+    Sync,
+}
+
+impl OpenLog {
+    fn sync(&mut self) -> Result<()> {
+        self.writer
+            .sync()
+            .inspect_err(|_| self.broken = Some(Broken::Sync))?;
+        self.dirty = false;
+        Ok(())
+    }
 }
 
 #[derive(Default)]
@@ -108,6 +140,22 @@ struct Alive {
     first_own: FileNo,
     /// Somebody copies logs: none is given up.
     holds: usize,
+    /// Not needed any more but for readers of updates, with their bytes, oldest first.
+    kept: VecDeque<(FileNo, u64)>,
+    /// By reader of updates: the oldest log that it may read.
+    pins: BTreeMap<u64, FileNo>,
+    next_pin: u64,
+}
+
+impl Alive {
+    fn oldest_pin(&self) -> FileNo {
+        self.pins.values().copied().min().unwrap_or(FileNo::MAX)
+    }
+
+    fn first_unpinned(&self) -> Option<FileNo> {
+        let first = self.kept.front()?.0;
+        (first < self.oldest_pin()).then_some(first)
+    }
 }
 
 impl Logs {
@@ -117,13 +165,18 @@ impl Logs {
         clock: Arc<dyn Clock>,
         statistics: Arc<Statistics>,
         recycle_max: usize,
+        archives: bool,
+        mapped: bool,
     ) -> Self {
         Self {
             dir,
             fs,
             clock,
             statistics,
-            recycle_max,
+            // A log that is archived cannot be written over.
+            recycle_max: if archives { 0 } else { recycle_max },
+            archives,
+            mapped,
             writer: Mutex::default(),
             alive: Mutex::default(),
             total_bytes: AtomicU64::new(0),
@@ -141,37 +194,52 @@ impl Logs {
     /// # Errors
     /// `NoSpace` or `Io`; the old log is then still the current one.
     pub(crate) fn start(&self, number: FileNo, next_seqno: SeqNo) -> Result<()> {
+        let result = self.try_start(number, next_seqno);
+        self.writer.lock().start_failed = result.is_err();
+        if result.is_err() {
+            // It may hold a torn link. If it cannot be removed either, a recovery passes over it.
+            let _ = self.fs.remove_file(&filename::wal_path(&self.dir, number));
+        }
+        result
+    }
+
+    fn try_start(&self, number: FileNo, next_seqno: SeqNo) -> Result<()> {
         let path = filename::wal_path(&self.dir, number);
         let former = self.alive.lock().recyclable.pop();
         let recycled = former.is_some();
         let file = match former {
             Some(old) => self.fs.reuse(&filename::wal_path(&self.dir, old), &path)?,
+            None if self.mapped => self.fs.create_mapped(&path)?,
             None => self.fs.create(&path)?,
         };
         self.fs.sync_dir(&self.dir)?;
         let mut next = OpenLog {
             number,
             writer: Writer::new(file, number, self.recycle_max > 0),
+            good: 0,
             dirty: false,
             recycled,
+            broken: None,
         };
         let mut writer = self.writer.lock();
         if let Some(old) = &mut writer.current {
-            if old.recycled {
+            if old.recycled && old.broken.is_none() {
                 let path = filename::wal_path(&self.dir, old.number);
-                self.fs.truncate(&path, old.writer.size())?;
+                self.fs.truncate(&path, old.good)?;
                 old.dirty = true;
             }
             let link = Link {
                 log: old.number,
-                bytes: old.writer.size(),
+                bytes: old.good,
             };
             next.writer.add_record(&link.to_record(next_seqno))?;
+            next.good = next.writer.size();
             next.dirty = true;
         }
-        let link_bytes = next.writer.size();
+        let link_bytes = next.good;
         if let Some(old) = writer.current.replace(next)
             && old.dirty
+            && old.broken.is_none()
         {
             writer.unsynced.push(old);
         }
@@ -186,6 +254,95 @@ impl Logs {
         Ok(())
     }
 
+    /// True if a write or sync found no space, or there was none for a new log.
+    pub(crate) fn is_broken(&self) -> bool {
+        let writer = self.writer.lock();
+        let all = writer.unsynced.iter().chain(&writer.current);
+        writer.start_failed || all.into_iter().any(|log| log.broken.is_some())
+    }
+
+    /// Makes broken logs whole and durable up to their last acknowledged record, and starts log
+    /// `number` behind them. Only the write leader calls it.
+    ///
+    /// # Errors
+    /// `NoSpace`: nothing has changed, it can be tried again. `Corruption` if a log's bytes are
+    /// lost already; `Io`.
+    pub(crate) fn mend(&self, number: FileNo, next_seqno: SeqNo) -> Result<()> {
+        let mut writer = self.writer.lock();
+        while let Some(log) = writer.unsynced.first_mut() {
+            match log.broken {
+                None => log.sync()?,
+                Some(_) => self.rewrite(log)?,
+            }
+            writer.unsynced.remove(0);
+        }
+        let start_failed = writer.start_failed;
+        match &mut writer.current {
+            Some(log) => match log.broken {
+                None if !start_failed => return Ok(()),
+                None => {}
+                Some(Broken::Tail) => self.cut_tail(log)?,
+                Some(Broken::Sync) => self.rewrite(log)?,
+            },
+            None => return Ok(()),
+        }
+        drop(writer);
+        self.start(number, next_seqno)
+    }
+
+    /// Cuts off what is behind the good records, and makes these durable.
+    fn cut_tail(&self, log: &mut OpenLog) -> Result<()> {
+        let path = filename::wal_path(&self.dir, log.number);
+        self.fs.truncate(&path, log.good)?;
+        let mut file = self.fs.open_append(&path)?;
+        file.sync().inspect_err(|_| log.broken = Some(Broken::Sync))
+    }
+
+    /// Writes the good records of a log once more: after a sync that failed, another one of the
+    /// same file may succeed without them. Its name is made durable with that of the next log.
+    fn rewrite(&self, log: &OpenLog) -> Result<()> {
+        let path = filename::wal_path(&self.dir, log.number);
+        let temporary = filename::temporary_path(&self.dir, log.number);
+        let copied = self.copy(&path, &temporary, log);
+        if let Err(e) = copied {
+            let _ = self.fs.remove_file(&temporary);
+            return Err(e);
+        }
+        self.fs.rename(&temporary, &path)?;
+        self.fs.sync_dir(&self.dir)
+    }
+
+    fn copy(&self, path: &Path, to: &Path, log: &OpenLog) -> Result<()> {
+        let from = self.fs.open(path, Access::Sequential)?;
+        let mut file = self.fs.create(to)?;
+        let mut chunk = vec![0; 1 << 20];
+        let mut at = 0;
+        while at < log.good {
+            let len = usize::try_from(log.good - at).map_or(chunk.len(), |n| n.min(chunk.len()));
+            from.read_exact_at(at, &mut chunk[..len])?;
+            file.append(&chunk[..len])?;
+            at += len as u64;
+        }
+        file.sync()?;
+        // The system may have given up what it could not write.
+        let mut reader = Reader::new(self.fs.open(to, Access::Sequential)?, log.number)?;
+        let mut record = Vec::new();
+        loop {
+            match reader.read_record(&mut record)? {
+                ReadOutcome::Record { .. } => {}
+                ReadOutcome::EndOfLog { valid_until, .. } if valid_until == log.good => {
+                    return Ok(());
+                }
+                ReadOutcome::EndOfLog { valid_until, .. } => {
+                    return Err(Error::corruption("log lost bytes when the disk was full")
+                        .with("file", path.display())
+                        .with("offset", valid_until));
+                }
+                ReadOutcome::Damage(damage) => return Err(reader.error(&damage)),
+            }
+        }
+    }
+
     /// The number of the current log.
     pub(crate) fn current(&self) -> FileNo {
         self.alive.lock().logs.back().map_or(0, |l| l.0)
@@ -197,20 +354,36 @@ impl Logs {
         alive.logs.back().is_none_or(|l| l.1 == alive.link_bytes)
     }
 
-    /// Appends one record made of `parts` with one call of the system.
+    /// Appends one record made of `parts` with one call of the system; with `sync` makes it, and
+    /// every record before, survive a power loss.
     ///
     /// # Errors
-    /// `NoSpace`, `Io`; the log may end in a torn record.
-    pub(crate) fn append(&self, parts: &[&[u8]]) -> Result<()> {
+    /// `NoSpace`: the log is broken until it is mended, and the record will not be there.
+    /// `Io`: the log may end in a torn record, or in this one.
+    pub(crate) fn append(&self, parts: &[&[u8]], sync: bool) -> Result<()> {
         let mut writer = self.writer.lock();
         let Some(log) = writer.current.as_mut() else {
             return Err(Error::closed("no log is open"));
         };
-        let before = log.writer.size();
+        let before = log.good;
         log.dirty = true;
-        log.writer.add_record_parts(parts)?;
-        let bytes = log.writer.size() - before;
+        if let Err(e) = log.writer.add_record_parts(parts) {
+            log.broken = log.broken.max(Some(Broken::Tail));
+            return Err(e);
+        }
+        let after = log.writer.size();
+        if sync && let Err(e) = self.sync_locked(&mut writer) {
+            // The record is whole, but nobody is promised it.
+            if let Some(log) = writer.current.as_mut() {
+                log.broken = log.broken.max(Some(Broken::Tail));
+            }
+            return Err(e);
+        }
+        if let Some(log) = writer.current.as_mut() {
+            log.good = after;
+        }
         drop(writer);
+        let bytes = after - before;
         self.total_bytes.fetch_add(bytes, Relaxed);
         if let Some(last) = self.alive.lock().logs.back_mut() {
             last.1 += bytes;
@@ -222,16 +395,19 @@ impl Logs {
     /// Makes every record so far survive a power loss, older logs first.
     ///
     /// # Errors
-    /// `Io`: which records are on disk is then unknown.
+    /// `NoSpace`: as for [`Self::append`], but no record is cut off. `Io`: which records are on
+    /// disk is then unknown.
     pub(crate) fn sync(&self) -> Result<()> {
+        self.sync_locked(&mut self.writer.lock())
+    }
+
+    fn sync_locked(&self, writer: &mut LogWriter) -> Result<()> {
         let start = self.clock.now_micros();
-        let mut writer = self.writer.lock();
-        self.sync_closed_locked(&mut writer)?;
+        self.sync_closed_locked(writer)?;
         if let Some(log) = writer.current.as_mut()
             && log.dirty
         {
-            log.writer.sync()?;
-            log.dirty = false;
+            log.sync()?;
             self.statistics.add(Ticker::WalFileSynced, 1);
         }
         let micros = self.clock.now_micros().saturating_sub(start);
@@ -243,14 +419,14 @@ impl Logs {
     /// Syncs the logs before the current one.
     ///
     /// # Errors
-    /// `Io`, as for [`Self::sync`].
+    /// As for [`Self::sync`].
     pub(crate) fn sync_closed(&self) -> Result<()> {
         self.sync_closed_locked(&mut self.writer.lock())
     }
 
     fn sync_closed_locked(&self, writer: &mut LogWriter) -> Result<()> {
         while let Some(log) = writer.unsynced.first_mut() {
-            log.writer.sync()?;
+            log.sync()?;
             self.statistics.add(Ticker::WalFileSynced, 1);
             writer.unsynced.remove(0);
         }
@@ -281,6 +457,12 @@ impl Logs {
     pub(crate) fn release_before(&self, min_needed: FileNo) -> Vec<FileNo> {
         let mut removable = Vec::new();
         let mut alive = self.alive.lock();
+        while !self.archives
+            && let Some(number) = alive.first_unpinned()
+        {
+            alive.kept.pop_front();
+            removable.push(number);
+        }
         while alive.holds == 0
             && alive.logs.len() > 1
             && let Some(&(number, bytes)) = alive.logs.front()
@@ -288,7 +470,13 @@ impl Logs {
         {
             alive.logs.pop_front();
             self.total_bytes.fetch_sub(bytes, Relaxed);
-            if number >= alive.first_own && alive.recyclable.len() < self.recycle_max {
+            if self.archives {
+                // Listed until it is there, so that no reader misses it on its way.
+                alive.kept.push_back((number, bytes));
+                removable.push(number);
+            } else if number >= alive.oldest_pin() {
+                alive.kept.push_back((number, bytes));
+            } else if number >= alive.first_own && alive.recyclable.len() < self.recycle_max {
                 alive.recyclable.push(number);
             } else {
                 removable.push(number);
@@ -298,6 +486,49 @@ impl Logs {
         drop(alive);
         self.writer.lock().unsynced.retain(|l| l.number >= oldest);
         removable
+    }
+
+    /// Keeps all logs that there are for a reader of updates.
+    pub(crate) fn pin(&self) -> u64 {
+        let mut alive = self.alive.lock();
+        alive.next_pin += 1;
+        let pin = alive.next_pin;
+        alive.pins.insert(pin, 0);
+        pin
+    }
+
+    /// Keeps the logs from `from` on, and none before for this reader.
+    pub(crate) fn move_pin(&self, pin: u64, from: FileNo) {
+        self.alive.lock().pins.insert(pin, from);
+    }
+
+    /// Ends one [`Self::pin`].
+    pub(crate) fn unpin(&self, pin: u64) {
+        self.alive.lock().pins.remove(&pin);
+    }
+
+    /// The oldest log that a reader of updates may read.
+    pub(crate) fn oldest_pin(&self) -> FileNo {
+        self.alive.lock().oldest_pin()
+    }
+
+    /// Logs that were given up are in the archive.
+    pub(crate) fn note_archived(&self, numbers: &[FileNo]) {
+        self.alive
+            .lock()
+            .kept
+            .retain(|(number, _)| !numbers.contains(number));
+    }
+
+    /// True if a log was kept for a reader of updates that has moved on.
+    pub(crate) fn has_unpinned(&self) -> bool {
+        !self.archives && self.alive.lock().first_unpinned().is_some()
+    }
+
+    /// The logs that are needed or kept for readers, oldest first, with their bytes.
+    pub(crate) fn readable(&self) -> Vec<(FileNo, u64)> {
+        let alive = self.alive.lock();
+        alive.kept.iter().chain(&alive.logs).copied().collect()
     }
 
     /// The logs that are needed, oldest first, with their bytes.

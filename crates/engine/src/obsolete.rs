@@ -2,10 +2,10 @@
 //!
 //! A table goes when no version, and so no reader and no job, refers to it; a log when every
 //! memtable that it could rebuild is in a table; a MANIFEST or OPTIONS file when a newer one is
-//! current. Files that are being written are in no list and so are never touched. What a crash
+//! current. Logs may be moved to the archive instead. Files that are being written are in no list and so are never touched. What a crash
 //! leaves behind is found by [`remove_strays`] at the next open.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -38,11 +38,109 @@ pub(crate) fn purge(context: &Context) {
         // Let go while the list was away: whoever did saw nothing to delete.
         context.work.raise();
     }
+    discard(context, &removed.strays);
     for number in removed.manifests {
         delete(context, &filename::manifest_path(&context.dir, number));
     }
-    for number in context.logs.release_before(context.min_log_needed()) {
-        delete(context, &filename::wal_path(&context.dir, number));
+    let logs = context.logs.release_before(context.min_log_needed());
+    if logs.is_empty() {
+        return;
+    }
+    for &number in &logs {
+        give_up_log(context, number);
+    }
+    context.logs.note_archived(&logs);
+    expire_archive(context);
+}
+
+/// A log that nothing needs goes, or is kept for readers of updates.
+fn give_up_log(context: &Context, number: FileNo) {
+    let path = filename::wal_path(&context.dir, number);
+    if !context.options.archives_logs() {
+        delete(context, &path);
+        return;
+    }
+    let archive = filename::archive_dir(&context.dir);
+    let moved = context.fs.create_dir_all(&archive).and_then(|()| {
+        context
+            .fs
+            .rename(&path, &filename::archived_wal_path(&context.dir, number))
+    });
+    if let Err(e) = moved {
+        // It stays until the next open finds it.
+        context
+            .log
+            .warn(format_args!("cannot archive log {number}: {e}"));
+    }
+}
+
+/// A log in the archive.
+pub(crate) struct ArchivedLog {
+    pub(crate) number: FileNo,
+    pub(crate) bytes: u64,
+    modified_secs: u64,
+}
+
+/// The archived logs, oldest first.
+///
+/// # Errors
+/// `Io`.
+pub(crate) fn archived_logs(context: &Context) -> Result<Vec<ArchivedLog>> {
+    let archive = filename::archive_dir(&context.dir);
+    if !context.fs.exists(&archive)? {
+        return Ok(Vec::new());
+    }
+    let mut logs = Vec::new();
+    for name in context.fs.list(&archive)? {
+        let Some(FileKind::Wal(number)) = filename::parse(&name) else {
+            continue;
+        };
+        match context.fs.metadata(&archive.join(&name)) {
+            Ok(found) => logs.push(ArchivedLog {
+                number,
+                bytes: found.size,
+                modified_secs: found.modified_secs,
+            }),
+            // It went meanwhile.
+            Err(e) if e.is_file_not_found() => {}
+            Err(e) => return Err(e),
+        }
+    }
+    logs.sort_by_key(|l| l.number);
+    Ok(logs)
+}
+
+/// Deletes archived logs that are too old or too many and that no reader stands before.
+fn expire_archive(context: &Context) {
+    let options = &context.options;
+    if !options.archives_logs() {
+        return;
+    }
+    let logs = match archived_logs(context) {
+        Ok(logs) => logs,
+        Err(e) => {
+            context
+                .log
+                .warn(format_args!("cannot list archived logs: {e}"));
+            return;
+        }
+    };
+    let now = context.clock.unix_secs();
+    let mut bytes: u64 = logs.iter().map(|l| l.bytes).sum();
+    let bytes_max = options.wal_size_limit_mb.saturating_mul(1 << 20);
+    let pinned = context.logs.oldest_pin();
+    for log in logs.iter().take_while(|l| l.number < pinned) {
+        let age = now.saturating_sub(log.modified_secs);
+        let too_old = options.wal_ttl_seconds > 0 && age > options.wal_ttl_seconds;
+        let too_many = bytes_max > 0 && bytes > bytes_max;
+        if !too_old && !too_many {
+            break;
+        }
+        delete(
+            context,
+            &filename::archived_wal_path(&context.dir, log.number),
+        );
+        bytes -= log.bytes;
     }
 }
 
@@ -68,11 +166,16 @@ pub(crate) fn discard(context: &Context, tables: &[FileNo]) {
     }
 }
 
-/// Deletes files of the database that an open which has just recovered does not know.
+/// Deletes files of the database that an open which has just recovered does not know. Logs are
+/// archived if that is asked for, but for those that were `left_out`: they hold what never was.
 ///
 /// # Errors
 /// `Io` if the directory cannot be read.
-pub(crate) fn remove_strays(context: &Context, newest_options: FileNo) -> Result<()> {
+pub(crate) fn remove_strays(
+    context: &Context,
+    newest_options: FileNo,
+    left_out: &BTreeSet<FileNo>,
+) -> Result<()> {
     let live: HashSet<FileNo> = context
         .set
         .families()
@@ -90,6 +193,10 @@ pub(crate) fn remove_strays(context: &Context, newest_options: FileNo) -> Result
     for name in context.fs.list(&context.dir)? {
         let stray = match filename::parse(&name) {
             Some(FileKind::Table(n)) => !live.contains(&n),
+            Some(FileKind::Wal(n)) if !logs.contains(&n) && !left_out.contains(&n) => {
+                give_up_log(context, n);
+                false
+            }
             Some(FileKind::Wal(n)) => !logs.contains(&n),
             Some(FileKind::Manifest(n)) => n != manifest,
             Some(FileKind::Options(n)) => n != newest_options,
@@ -100,5 +207,6 @@ pub(crate) fn remove_strays(context: &Context, newest_options: FileNo) -> Result
             delete(context, &context.dir.join(&name));
         }
     }
+    expire_archive(context);
     Ok(())
 }

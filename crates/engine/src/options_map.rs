@@ -16,7 +16,7 @@ use orogen_sst::CompressionType;
 
 use crate::column_family::ColumnFamilyData;
 use crate::filename::{self, FileKind};
-use crate::options::{ColumnFamilyOptions, DbOptions, WalRecoveryMode};
+use crate::options::{ColumnFamilyOptions, DbOptions, FileChecksumKind, WalRecoveryMode};
 use crate::options_file::{OptionsFile, Section, SectionKind};
 use crate::plugin::merge_operator;
 
@@ -56,6 +56,9 @@ fn write_db(out: &mut Section, db: &DbOptions) {
     out.set("max_total_wal_size", db.max_total_wal_size.to_string());
     out.set("wal_recovery_mode", mode);
     out.set("recycle_log_file_num", db.recycle_log_file_num.to_string());
+    out.set("allow_mmap_writes", db.allow_mmap_writes.to_string());
+    out.set("WAL_ttl_seconds", db.wal_ttl_seconds.to_string());
+    out.set("WAL_size_limit_MB", db.wal_size_limit_mb.to_string());
     out.set("delayed_write_rate", db.delayed_write_rate.to_string());
     out.set(
         "allow_concurrent_memtable_write",
@@ -67,6 +70,11 @@ fn write_db(out: &mut Section, db: &DbOptions) {
         "max_manifest_file_size",
         db.max_manifest_file_size.to_string(),
     );
+    let checksum = match db.file_checksum {
+        FileChecksumKind::None => "nullptr",
+        FileChecksumKind::Crc32c => "FileChecksumGenCrc32cFactory",
+    };
+    out.set("file_checksum_gen_factory", checksum);
     out.set(
         "avoid_flush_during_recovery",
         db.avoid_flush_during_recovery.to_string(),
@@ -74,6 +82,14 @@ fn write_db(out: &mut Section, db: &DbOptions) {
     out.set(
         "avoid_flush_during_shutdown",
         db.avoid_flush_during_shutdown.to_string(),
+    );
+    out.set(
+        "max_bgerror_resume_count",
+        db.max_bgerror_resume_count.min(i32::MAX as u64).to_string(),
+    );
+    out.set(
+        "bgerror_resume_retry_interval",
+        db.bgerror_resume_retry_interval.to_string(),
     );
     out.set("keep_log_file_num", db.keep_log_file_num.to_string());
 }
@@ -158,6 +174,11 @@ fn write_family(out: &mut Section, cf: &ColumnFamilyOptions) {
     out.set(
         "max_compaction_bytes",
         cf.max_compaction_bytes().to_string(),
+    );
+    out.set("ttl", cf.ttl.to_string());
+    out.set(
+        "periodic_compaction_seconds",
+        cf.periodic_compaction_seconds.to_string(),
     );
     out.set(
         "disable_auto_compactions",

@@ -23,7 +23,7 @@ mod grandparents;
 
 use std::sync::Arc;
 
-use orogen_base::key::user_key;
+use orogen_base::key::{ValueKind, trailer, user_key};
 use orogen_base::range_del::{Fragment, FragmentedRangeTombstones};
 use orogen_base::{Error, FileNo, InternalIterator, Result, UserComparator};
 use orogen_env::WritableFile;
@@ -32,7 +32,9 @@ use orogen_sst::{TableBuilder, TableBuilderOptions};
 use crate::compaction_iter::{
     CompactionIter, CompactionIterOptions, CompactionIterStats, surviving_tombstones,
 };
-use crate::version::FileMeta;
+use crate::options::CompactOnDeletion;
+use crate::version::file_meta::EntryCounts;
+use crate::version::{FileChecksum, FileMeta};
 use grandparents::Grandparents;
 
 /// How tables are written and where they end.
@@ -50,6 +52,8 @@ pub struct OutputOptions {
     pub max_compaction_bytes: u64,
     /// The files below the output that meet it, in key order.
     pub grandparents: Vec<Arc<FileMeta>>,
+    /// When a file is marked because of its tombstones.
+    pub compact_on_deletion: Option<CompactOnDeletion>,
     /// Orders the files in level 0: a flush's next, or the lowest of a compaction's inputs.
     pub epoch_number: u64,
 }
@@ -133,6 +137,7 @@ pub struct OutputWriter<'a> {
     builder: Option<(FileNo, TableBuilder)>,
     grandparents: Grandparents,
     last_user_key: Vec<u8>,
+    deletions: DeletionWindow,
     files: Vec<FileMeta>,
     created: Vec<FileNo>,
 }
@@ -161,6 +166,7 @@ impl<'a> OutputWriter<'a> {
             end,
             builder: None,
             last_user_key: Vec::new(),
+            deletions: DeletionWindow::default(),
             files: Vec::new(),
             created: Vec::new(),
         }
@@ -185,6 +191,9 @@ impl<'a> OutputWriter<'a> {
             }
         };
         builder.add(key, value)?;
+        if let Some(asked) = &self.options.compact_on_deletion {
+            self.deletions.note(key, asked.sliding_window_size);
+        }
         self.last_user_key.clear();
         self.last_user_key.extend_from_slice(user);
         Ok(())
@@ -251,7 +260,19 @@ impl<'a> OutputWriter<'a> {
             return Err(Error::corruption("table without entries").with("file_number", number));
         };
         let table = &self.options.table;
+        let properties = &summary.properties;
+        let counts = EntryCounts::default();
+        counts.set(properties.num_entries, properties.num_deletions);
+        let deletions = std::mem::take(&mut self.deletions);
         self.files.push(FileMeta {
+            marked_for_compaction: self.options.compact_on_deletion.is_some_and(|asked| {
+                asked.is_reached(
+                    deletions.most,
+                    properties.num_entries,
+                    properties.num_deletions,
+                )
+            }),
+            counts,
             number,
             size: summary.file_size,
             smallest,
@@ -263,6 +284,7 @@ impl<'a> OutputWriter<'a> {
             epoch_number: self.options.epoch_number,
             tail_size: summary.tail_size,
             compensated_range_deletion_size: deleted_bytes,
+            file_checksum: summary.file_checksum.map(FileChecksum::of_crc32c),
             ..FileMeta::default()
         });
         Ok(())
@@ -306,6 +328,53 @@ impl<'a> OutputWriter<'a> {
         }
         Ok(deleted_bytes)
     }
+}
+
+/// Counts point tombstones among the last entries of a file: exact at whole steps of a window's
+/// 64th.
+#[derive(Default)]
+struct DeletionWindow {
+    /// Tombstones in each step of the window, as a ring.
+    steps: Vec<u32>,
+    at: usize,
+    entries_in_step: usize,
+    sum: u64,
+    /// The largest sum so far.
+    most: u64,
+}
+
+/// Steps that a window is counted in.
+const WINDOW_STEPS: usize = 64;
+
+impl DeletionWindow {
+    #[inline]
+    fn note(&mut self, key: &[u8], window: usize) {
+        if window == 0 {
+            return;
+        }
+        let steps = WINDOW_STEPS.min(window);
+        if self.steps.is_empty() {
+            self.steps.resize(steps, 0);
+        }
+        if self.entries_in_step >= window / steps {
+            self.entries_in_step = 0;
+            self.at = (self.at + 1) % steps;
+            self.sum -= u64::from(std::mem::take(&mut self.steps[self.at]));
+        }
+        self.entries_in_step += 1;
+        if is_tombstone(key) {
+            self.steps[self.at] += 1;
+            self.sum += 1;
+            self.most = self.most.max(self.sum);
+        }
+    }
+}
+
+fn is_tombstone(key: &[u8]) -> bool {
+    matches!(
+        ValueKind::from_u8(trailer(key) as u8),
+        Some(ValueKind::Deletion | ValueKind::SingleDeletion)
+    )
 }
 
 fn open_file(

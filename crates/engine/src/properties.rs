@@ -5,11 +5,14 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use orogen_base::{FileNo, Result, SeqNo};
+use orogen_sst::BlockCache;
 
 use crate::column_family::{ColumnFamilyData, FamilyState};
 use crate::compact::{LevelTargets, Scores};
 use crate::context::Context;
 use crate::events::StallCondition;
+use crate::memory::MemoryUsage;
+use crate::quarantine;
 use crate::version::version::Version;
 
 /// Tables that an estimate opens at most.
@@ -36,6 +39,10 @@ pub struct LiveFile {
     pub smallest_seqno: SeqNo,
     /// Newest sequence number.
     pub largest_seqno: SeqNo,
+    /// Entries, range tombstones included; `None` while nobody has opened the file.
+    pub num_entries: Option<u64>,
+    /// Tombstones among them.
+    pub num_deletions: Option<u64>,
     /// True while a compaction reads it.
     pub being_compacted: bool,
 }
@@ -56,6 +63,8 @@ pub(crate) fn live_files(context: &Context) -> Vec<LiveFile> {
                 largest: file.largest_user_key().to_vec(),
                 smallest_seqno: file.smallest_seqno,
                 largest_seqno: file.largest_seqno,
+                num_entries: file.counts.get().map(|c| c.0),
+                num_deletions: file.counts.get().map(|c| c.1),
                 being_compacted: file.being_compacted.get(),
             });
         }
@@ -81,7 +90,12 @@ pub(crate) fn verify_checksums(
     let mut done = 0;
     for (super_version, tables) in &pinned {
         for (_, file) in super_version.version.iter_files() {
-            tables.reader(file)?.verify_checksums()?;
+            let verified = tables
+                .reader(file)
+                .and_then(|table| table.verify_checksums());
+            verified.inspect_err(|e| {
+                quarantine::note(context, e);
+            })?;
             done += file.size;
             progress(done, total);
         }
@@ -91,7 +105,21 @@ pub(crate) fn verify_checksums(
 
 /// A property as text.
 pub(crate) fn text(context: &Context, family: &ColumnFamilyData, name: &str) -> Option<String> {
-    let short = name.strip_prefix("rocksdb.")?;
+    if name == "orogen.damaged-files" {
+        return Some(quarantine::text(context));
+    }
+    if name == "orogen.cf-write-stall-cause" {
+        return Some(context.stall.cause_of(family.id));
+    }
+    if name == "orogen.memory-usage" {
+        return Some(memory_usage(context).to_text());
+    }
+    if name == "orogen.health" {
+        return Some(health(context));
+    }
+    let Some(short) = name.strip_prefix("rocksdb.") else {
+        return number(context, family, name).map(|n| n.to_string());
+    };
     if let Some(level) = short.strip_prefix("num-files-at-level") {
         let level: usize = level.parse().ok()?;
         let state = family.state();
@@ -113,6 +141,12 @@ pub(crate) fn text(context: &Context, family: &ColumnFamilyData, name: &str) -> 
 
 /// A property that is a number.
 pub(crate) fn number(context: &Context, family: &ColumnFamilyData, name: &str) -> Option<u64> {
+    if name == "orogen.memory-usage" {
+        return Some(memory_usage(context).total());
+    }
+    if name == "orogen.out-of-space" {
+        return Some(u64::from(context.health.out_of_space()));
+    }
     let short = name.strip_prefix("rocksdb.")?;
     if short == "estimate-num-keys" {
         return Some(estimate_num_keys(family));
@@ -127,7 +161,7 @@ pub(crate) fn number(context: &Context, family: &ColumnFamilyData, name: &str) -
         "compaction-pending" => {
             u64::from(Scores::compute(version, &family.options).needs_compaction())
         }
-        "background-errors" => u64::from(context.health.failed()),
+        "background-errors" => u64::from(context.health.check().is_err()),
         "cur-size-active-mem-table" => state.mem.table.memory_usage() as u64,
         "cur-size-all-mem-tables" | "size-all-mem-tables" => memtable_bytes(&state),
         "num-entries-active-mem-table" => state.mem.table.entry_count(),
@@ -164,6 +198,42 @@ pub(crate) fn number(context: &Context, family: &ColumnFamilyData, name: &str) -
         "current-super-version-number" => state.mem.id,
         _ => return None,
     })
+}
+
+/// The budget's figures, of all databases that share it; or the sums of this database.
+fn memory_usage(context: &Context) -> MemoryUsage {
+    if let Some(budget) = &context.options.memory_budget {
+        return budget.usage();
+    }
+    let mut usage = MemoryUsage::default();
+    let mut caches: Vec<Arc<BlockCache>> = Vec::new();
+    for family in context.set.families() {
+        let state = family.state();
+        usage.memtables += memtable_bytes(&state);
+        let tables = state
+            .version
+            .iter_files()
+            .filter_map(|(_, f)| f.table.get());
+        usage.table_readers += tables.map(|t| t.memory_usage() as u64).sum::<u64>();
+        if !caches.iter().any(|c| Arc::ptr_eq(c, &family.cache)) {
+            caches.push(family.cache.clone());
+        }
+    }
+    for cache in caches {
+        usage.block_cache += cache.usage() as u64;
+        usage.held_blocks += cache.held_usage() as u64;
+    }
+    usage
+}
+
+/// Whether writes are taken, and if not, why.
+fn health(context: &Context) -> String {
+    let (failed, cause) = (context.health.failed(), context.health.cause());
+    match cause {
+        None => "healthy".to_owned(),
+        Some(cause) if failed => format!("read-only: {cause}"),
+        Some(cause) => format!("out of space: {cause}"),
+    }
 }
 
 fn memtable_bytes(state: &FamilyState) -> u64 {

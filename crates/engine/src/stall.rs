@@ -3,13 +3,17 @@
 //! Each family's condition follows from three debts: sealed memtables, files in level 0, bytes
 //! that compactions owe. Between a debt's slowdown and its stop the rate falls smoothly from
 //! `delayed_write_rate` to a sixteenth of it, so that writers meet a slope and not a wall; they
-//! stop only at the stop trigger. The worst family decides for all (per-family admission is not
-//! there yet). Listeners and the info LOG are told of each change with its cause.
+//! stop only at the stop trigger. Listeners and the info LOG are told of each change with its
+//! cause.
 //!
-//! `Hot path`: an unhindered writer reads one atomic.
+//! A writer waits for the families that its batch names, and for no other; it waits before it
+//! queues up, so that it is in nobody's way. Each family has a rate of its own, and whoever
+//! writes to it takes the next free stretch of time at that rate.
+//!
+//! `Hot path`: while no family holds anybody back, a writer reads one atomic.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
 use std::time::Duration;
 
 use orogen_base::metrics::{HistogramKind, Statistics, Ticker};
@@ -34,14 +38,18 @@ pub(crate) struct Verdict {
     /// Share of `delayed_write_rate` that is allowed, 1/16 to 1.
     pub(crate) share: f64,
     pub(crate) cause: String,
+    /// Only a compaction can end it.
+    pub(crate) awaits_compaction: bool,
 }
+
+const SEALED_MEMTABLES: &str = "sealed memtables";
 
 /// What the debts of a family call for.
 pub(crate) fn judge(options: &ColumnFamilyOptions, debts: Debts) -> Verdict {
     let compacts = !options.disable_auto_compactions;
     let limits = [
         (
-            "sealed memtables",
+            SEALED_MEMTABLES,
             debts.sealed_memtables as u64,
             if options.max_write_buffer_number > 3 {
                 options.max_write_buffer_number as u64 - 1
@@ -79,6 +87,7 @@ pub(crate) fn judge(options: &ColumnFamilyOptions, debts: Debts) -> Verdict {
                 condition: StallCondition::Stopped,
                 share: 0.0,
                 cause: format!("{what}: {now} >= {stop}"),
+                awaits_compaction: what != SEALED_MEMTABLES,
             };
         }
         if slowdown > 0 && now >= slowdown {
@@ -94,6 +103,7 @@ pub(crate) fn judge(options: &ColumnFamilyOptions, debts: Debts) -> Verdict {
                     condition: StallCondition::Delayed,
                     share,
                     cause: format!("{what}: {now} >= {slowdown}"),
+                    awaits_compaction: what != SEALED_MEMTABLES,
                 };
             }
         }
@@ -107,37 +117,79 @@ const STOPPED: u8 = 2;
 
 /// A delay is slept when it has grown to this.
 const SLEEP_MICROS_MIN: u64 = 1000;
-/// One writer sleeps no longer at a time, whatever the group before wrote.
+/// One writer sleeps no longer at a time, whatever was written before.
 const SLEEP_MICROS_MAX: u64 = 1_000_000;
 
-/// Holds the write leader back.
+/// What becomes of a writer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Admission {
+    /// It may go on.
+    Admitted,
+    /// It would be held back, and must not wait.
+    WouldWait(String),
+    /// It would wait for compactions that find no space.
+    InVain(String),
+}
+
+/// Holds writers back.
 pub(crate) struct StallController {
     state: AtomicU8,
-    rate_bytes_per_sec: AtomicU64,
-    /// When the bytes written so far are paid for at the rate.
-    due_micros: AtomicU64,
     delayed_write_rate: u64,
     /// Leaf lock.
     verdicts: Mutex<Verdicts>,
     changed: Condvar,
 }
 
+struct Held {
+    name: String,
+    verdict: Verdict,
+    /// When the bytes written so far are paid for at the family's rate.
+    due_micros: u64,
+}
+
 #[derive(Default)]
 struct Verdicts {
-    by_family: BTreeMap<u32, (String, Verdict)>,
+    by_family: BTreeMap<u32, Held>,
     released: bool,
+    /// Writers are refused for now: none waits.
+    refusing: bool,
+    /// Compactions find no space.
+    stuck: bool,
+}
+
+impl Verdicts {
+    /// The worst of some families, or of all, if any holds writers back.
+    fn worst(&self, families: Option<&[u32]>) -> Option<&Held> {
+        if self.released || self.refusing {
+            return None;
+        }
+        let concerned = self
+            .by_family
+            .iter()
+            .filter(|(id, _)| families.is_none_or(|all| all.contains(id)));
+        concerned
+            .map(|(_, held)| held)
+            .filter(|held| held.verdict.condition != StallCondition::Normal)
+            .min_by(|a, b| a.verdict.share.total_cmp(&b.verdict.share))
+    }
+}
+
+fn cause_of(held: &Held) -> String {
+    format!("[{}] {}", held.name, held.verdict.cause)
 }
 
 impl StallController {
     pub(crate) fn new(delayed_write_rate: u64) -> Self {
         Self {
             state: AtomicU8::new(NORMAL),
-            rate_bytes_per_sec: AtomicU64::new(delayed_write_rate),
-            due_micros: AtomicU64::new(0),
             delayed_write_rate: delayed_write_rate.max(16),
             verdicts: Mutex::default(),
             changed: Condvar::new(),
         }
+    }
+
+    fn rate(&self, verdict: &Verdict) -> u64 {
+        (self.delayed_write_rate as f64 * verdict.share).max(16.0) as u64
     }
 
     /// Takes a family's new verdict; tells what has changed for listeners.
@@ -151,12 +203,17 @@ impl StallController {
         let before = verdicts
             .by_family
             .get(&family)
-            .map(|(_, v)| v.condition)
+            .map(|held| held.verdict.condition)
             .unwrap_or_default();
         let (condition, cause) = match verdict {
             Some(v) => {
                 let told = (v.condition, v.cause.clone());
-                verdicts.by_family.insert(family, (name.to_owned(), v));
+                let held = verdicts.by_family.entry(family).or_insert_with(|| Held {
+                    name: name.to_owned(),
+                    verdict: Verdict::default(),
+                    due_micros: 0,
+                });
+                held.verdict = v;
                 told
             }
             None => {
@@ -164,22 +221,12 @@ impl StallController {
                 (StallCondition::Normal, String::new())
             }
         };
-        let mut state = NORMAL;
-        let mut share = 1.0f64;
-        for (_, v) in verdicts.by_family.values() {
-            match v.condition {
-                StallCondition::Normal => {}
-                StallCondition::Delayed => {
-                    state = state.max(DELAYED);
-                    share = share.min(v.share);
-                }
-                StallCondition::Stopped => state = STOPPED,
-            }
-        }
-        self.rate_bytes_per_sec.store(
-            (self.delayed_write_rate as f64 * share).max(16.0) as u64,
-            Relaxed,
-        );
+        let conditions = verdicts.by_family.values().map(|h| h.verdict.condition);
+        let state = match conditions.max().unwrap_or_default() {
+            StallCondition::Normal => NORMAL,
+            StallCondition::Delayed => DELAYED,
+            StallCondition::Stopped => STOPPED,
+        };
         self.state.store(state, Relaxed);
         self.changed.notify_all();
         (condition != before).then(|| StallInfo {
@@ -189,31 +236,34 @@ impl StallController {
         })
     }
 
-    /// True if a writer would be held back.
+    /// True if writers of some family would be held back.
     #[inline]
     pub(crate) fn is_stalled(&self) -> bool {
         self.state.load(Relaxed) != NORMAL
     }
 
-    /// What holds now and why, for properties.
+    /// What holds now for the family that is worst off, its rate, and why, for properties.
     pub(crate) fn current(&self) -> (StallCondition, u64, String) {
-        let condition = match self.state.load(Relaxed) {
-            NORMAL => StallCondition::Normal,
-            DELAYED => StallCondition::Delayed,
-            _ => StallCondition::Stopped,
-        };
         let verdicts = self.verdicts.lock();
-        let cause = verdicts
-            .by_family
-            .values()
-            .filter(|(_, v)| v.condition == condition);
-        let cause = cause
-            .map(|(name, v)| format!("[{name}] {}", v.cause))
-            .next();
-        let cause = cause
-            .filter(|_| condition != StallCondition::Normal)
-            .unwrap_or_default();
-        (condition, self.rate_bytes_per_sec.load(Relaxed), cause)
+        match verdicts.worst(None) {
+            None => (
+                StallCondition::Normal,
+                self.delayed_write_rate,
+                String::new(),
+            ),
+            Some(held) => (
+                held.verdict.condition,
+                self.rate(&held.verdict),
+                cause_of(held),
+            ),
+        }
+    }
+
+    /// Why writers of a family are held back; empty if they are not.
+    pub(crate) fn cause_of(&self, family: u32) -> String {
+        let verdicts = self.verdicts.lock();
+        let held = verdicts.worst(Some(&[family]));
+        held.map_or_else(String::new, |held| held.verdict.cause.clone())
     }
 
     /// Lets every writer through for good: the database closes or has failed.
@@ -224,43 +274,97 @@ impl StallController {
         self.changed.notify_all();
     }
 
-    /// Waits as long as the debts, and what was written before, ask for.
+    /// Lets those who wait through to be refused, until [`Self::readmit`].
+    pub(crate) fn refuse(&self) {
+        self.verdicts.lock().refusing = true;
+        self.changed.notify_all();
+    }
+
+    /// Ends [`Self::refuse`].
+    pub(crate) fn readmit(&self) {
+        self.verdicts.lock().refusing = false;
+    }
+
+    /// Notes whether compactions find no space. Whoever waits for them then is told so.
+    pub(crate) fn set_stuck(&self, stuck: bool) {
+        self.verdicts.lock().stuck = stuck;
+        self.changed.notify_all();
+    }
+
+    /// True if a batch for these families would be stopped.
+    #[cold]
+    pub(crate) fn stops(&self, families: &[u32]) -> bool {
+        let verdicts = self.verdicts.lock();
+        let worst = verdicts.worst(Some(families));
+        worst.is_some_and(|held| held.verdict.condition == StallCondition::Stopped)
+    }
+
+    /// Waits as long as the debts of `families`, and what was written to them before, ask for.
     ///
     /// Short waits add up until they are worth a sleep: a sleep of microseconds takes far longer.
     #[cold]
-    pub(crate) fn wait(&self, clock: &dyn Clock, statistics: &Statistics) {
+    pub(crate) fn admit(
+        &self,
+        families: &[u32],
+        bytes: u64,
+        may_wait: bool,
+        clock: &dyn Clock,
+        statistics: &Statistics,
+    ) -> Admission {
         let start = clock.now_micros();
         let mut verdicts = self.verdicts.lock();
-        while !verdicts.released && self.state.load(Relaxed) == STOPPED {
+        while let Some(held) = verdicts.worst(Some(families)) {
+            if !may_wait {
+                return Admission::WouldWait(cause_of(held));
+            }
+            if held.verdict.condition != StallCondition::Stopped {
+                break;
+            }
+            if verdicts.stuck && held.verdict.awaits_compaction {
+                return Admission::InVain(cause_of(held));
+            }
             self.changed.wait(&mut verdicts);
         }
-        let delayed = !verdicts.released && self.state.load(Relaxed) == DELAYED;
+        let mut ahead = 0;
+        if verdicts.worst(Some(families)).is_some() {
+            let now = clock.now_micros();
+            for id in families {
+                if let Some(held) = verdicts.by_family.get_mut(id)
+                    && held.verdict.condition == StallCondition::Delayed
+                {
+                    let due = held.due_micros.max(now);
+                    ahead = ahead.max(due - now);
+                    let takes = bytes.saturating_mul(1_000_000) / self.rate(&held.verdict);
+                    // Nobody is put off much further than one sleep.
+                    held.due_micros = due.saturating_add(takes).min(now + 2 * SLEEP_MICROS_MAX);
+                }
+            }
+        }
         drop(verdicts);
-        let ahead = self
-            .due_micros
-            .load(Relaxed)
-            .saturating_sub(clock.now_micros());
-        if delayed && ahead >= SLEEP_MICROS_MIN {
+        if ahead >= SLEEP_MICROS_MIN {
             clock.sleep(Duration::from_micros(ahead.min(SLEEP_MICROS_MAX)));
         }
         let micros = clock.now_micros().saturating_sub(start);
         statistics.add(Ticker::StallMicros, micros);
         statistics.record(HistogramKind::WriteStall, micros);
-    }
-
-    /// Notes that `bytes` are written while writers are slowed. Only the leader calls it.
-    #[cold]
-    pub(crate) fn charge(&self, bytes: u64, clock: &dyn Clock) {
-        let rate = self.rate_bytes_per_sec.load(Relaxed).max(16);
-        let due = self.due_micros.load(Relaxed).max(clock.now_micros());
-        self.due_micros
-            .store(due.saturating_add(bytes * 1_000_000 / rate), Relaxed);
+        Admission::Admitted
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use orogen_env::ManualClock;
+
     use super::*;
+
+    fn verdict(condition: StallCondition, share: f64) -> Verdict {
+        Verdict {
+            condition,
+            share,
+            cause: "x".to_owned(),
+            awaits_compaction: true,
+        }
+    }
 
     #[test]
     fn the_rate_falls_smoothly_and_stops_at_the_trigger() {
@@ -286,48 +390,47 @@ mod tests {
     }
 
     #[test]
-    fn delayed_writers_get_the_rate() {
-        use orogen_env::ManualClock;
+    fn delayed_writers_get_the_rate_and_others_do_not_wait() {
         let stall = StallController::new(1_000_000);
-        let slow = Verdict {
-            condition: StallCondition::Delayed,
-            share: 0.5,
-            cause: "x".to_owned(),
-        };
-        stall.set(1, "a", Some(slow));
+        stall.set(1, "a", Some(verdict(StallCondition::Delayed, 0.5)));
+        stall.set(2, "b", Some(verdict(StallCondition::Normal, 1.0)));
         let (clock, statistics) = (ManualClock::new(), Statistics::new());
+        let admit = |families: &[u32]| stall.admit(families, 100, true, &clock, &statistics);
         let start = clock.now_micros();
         for _ in 0..10_000 {
-            stall.wait(&clock, &statistics);
-            stall.charge(100, &clock);
+            assert_eq!(admit(&[1]), Admission::Admitted);
         }
         let seconds = (clock.now_micros() - start) as f64 / 1e6;
         assert!((1.9..=2.0).contains(&seconds), "{seconds}");
+        let start = clock.now_micros();
+        for families in [&[2][..], &[3], &[2, 3], &[]] {
+            assert_eq!(admit(families), Admission::Admitted);
+        }
+        assert_eq!(clock.now_micros(), start);
     }
 
     #[test]
-    fn the_worst_family_decides() {
+    fn only_batches_that_name_a_stopped_family_are_stopped() {
         let stall = StallController::new(1000);
-        let stopped = Verdict {
-            condition: StallCondition::Stopped,
-            share: 0.0,
-            cause: "x".to_owned(),
-        };
+        let stopped = verdict(StallCondition::Stopped, 0.0);
         assert!(stall.set(1, "a", Some(stopped)).is_some());
-        assert!(
-            stall
-                .set(
-                    2,
-                    "b",
-                    Some(Verdict {
-                        share: 1.0,
-                        ..Verdict::default()
-                    })
-                )
-                .is_none()
-        );
+        let normal = verdict(StallCondition::Normal, 1.0);
+        assert!(stall.set(2, "b", Some(normal)).is_none());
         assert_eq!(stall.current().0, StallCondition::Stopped);
+        assert!(stall.stops(&[2, 1]) && !stall.stops(&[2]) && stall.is_stalled());
+        let (clock, statistics) = (ManualClock::new(), Statistics::new());
+        let admit = |families: &[u32], wait| stall.admit(families, 1, wait, &clock, &statistics);
+        assert_eq!(admit(&[2], false), Admission::Admitted);
+        let refused = Admission::WouldWait("[a] x".to_owned());
+        assert_eq!(admit(&[1, 2], false), refused);
+        stall.set_stuck(true);
+        assert_eq!(admit(&[1], true), Admission::InVain("[a] x".to_owned()));
+        stall.refuse();
+        assert_eq!(admit(&[1], true), Admission::Admitted);
+        stall.readmit();
+        assert!(stall.stops(&[1]));
+        assert_eq!(stall.cause_of(1), "x");
         assert!(stall.set(1, "a", None).is_some());
-        assert!(!stall.is_stalled());
+        assert!(!stall.is_stalled() && !stall.stops(&[1]));
     }
 }

@@ -15,6 +15,7 @@ use orogen_env::{Access, FileSystem};
 use orogen_sst::{BlockCache, TableIter, TableReadOptions, TableReader, TableReaderOptions, Visit};
 
 use crate::filename;
+use crate::memory::MemoryBudget;
 use crate::read::{GetState, TableAccess};
 use crate::version::file_meta::FileMeta;
 
@@ -27,6 +28,8 @@ pub(crate) struct FamilyTables {
     pub(crate) comparator: UserComparator,
     pub(crate) prefix_extractor: Option<Arc<dyn SliceTransform>>,
     pub(crate) cache_index_and_filter_blocks: bool,
+    /// What open tables are told to.
+    pub(crate) budget: Option<Arc<MemoryBudget>>,
 }
 
 impl FamilyTables {
@@ -80,6 +83,12 @@ impl FamilyTables {
         };
         let table = TableReader::open(opened, size, options)?;
         self.statistics.add(Ticker::NoFileOpens, 1);
+        let properties = table.properties();
+        file.counts
+            .set(properties.num_entries, properties.num_deletions);
+        if let Some(budget) = &self.budget {
+            budget.add_table(&table);
+        }
         Ok(file.table.set(table))
     }
 }

@@ -58,6 +58,8 @@ struct Newest {
 struct ManifestFile {
     writer: Option<Writer>,
     number: FileNo,
+    /// Later ones that were not finished; CURRENT may name the last.
+    doubtful: Vec<FileNo>,
     /// The database is closed: the directory may be somebody else's.
     closed: bool,
 }
@@ -96,6 +98,10 @@ pub(crate) struct Removed {
     pub(crate) tables: Vec<Arc<FileMeta>>,
     /// MANIFESTs that are no longer current.
     pub(crate) manifests: Vec<FileNo>,
+    /// Tables that no version ever listed.
+    pub(crate) strays: Vec<FileNo>,
+    /// Tables that the current MANIFEST may list and no version does.
+    doubtful: Vec<FileNo>,
 }
 
 /// What a version set is made of.
@@ -131,6 +137,7 @@ impl VersionSet {
             manifest: Mutex::new(ManifestFile {
                 writer: None,
                 number: parts.manifest_number,
+                doubtful: Vec::new(),
                 closed: false,
             }),
             removed: Mutex::default(),
@@ -198,8 +205,9 @@ impl VersionSet {
     /// Makes changes durable and installs them; all of one call happen together.
     ///
     /// # Errors
-    /// `Corruption` if an edit does not fit its version: nothing has changed. `Io`, `NoSpace`:
-    /// the database is read-only from here on.
+    /// `Corruption` if an edit does not fit its version: nothing has changed. `Io`: the database
+    /// is read-only from here on. `NoSpace`: the same until [`Self::mend`]; the edit may be in the
+    /// MANIFEST that is current until then, so what it lists must stay ([`Self::note_doubtful`]).
     pub(crate) fn apply(&self, changes: Vec<Change>) -> Result<()> {
         let ticket = Arc::new(Mutex::new(None));
         self.queue.lock().push(Request {
@@ -236,10 +244,13 @@ impl VersionSet {
                 Err(e) => *request.ticket.lock() = Some(Err(e)),
             }
         }
-        let written = self.health.check().and_then(|()| match manifest.closed {
-            true => Err(Error::closed("database is closed")),
-            false => self.write(manifest, &records),
-        });
+        let written = self
+            .health
+            .check_failed()
+            .and_then(|()| match manifest.closed {
+                true => Err(Error::closed("database is closed")),
+                false => self.write(manifest, &records),
+            });
         match written {
             Ok(()) => {
                 for (request, versions) in built {
@@ -323,7 +334,8 @@ impl VersionSet {
         self.statistics
             .record(HistogramKind::ManifestFileSyncMicros, micros);
         if let Err(e) = &result {
-            self.health.fail(e);
+            // What is in it nobody knows. The next change starts a new one.
+            self.health.note(e);
             manifest.writer = None;
         }
         result
@@ -348,15 +360,57 @@ impl VersionSet {
     /// `Io`, `NoSpace`: the old MANIFEST is still current, or the new one is complete.
     pub(crate) fn roll_manifest(&self) -> Result<()> {
         let mut manifest = self.manifest.lock();
-        let result = self.start_manifest(&mut manifest);
-        if let Err(e) = &result {
-            self.health.fail(e);
+        self.start_manifest(&mut manifest).inspect_err(|e| {
+            self.health.note(e);
+        })
+    }
+
+    /// Starts a new MANIFEST if a change may have been left half written in the current one: a
+    /// family that was not dropped after all must not be written to before.
+    ///
+    /// # Errors
+    /// As for [`Self::roll_manifest`].
+    pub(crate) fn mend(&self) -> Result<()> {
+        let mut manifest = self.manifest.lock();
+        if manifest.writer.is_some() || manifest.closed {
+            return Ok(());
         }
-        result
+        self.start_manifest(&mut manifest).inspect_err(|e| {
+            self.health.note(e);
+        })
+    }
+
+    /// Notes tables of a change whose outcome is not known: they go when a new MANIFEST is
+    /// current, which does not list them.
+    pub(crate) fn note_doubtful(&self, tables: &[FileNo]) {
+        self.removed.lock().doubtful.extend_from_slice(tables);
     }
 
     fn start_manifest(&self, manifest: &mut ManifestFile) -> Result<()> {
         let number = self.new_file_number();
+        let doubtful = std::mem::take(&mut self.removed.lock().doubtful);
+        let started = self.write_manifest(number);
+        let mut removed = self.removed.lock();
+        let writer = match started {
+            Ok(writer) => writer,
+            Err(e) => {
+                removed.doubtful.extend(doubtful);
+                // CURRENT may name it.
+                manifest.doubtful.push(number);
+                return Err(e);
+            }
+        };
+        removed.strays.extend(doubtful);
+        removed.manifests.append(&mut manifest.doubtful);
+        if manifest.number != 0 {
+            removed.manifests.push(manifest.number);
+        }
+        manifest.writer = Some(writer);
+        manifest.number = number;
+        Ok(())
+    }
+
+    fn write_manifest(&self, number: FileNo) -> Result<Writer> {
         let path = filename::manifest_path(&self.dir, number);
         let mut writer = Writer::new(self.fs.create(&path)?, number, false);
         self.write_snapshot(&mut writer)?;
@@ -364,12 +418,7 @@ impl VersionSet {
         // Its name first, else CURRENT could survive a power loss that the MANIFEST does not.
         self.fs.sync_dir(&self.dir)?;
         manifest::set_current(&*self.fs, &self.dir, number)?;
-        manifest.writer = Some(writer);
-        if manifest.number != 0 {
-            self.removed.lock().manifests.push(manifest.number);
-        }
-        manifest.number = number;
-        Ok(())
+        Ok(writer)
     }
 
     /// Writes the state of all families.
@@ -458,7 +507,11 @@ impl VersionSet {
 
     /// Files that no newest version refers to, for `obsolete.rs`.
     pub(crate) fn take_removed(&self) -> Removed {
-        std::mem::take(&mut *self.removed.lock())
+        let mut removed = self.removed.lock();
+        let doubtful = std::mem::take(&mut removed.doubtful);
+        let taken = std::mem::take(&mut *removed);
+        removed.doubtful = doubtful;
+        taken
     }
 
     /// Gives back files that are still in use.
@@ -475,6 +528,6 @@ impl VersionSet {
     /// True if files wait to be deleted.
     pub(crate) fn has_removed(&self) -> bool {
         let removed = self.removed.lock();
-        !removed.tables.is_empty() || !removed.manifests.is_empty()
+        !(removed.tables.is_empty() && removed.manifests.is_empty() && removed.strays.is_empty())
     }
 }

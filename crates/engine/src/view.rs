@@ -12,6 +12,7 @@ use orogen_sst::{Readahead, TableReadOptions};
 
 use crate::column_family::ColumnFamilyData;
 use crate::context::Context;
+use crate::quarantine;
 use crate::read::{self, Places, ReadOptions, Scan};
 use crate::super_version::SuperVersion;
 use crate::tables::FamilyTables;
@@ -63,7 +64,11 @@ pub(crate) fn get(
 ) -> Result<Option<PinnedValue>> {
     let pinned = family.load();
     let seqno = read_seqno(context, options)?;
-    places(context, family, &pinned, &table_options(options)).get(key, seqno)
+    places(context, family, &pinned, &table_options(options))
+        .get(key, seqno)
+        .inspect_err(|e| {
+            quarantine::note(context, e);
+        })
 }
 
 /// The values of several keys as of one moment.
@@ -76,7 +81,12 @@ pub(crate) fn multi_get(
     let pinned = family.pin();
     match read_seqno(context, options) {
         Ok(seqno) => {
-            places(context, family, &pinned, &table_options(options)).multi_get(keys, seqno)
+            let found =
+                places(context, family, &pinned, &table_options(options)).multi_get(keys, seqno);
+            for e in found.iter().filter_map(|r| r.as_ref().err()) {
+                quarantine::note(context, e);
+            }
+            found
         }
         Err(e) => keys.iter().map(|_| Err(e.clone())).collect(),
     }
@@ -142,7 +152,9 @@ impl DbIterator {
     /// # Errors
     /// `Corruption`, `Io`, or operands that do not merge.
     pub fn status(&self) -> Result<()> {
-        self.inner().status()
+        self.inner().status().inspect_err(|e| {
+            quarantine::note(&self.context, e);
+        })
     }
 
     /// The key here.

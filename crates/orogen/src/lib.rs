@@ -67,9 +67,12 @@ pub use orogen_base::{
     Comparator, Error, ErrorKind, FileNo, PinnedValue, Result, SeqNo, UserComparator,
 };
 pub use orogen_engine::events::{
-    CompactionInfo, EventListener, FlushInfo, StallCondition, StallInfo,
+    CompactionInfo, DamagedTable, ErrorRecoveryInfo, EventListener, FlushInfo, StallCondition,
+    StallInfo,
 };
-pub use orogen_engine::options::{InfoLogLevel, MemTableFactory, WalRecoveryMode};
+pub use orogen_engine::options::{
+    FileChecksumKind, InfoLogLevel, MemTableFactory, WalRecoveryMode,
+};
 pub use orogen_engine::plugin::compaction_filter::{
     CompactionFilter, CompactionFilterFactory, FilterDecision,
 };
@@ -77,12 +80,16 @@ pub use orogen_engine::plugin::merge_operator::{
     self, Max, MergeOperator, PutLast, StringAppend, UInt64Add,
 };
 pub use orogen_engine::{
-    BottommostLevelCompaction, ColumnFamily, ColumnFamilyOptions, CompactRangeOptions,
-    DEFAULT_COLUMN_FAMILY_NAME, Db, DbIterator, DbOptions, FlushOptions, LiveFile, Options,
-    ReadOptions, Snapshot, WriteBatch, WriteOptions,
+    BottommostLevelCompaction, ColumnFamily, ColumnFamilyOptions, CompactOnDeletion,
+    CompactRangeOptions, CompactionHandle, CompactionProgress, DEFAULT_COLUMN_FAMILY_NAME, Db,
+    DbIterator, DbOptions, FilesVerified, FlushOptions, LiveFile, MemoryBudget, MemoryUsage,
+    Options, ReadOptions, Scrubbed, SizeApproximationOptions, Snapshot, Update, UpdatesIterator,
+    UserKeyRange, VerifyOptions, WriteBatch, WriteOptions,
 };
 pub use orogen_env::{
-    Clock, FaultFileSystem, FileSystem, ManualClock, MemFileSystem, PosixFileSystem, PowerCut,
-    SystemClock,
+    Clock, FaultFileSystem, FileSystem, IoPriority, ManualClock, MemFileSystem, PosixFileSystem,
+    PowerCut, RateLimiter, SystemClock,
 };
-pub use orogen_sst::{BlockBasedOptions, BlockCache, CompressionOptions, CompressionType};
+pub use orogen_sst::{
+    BlockBasedOptions, BlockCache, BlockIndex, CompressionOptions, CompressionType,
+};

@@ -12,8 +12,10 @@
 //!    the output level that shares a user key with an input is an input. From level 0 all files
 //!    that overlap, one by way of another, go together.
 //! 2. No input is in another compaction, and none that runs writes to the same level over the
-//!    same keys. One compaction at most reads or writes level 0.
+//!    same keys. One compaction at most takes files from level 0 down; beside it one merges
+//!    newer files of level 0 among themselves.
 //! 3. A trivial move meets nothing in the output level.
+//! 4. What stays in level 0 were neighbours in time, and its output takes their place.
 //!
 //! Source: RocksDB `db/compaction/compaction_picker_level.cc`, `compaction_picker.cc`.
 
@@ -23,14 +25,17 @@ use orogen_base::FileNo;
 use orogen_base::key::InternalKeyComparator;
 use orogen_sst::CompressionType;
 
+use super::marks::{self, Moment};
 use super::plan::{Plan, Reason, Running, first_overlap_below, range_of, ranges_meet};
-use super::score::{LevelTargets, Scores, compensated_size, marked_files};
+use super::score::{LevelTargets, Scores, compensated_size};
 use crate::options::ColumnFamilyOptions;
 use crate::version::level::compare_ends;
 use crate::version::{FileMeta, KeyRange, Version};
 
 /// Files that one trivial move takes at most, so as not to press the next level.
 const MOVED_FILES_MAX: usize = 4;
+/// Files that are worth merging within level 0.
+const INTRA_LEVEL0_FILES_MIN: usize = 4;
 
 type Files = Vec<Arc<FileMeta>>;
 
@@ -41,6 +46,7 @@ pub fn pick(
     options: &ColumnFamilyOptions,
     scores: &Scores,
     running: &[Running],
+    moment: Moment,
 ) -> Option<Plan> {
     let picker = Picker {
         version,
@@ -61,13 +67,21 @@ pub fn pick(
         if let Some(plan) = picker.pick_in_level(level, score) {
             return Some(plan);
         }
-        level0_waits |= level == 0;
+        if level == 0 {
+            level0_waits = true;
+            if let Some(plan) = picker.plan_intra_level0() {
+                return Some(plan);
+            }
+        }
     }
-    marked_files(version).find_map(|(level, file)| {
-        let output_level = if level == 0 { base_level } else { level + 1 };
-        let inputs = std::slice::from_ref(file);
-        let reason = Reason::FilesMarkedForCompaction;
-        picker.plan(level, output_level, inputs, reason, 0.0)
+    marks::due(version, options, base_level, moment).find_map(|due| {
+        let inputs = std::slice::from_ref(due.file);
+        let mut plan = picker.plan(due.level, due.output_level, inputs, due.reason, 0.0)?;
+        if plan.bottommost {
+            // What it is rewritten for would lie there for good.
+            plan.trivial_move = false;
+        }
+        Some(plan)
     })
 }
 
@@ -95,6 +109,8 @@ pub enum RangePick {
     Nothing,
     /// Something, but another compaction is in the way: ask again when one has ended.
     Conflict,
+    /// Something, but this file would have to be read, and it is damaged.
+    Damaged(FileNo),
     /// A compaction, and where to begin the next request if it does not cover the range.
     Plan(Box<Plan>, Option<Vec<u8>>),
 }
@@ -136,7 +152,8 @@ pub fn pick_range(
     inputs.truncate(count);
     let reason = Reason::ManualCompaction;
     let Some(mut plan) = picker.plan(level, request.output_level, &inputs, reason, 0.0) else {
-        return RangePick::Conflict;
+        let damaged = picker.damaged_in_the_way(level, request.output_level, &inputs);
+        return damaged.map_or(RangePick::Conflict, RangePick::Damaged);
     };
     plan.trivial_move &= request.allow_trivial_move;
     if level == 0 {
@@ -168,6 +185,23 @@ struct Picker<'a> {
 impl Picker<'_> {
     fn icmp(&self) -> &InternalKeyComparator {
         self.version.icmp()
+    }
+
+    /// A damaged file that a plan around `inputs` would have to read.
+    fn damaged_in_the_way(
+        &self,
+        start_level: usize,
+        output_level: usize,
+        inputs: &[Arc<FileMeta>],
+    ) -> Option<FileNo> {
+        let inputs = self.version.clean_cut(start_level, inputs);
+        let outputs = if output_level == start_level {
+            Vec::new()
+        } else {
+            self.overlapping(output_level, &inputs)
+        };
+        let mut all = inputs.iter().chain(&outputs);
+        all.find(|f| f.damaged.get()).map(|f| f.number)
     }
 
     fn level0_is_taken(&self) -> bool {
@@ -207,7 +241,7 @@ impl Picker<'_> {
             .version
             .files(level)
             .iter()
-            .filter(|f| !f.being_compacted.get())
+            .filter(|f| !f.is_busy())
             .map(|f| {
                 let below = self.overlapping_bytes(level + 1, f);
                 let ratio = below.saturating_mul(1024) / compensated_size(f).max(1);
@@ -225,6 +259,37 @@ impl Picker<'_> {
             largest: file.largest.clone(),
         };
         total_bytes(self.version.overlapping_range(level, &range))
+    }
+
+    /// The newest files of level 0, merged into one where level 0 cannot go down because what
+    /// goes down already or the level below is busy: readers then have fewer files to look into.
+    fn plan_intra_level0(&self) -> Option<Plan> {
+        let files = self.version.files(0);
+        let trigger = self.options.level0_file_num_compaction_trigger;
+        if files.len() < trigger.saturating_add(2)
+            || self.running.iter().any(|r| r.output_level == 0)
+        {
+            return None;
+        }
+        // Each file more must not raise the bytes that are written to lose one file.
+        let limit = self.options.max_compaction_bytes();
+        let mut bytes = 0u64;
+        let mut bytes_per_lost = u64::MAX;
+        let mut count = 0;
+        for file in files.iter().take_while(|f| !f.is_busy()) {
+            bytes = bytes.saturating_add(file.size);
+            let per_lost = bytes.checked_div(count as u64).unwrap_or(u64::MAX);
+            if per_lost > bytes_per_lost || bytes > limit {
+                break;
+            }
+            bytes_per_lost = per_lost;
+            count += 1;
+        }
+        if count < INTRA_LEVEL0_FILES_MIN {
+            return None;
+        }
+        let inputs = files[..count].to_vec();
+        Some(self.finish(0, 0, inputs, Vec::new(), Reason::IntraL0, 0.0))
     }
 
     /// From the oldest file of level 0 on, those that touch neither each other nor the output
@@ -386,7 +451,7 @@ impl Picker<'_> {
             more.insert(if in_front { 0 } else { inputs.len() }, Arc::clone(file));
             let taken = more.len() <= MOVED_FILES_MAX
                 && bytes <= self.options.max_compaction_bytes()
-                && !file.being_compacted.get()
+                && !file.is_busy()
                 && self.version.clean_cut(start, &more).len() == more.len()
                 && self.overlapping(output, &more).is_empty();
             if taken {
@@ -448,11 +513,15 @@ impl Picker<'_> {
         let range = range_of(self.icmp(), [inputs.as_slice(), &outputs].into_iter())
             .expect("a plan has inputs");
         let grandparents = first_overlap_below(self.version, output_level, &range);
-        let bottommost = grandparents.is_empty();
+        // In level 0 older files lie beside the output.
+        let bottommost = grandparents.is_empty() && output_level > 0;
         let trivial_move = start_level != output_level
             && outputs.is_empty()
             && self.may_move(start_level, output_level, &inputs);
-        let target_file_size = self.target_file_size(output_level);
+        let target_file_size = match output_level {
+            0 => u64::MAX,
+            level => self.target_file_size(level),
+        };
         let compression = self.compression(output_level);
         let is_last = output_level + 1 >= self.version.num_non_empty_levels();
         let compression_options = match &self.options.bottommost_compression_opts {
@@ -482,6 +551,8 @@ impl Picker<'_> {
             },
             max_compaction_bytes: self.options.max_compaction_bytes(),
             grandparents,
+            // At the bottom tombstones stay only for snapshots.
+            compact_on_deletion: self.options.compact_on_deletion.filter(|_| !bottommost),
             compression,
             compression_options,
         }
@@ -533,7 +604,7 @@ impl Picker<'_> {
 }
 
 fn is_busy(files: &[Arc<FileMeta>]) -> bool {
-    files.iter().any(|f| f.being_compacted.get())
+    files.iter().any(|f| f.is_busy())
 }
 
 fn files_meet(icmp: &InternalKeyComparator, a: &FileMeta, b: &FileMeta) -> bool {

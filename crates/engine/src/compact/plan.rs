@@ -8,6 +8,7 @@ use orogen_base::UserComparator;
 use orogen_base::key::InternalKeyComparator;
 use orogen_sst::{CompressionOptions, CompressionType};
 
+use crate::options::CompactOnDeletion;
 use crate::version::level::compare_ends;
 use crate::version::{FileMeta, KeyRange, Version};
 
@@ -18,8 +19,16 @@ pub enum Reason {
     LevelL0FilesNum,
     /// A level is larger than its target.
     LevelMaxLevelSize,
+    /// Level 0 has too many files, and what is below it is busy.
+    IntraL0,
     /// Somebody marked a file.
     FilesMarkedForCompaction,
+    /// Tombstones on a file that has nothing below it need not wait for a snapshot any more.
+    BottommostFiles,
+    /// The oldest data of a file is older than the family's `ttl`.
+    Ttl,
+    /// A file is older than the family's `periodic_compaction_seconds`.
+    PeriodicCompaction,
     /// A user asked for it.
     ManualCompaction,
 }
@@ -31,7 +40,11 @@ impl Reason {
         match self {
             Self::LevelL0FilesNum => "LevelL0FilesNum",
             Self::LevelMaxLevelSize => "LevelMaxLevelSize",
+            Self::IntraL0 => "IntraL0",
             Self::FilesMarkedForCompaction => "FilesMarkedForCompaction",
+            Self::BottommostFiles => "BottommostFiles",
+            Self::Ttl => "Ttl",
+            Self::PeriodicCompaction => "PeriodicCompaction",
             Self::ManualCompaction => "ManualCompaction",
         }
     }
@@ -75,6 +88,8 @@ pub struct Plan {
     pub max_output_file_size: u64,
     /// Bytes that an output and the files below it may have together.
     pub max_compaction_bytes: u64,
+    /// When an output is marked because of its tombstones.
+    pub compact_on_deletion: Option<CompactOnDeletion>,
     /// The outputs' codec.
     pub compression: CompressionType,
     /// The codec's options.

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use orogen_base::key::InternalKeyComparator;
 use orogen_base::range_del::{FragmentedRangeTombstones, RangeTombstone};
 use orogen_base::seqno::SEQNO_MAX;
-use orogen_base::{InternalIterator, UserComparator};
+use orogen_base::{InternalIterator, SeqNo, UserComparator};
 use orogen_sst::{Anchor, TableBuilderOptions};
 
 use super::plan::Plan;
@@ -27,7 +27,7 @@ use crate::version::{FileMeta, Version};
 /// `tombstones` are those of all inputs, clipped; they may reach beyond the stretch.
 ///
 /// # Errors
-/// Those of the inputs and of writing, `Aborted` if the flag in `rules` was set; the files made
+/// Those of the inputs, of writing, and of the watch in `rules`; the files made
 /// so far are named.
 pub fn run<I: InternalIterator>(
     plan: &Plan,
@@ -48,12 +48,13 @@ pub fn run<I: InternalIterator>(
         max_file_size: plan.max_output_file_size,
         max_compaction_bytes: plan.max_compaction_bytes,
         grandparents: plan.grandparents.clone(),
+        compact_on_deletion: plan.compact_on_deletion,
         epoch_number: plan.min_epoch_number(),
     };
     output::write(input, tombstones, rules, options, new_file)
 }
 
-/// The rules of a plan without snapshots, merge operator, filter, bounds and cancel flag.
+/// The rules of a plan without snapshots, merge operator, filter, bounds and watch.
 #[must_use]
 pub fn rules_of(plan: &Plan, version: &Arc<Version>) -> CompactionIterOptions {
     let level = plan.output_level;
@@ -64,11 +65,14 @@ pub fn rules_of(plan: &Plan, version: &Arc<Version>) -> CompactionIterOptions {
         merge_operator: None,
         filter: None,
         bottommost: plan.bottommost,
-        key_not_exists_beyond_output_level: Some(key_not_exists_beyond(version, level)),
-        range_not_exists_beyond_output_level: Some(range_not_exists_beyond(version, level)),
+        // Older files of level 0 lie beside an output there.
+        key_not_exists_beyond_output_level: (level > 0)
+            .then(|| key_not_exists_beyond(version, level)),
+        range_not_exists_beyond_output_level: (level > 0)
+            .then(|| range_not_exists_beyond(version, level)),
         start: None,
         end: None,
-        cancel: None,
+        watch: None,
     }
 }
 
@@ -158,6 +162,36 @@ pub fn clip_tombstones(
         }
     }
     clipped
+}
+
+/// True if range tombstones of the same compaction delete all that a file holds, at every
+/// snapshot: it need not be read. `snapshots` rise.
+#[must_use]
+pub fn is_deleted_whole(
+    order: &UserComparator,
+    tombstones: &FragmentedRangeTombstones,
+    file: &FileMeta,
+    snapshots: &[SeqNo],
+) -> bool {
+    let deletes = |seqno: SeqNo| {
+        seqno > file.largest_seqno
+            && snapshots
+                .get(snapshots.partition_point(|&s| s < file.smallest_seqno))
+                .is_none_or(|&s| s >= seqno)
+    };
+    let mut from = file.smallest_user_key();
+    let first = tombstones.first_ending_after(order, from);
+    for fragment in &tombstones.fragments()[first..] {
+        let reaches_back = !order.less(from, &fragment.start);
+        if !reaches_back || !fragment.seqnos.iter().any(|&seqno| deletes(seqno)) {
+            return false;
+        }
+        if ends_before(order, &file.largest, &fragment.end) {
+            return true;
+        }
+        from = &fragment.end;
+    }
+    false
 }
 
 /// User keys that part a plan's work into at most `parts` stretches of about the same size; a

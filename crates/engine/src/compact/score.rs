@@ -121,7 +121,7 @@ pub fn compensated_size(file: &FileMeta) -> u64 {
 }
 
 fn idle(files: &[Arc<FileMeta>]) -> impl Iterator<Item = &Arc<FileMeta>> {
-    files.iter().filter(|f| !f.being_compacted.get())
+    files.iter().filter(|f| !f.is_busy())
 }
 
 /// How much each level asks for a compaction.
@@ -133,8 +133,6 @@ pub struct Scores {
     pub levels: Vec<(usize, f64)>,
     /// Bytes that compactions must rewrite until every level is within its target, about.
     pub pending_compaction_bytes: u64,
-    /// A file of a level that can go deeper is marked.
-    pub has_marked_files: bool,
 }
 
 impl Scores {
@@ -164,25 +162,16 @@ impl Scores {
         Self {
             levels,
             pending_compaction_bytes: pending_bytes(version, options, &targets),
-            has_marked_files: marked_files(version).next().is_some(),
             targets,
         }
     }
 
-    /// True if a compaction should be picked.
+    /// True if a level asks for a compaction; files may be due beside it, see
+    /// [`super::marks::due`].
     #[must_use]
     pub fn needs_compaction(&self) -> bool {
-        self.has_marked_files || self.levels.first().is_some_and(|&(_, score)| score >= 1.0)
+        self.levels.first().is_some_and(|&(_, score)| score >= 1.0)
     }
-}
-
-/// Marked files that nobody works on and that are not on the last level with data, with their
-/// levels.
-pub(super) fn marked_files(version: &Version) -> impl Iterator<Item = (usize, &Arc<FileMeta>)> {
-    let last = version.num_non_empty_levels().saturating_sub(1).max(1);
-    version.iter_files().filter(move |(level, f)| {
-        *level < last && f.marked_for_compaction && !f.being_compacted.get()
-    })
 }
 
 fn idle_bytes(version: &Version, level: usize) -> u64 {

@@ -374,7 +374,7 @@ fn a_cancelled_job_stops_even_where_nothing_comes_out() {
     let cancel = Arc::new(AtomicBool::new(true));
     let entries: Vec<String> = (1..5000).rev().map(|s| format!("a@{s}=v")).collect();
     let cancelled = CompactionIterOptions {
-        cancel: Some(cancel),
+        watch: Some(cancel),
         ..options(&[])
     };
     let error = run_all(&entries.join(" "), "", cancelled).unwrap_err();

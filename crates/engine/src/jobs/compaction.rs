@@ -4,15 +4,17 @@ use std::sync::Arc;
 
 use orogen_base::metrics::{HistogramKind, Ticker};
 use orogen_base::range_del::FragmentedRangeTombstones;
+use orogen_base::seqno::SEQNO_MAX;
 use orogen_base::{ErrorKind, FileNo, Result};
-use orogen_env::threads;
+use orogen_env::{IoPriority, threads};
 use orogen_sst::TableReadOptions;
 
-use crate::column_family::ColumnFamilyData;
-use crate::compact::{self, Plan, Reason, Running, Scores};
+use crate::column_family::{ColumnFamilyData, FamilyState};
+use crate::compact::{self, Plan, Reason, Scores, marks};
 use crate::compaction_iter::{CompactionIterOptions, CompactionIterStats};
 use crate::context::Context;
 use crate::events::CompactionInfo;
+use crate::jobs::compaction_handle::{Control, StepWatch};
 use crate::jobs::flush::{new_file, table_options};
 use crate::obsolete;
 use crate::output::{Failed, Written};
@@ -29,6 +31,14 @@ use crate::version_set::Change;
 /// Parts of each input that subcompactions may be cut at.
 const ANCHORS_PER_FILE: usize = 32;
 
+/// Looks for work at least so often, whatever the clock of the database says.
+const IDLE_MICROS_MAX: u64 = 3_600_000_000;
+/// And no more often than this.
+const IDLE_MICROS_MIN: u64 = 1_000_000;
+
+/// A level and files of it.
+type Inputs = (usize, Vec<Arc<FileMeta>>);
+
 /// First user key and first user key after, where there is one.
 type Stretch = (Option<Vec<u8>>, Option<Vec<u8>>);
 
@@ -39,10 +49,22 @@ pub(crate) struct CompactionJob {
     plan: Plan,
     id: u64,
     max_subcompactions: usize,
+    watch: Option<Arc<StepWatch>>,
+    released: bool,
+}
+
+/// A panic of a listener or a filter must not keep the inputs from others.
+impl Drop for CompactionJob {
+    fn drop(&mut self) {
+        self.release();
+    }
 }
 
 /// Takes the automatic compaction that is needed most.
 pub(crate) fn next(context: &Context) -> Option<CompactionJob> {
+    // Before the look at them.
+    watch_snapshots(context);
+    let moment = context.moment();
     let mut due: Vec<(f64, Arc<ColumnFamilyData>)> = context
         .set
         .families()
@@ -51,9 +73,12 @@ pub(crate) fn next(context: &Context) -> Option<CompactionJob> {
         .filter_map(|family| {
             let version = family.state().version.clone();
             let scores = Scores::compute(&version, &family.options);
-            scores
-                .needs_compaction()
-                .then(|| (scores.levels.first().map_or(0.0, |l| l.1), family))
+            let base = scores.targets.base_level;
+            let wanted = scores.needs_compaction()
+                || marks::due(&version, &family.options, base, moment)
+                    .next()
+                    .is_some();
+            wanted.then(|| (scores.levels.first().map_or(0.0, |l| l.1), family))
         })
         .collect();
     due.sort_by(|a, b| b.0.total_cmp(&a.0));
@@ -61,44 +86,106 @@ pub(crate) fn next(context: &Context) -> Option<CompactionJob> {
         .find_map(|(_, family)| pick(context, &family))
 }
 
+/// Microseconds in which nothing will be due by age, if nothing changes.
+pub(crate) fn idle_micros(context: &Context) -> u64 {
+    let due_secs = context
+        .set
+        .families()
+        .iter()
+        .filter(|f| !f.options.disable_auto_compactions)
+        .filter_map(|f| marks::next_due_secs(&f.state().version.clone(), &f.options))
+        .min()
+        .unwrap_or(u64::MAX);
+    // What is due and cannot run waits for another job, which wakes everybody at its end.
+    let secs = due_secs.saturating_sub(context.clock.unix_secs());
+    secs.saturating_mul(1_000_000)
+        .clamp(IDLE_MICROS_MIN, IDLE_MICROS_MAX)
+}
+
+/// Arranges to be woken when a snapshot goes that droppable tombstones wait for.
+fn watch_snapshots(context: &Context) {
+    let waited_for = context
+        .set
+        .families()
+        .iter()
+        .filter(|f| !f.options.disable_auto_compactions)
+        .map(|f| marks::waited_for_snapshot(&f.state().version.clone()))
+        .min();
+    let waited_for = waited_for.filter(|&seqno| seqno < SEQNO_MAX);
+    context.snapshots.wake_behind(waited_for);
+}
+
 fn pick(context: &Context, family: &Arc<ColumnFamilyData>) -> Option<CompactionJob> {
     let mut state = family.state();
-    if state.manual_compactions > 0 || family.is_dropped() {
+    if state.exclusive_manual > 0 || family.is_dropped() {
         return None;
     }
     let version = state.version.clone();
     let scores = Scores::compute(&version, &family.options);
-    let running: Vec<Running> = state.running.iter().map(|r| r.1.clone()).collect();
-    let plan = compact::pick(&version, &family.options, &scores, &running)?;
+    let running = state.taken(None);
+    let moment = context.moment();
+    let plan = compact::pick(&version, &family.options, &scores, &running, moment)?;
     let id = context.new_job_id();
-    plan.mark_inputs(true);
-    state.running.push((id, plan.running(&family.icmp)));
-    drop(state);
-    Some(CompactionJob {
-        family: family.clone(),
-        version,
-        plan,
-        id,
-        max_subcompactions: context.options.max_subcompactions,
-    })
+    let parts = context.options.max_subcompactions;
+    Some(CompactionJob::take(&mut state, family, plan, id, parts))
 }
 
 impl CompactionJob {
-    /// A job for a plan that was made under the family's lock.
-    pub(crate) fn of_plan(
+    /// Takes a plan that was made of `state`.
+    pub(crate) fn take(
+        state: &mut FamilyState,
         family: &Arc<ColumnFamilyData>,
-        version: Arc<Version>,
         plan: Plan,
         id: u64,
         max_subcompactions: usize,
     ) -> Self {
+        plan.mark_inputs(true);
+        state.running.push((id, plan.running(&family.icmp)));
         Self {
             family: family.clone(),
-            version,
+            version: state.version.clone(),
             plan,
             id,
             max_subcompactions,
+            watch: None,
+            released: false,
         }
+    }
+
+    /// Frees the inputs for others.
+    fn release(&mut self) {
+        if !std::mem::replace(&mut self.released, true) {
+            self.plan.mark_inputs(false);
+            let id = self.id;
+            self.family.state().running.retain(|r| r.0 != id);
+        }
+    }
+
+    /// What tells a manual compaction's handle how this job gets on.
+    ///
+    /// # Errors
+    /// Those of opening the inputs.
+    pub(crate) fn watch(&self, context: &Context, control: &Arc<Control>) -> Result<StepWatch> {
+        let mut entries = 0u64;
+        for (_, file) in self.plan.input_files() {
+            let table = self.family.tables.reader(file)?;
+            entries += table.properties().num_entries;
+        }
+        let bytes = self.plan.input_bytes();
+        Ok(StepWatch::new(context, control, bytes, entries))
+    }
+
+    /// As [`Self::run`] with somebody watching.
+    ///
+    /// # Errors
+    /// As [`Self::run`], and those of the watch.
+    pub(crate) fn run_watched(
+        mut self,
+        context: &Context,
+        watch: Option<Arc<StepWatch>>,
+    ) -> Result<()> {
+        self.watch = watch;
+        self.run(context)
     }
 
     /// Runs the plan and installs its outputs.
@@ -106,7 +193,7 @@ impl CompactionJob {
     /// # Errors
     /// `Aborted` if the database closes meanwhile; damage in the inputs, `NoSpace`, `Io`. The
     /// inputs stay and the outputs are gone.
-    pub(crate) fn run(self, context: &Context) -> Result<()> {
+    pub(crate) fn run(mut self, context: &Context) -> Result<()> {
         let start = context.clock.now_micros();
         let mut info = CompactionInfo {
             column_family: self.family.name.clone(),
@@ -115,6 +202,7 @@ impl CompactionJob {
             output_level: self.plan.output_level,
             inputs: self.plan.input_files().map(|(_, f)| f.number).collect(),
             outputs: Vec::new(),
+            dropped: Vec::new(),
             bytes_read: self.plan.input_bytes(),
             bytes_written: 0,
             trivial_move: self.plan.trivial_move,
@@ -127,8 +215,8 @@ impl CompactionJob {
         } else {
             self.rewrite(context, &mut info)
         };
-        self.plan.mark_inputs(false);
-        self.family.state().running.retain(|r| r.0 != self.id);
+        self.release();
+        context.balance_memory();
         context.update_stall(&self.family);
         info.micros = context.clock.now_micros().saturating_sub(start);
         match &result {
@@ -151,13 +239,14 @@ impl CompactionJob {
             statistics.add(Ticker::CompactWriteBytes, info.bytes_written);
         }
         context.log.info(format_args!(
-            "[{}] compaction job={} level {}->{} inputs={} bytes_read={} outputs={} \
+            "[{}] compaction job={} level {}->{} inputs={} dropped={} bytes_read={} outputs={} \
              bytes_written={} trivial_move={} micros={} reason={} score={:.2}",
             info.column_family,
             info.job_id,
             info.start_level,
             info.output_level,
             info.inputs.len(),
+            info.dropped.len(),
             info.bytes_read,
             info.outputs.len(),
             info.bytes_written,
@@ -196,7 +285,11 @@ impl CompactionJob {
 
     fn rewrite(&self, context: &Context, info: &mut CompactionInfo) -> Result<()> {
         let tombstones = Arc::new(self.tombstones()?);
-        let bounds = self.bounds(context)?;
+        let dropped = self.deleted_whole(context, &tombstones);
+        info.bytes_read -= dropped.iter().map(|f| f.size).sum::<u64>();
+        info.dropped = dropped.iter().map(|f| f.number).collect();
+        let read = &self.inputs_without(&info.dropped);
+        let bounds = self.bounds(context, read)?;
         let stretches: Vec<Stretch> = std::iter::once(None)
             .chain(bounds.iter().cloned().map(Some))
             .zip(
@@ -212,7 +305,7 @@ impl CompactionJob {
             .into_iter()
             .map(|stretch| {
                 let tombstones = tombstones.clone();
-                move || self.run_stretch(context, tombstones, stretch)
+                move || self.run_stretch(context, read, tombstones, stretch)
             })
             .collect();
         let results = threads::run_all("orogen-compact", tasks);
@@ -248,11 +341,12 @@ impl CompactionJob {
             obsolete::discard(context, &created);
             return Err(e);
         }
-        // After an error from here on the outputs stay: the edit may be on disk all the same.
-        // The next open removes them if it is not. A change that is refused was not written.
+        // After an error from here on the outputs stay: the edit may be on disk all the same. The
+        // next MANIFEST or the next open removes them. A change that is refused was not written.
         if let Err(e) = self.install(context, edit) {
-            if e.kind() == ErrorKind::Aborted {
-                obsolete::discard(context, &created);
+            match e.kind() {
+                ErrorKind::Aborted => obsolete::discard(context, &created),
+                _ => context.set.note_doubtful(&created),
             }
             return Err(e);
         }
@@ -278,7 +372,7 @@ impl CompactionJob {
         Ok(FragmentedRangeTombstones::new(&self.family.icmp.user, all))
     }
 
-    fn bounds(&self, context: &Context) -> Result<Vec<Vec<u8>>> {
+    fn bounds(&self, context: &Context, read: &[Inputs]) -> Result<Vec<Vec<u8>>> {
         let parts = match self.max_subcompactions {
             0 => context.options.max_subcompactions,
             n => n,
@@ -287,7 +381,7 @@ impl CompactionJob {
             return Ok(Vec::new());
         }
         let mut anchors = Vec::new();
-        for (_, file) in self.plan.input_files() {
+        for file in read.iter().flat_map(|(_, files)| files) {
             anchors.extend(self.family.tables.reader(file)?.anchors(ANCHORS_PER_FILE)?);
         }
         Ok(compact::run::subcompaction_bounds(
@@ -301,10 +395,11 @@ impl CompactionJob {
     fn run_stretch(
         &self,
         context: &Context,
+        read: &[Inputs],
         tombstones: Arc<FragmentedRangeTombstones>,
         (start, end): Stretch,
     ) -> Result<Written, Failed> {
-        let input = self.inputs().map_err(|error| Failed {
+        let input = self.open(read).map_err(|error| Failed {
             error,
             created: Vec::new(),
         })?;
@@ -326,7 +421,10 @@ impl CompactionJob {
             filter: filter.map(|f| (f, self.plan.start_level)),
             start,
             end,
-            cancel: Some(context.closing.clone()),
+            watch: Some(match &self.watch {
+                Some(watch) => watch.clone(),
+                None => context.closing.clone(),
+            }),
             ..compact::run::rules_of(&self.plan, &self.version)
         };
         let mut table = table_options(
@@ -345,15 +443,41 @@ impl CompactionJob {
             tombstones,
             rules,
             table,
-            new_file(context),
+            new_file(context, IoPriority::Low),
         )
     }
 
-    /// One cursor over the entries of all inputs.
-    fn inputs(&self) -> Result<MergingIter<Source<FamilyTables>>> {
+    /// The inputs that range tombstones of other inputs delete whole.
+    fn deleted_whole(
+        &self,
+        context: &Context,
+        tombstones: &FragmentedRangeTombstones,
+    ) -> Vec<Arc<FileMeta>> {
+        if tombstones.is_empty() {
+            return Vec::new();
+        }
+        // A snapshot that is taken later sees the tombstones.
+        let snapshots = context.snapshots.sorted_seqnos();
+        let order = &self.family.icmp.user;
+        let files = self.plan.input_files().map(|(_, f)| f);
+        files
+            .filter(|f| compact::run::is_deleted_whole(order, tombstones, f, &snapshots))
+            .cloned()
+            .collect()
+    }
+
+    fn inputs_without(&self, dropped: &[FileNo]) -> Vec<Inputs> {
+        let stays = |f: &&Arc<FileMeta>| !dropped.contains(&f.number);
+        let rest = |files: &Vec<Arc<FileMeta>>| files.iter().filter(stays).cloned().collect();
+        let inputs = self.plan.inputs.iter();
+        inputs.map(|(level, files)| (*level, rest(files))).collect()
+    }
+
+    /// One cursor over the entries of the files of `inputs`.
+    fn open(&self, inputs: &[Inputs]) -> Result<MergingIter<Source<FamilyTables>>> {
         let tables = &self.family.tables;
         let mut children = Vec::new();
-        for (level, files) in &self.plan.inputs {
+        for (level, files) in inputs {
             if *level == 0 {
                 for file in files {
                     let table = tables.reader(file)?;

@@ -6,15 +6,16 @@ use std::sync::Arc;
 use orogen_base::metrics::{HistogramKind, Ticker};
 use orogen_base::range_del::{FragmentedRangeTombstones, RangeTombstone};
 use orogen_base::{ErrorKind, FileNo, InternalIterator, Result};
-use orogen_env::{BufferedFile, WritableFile};
+use orogen_env::{BufferedFile, IoPriority, WritableFile};
 use orogen_sst::TableBuilderOptions;
 
 use crate::column_family::ColumnFamilyData;
 use crate::compaction_iter::CompactionIterOptions;
-use crate::context::Context;
+use crate::context::{Context, LogHolders};
 use crate::events::FlushInfo;
 use crate::filename;
 use crate::obsolete;
+use crate::options::FileChecksumKind;
 use crate::output::{self, NewFile, OutputOptions};
 use crate::read::MergingIter;
 use crate::super_version::MemHandle;
@@ -69,6 +70,7 @@ impl FlushJob {
         let mut state = self.family.state();
         state.flushing = false;
         drop(state);
+        context.balance_memory();
         context.update_stall(&self.family);
         match result {
             Err(_) if self.family.is_dropped() => Ok(()),
@@ -88,6 +90,8 @@ impl FlushJob {
             micros: 0,
         };
         context.notify(|l| l.on_flush_begin(&info));
+        // All logs before this one are closed, and what is flushed is in them.
+        let closed_before = context.logs.current();
         if context.set.families().len() > 1 {
             // Else this family could come back newer than the logs of the others.
             context.logs.sync_closed()?;
@@ -95,7 +99,7 @@ impl FlushJob {
         let file = write_level0_table(context, &self.family, &self.memtables)?;
         info.file = file.as_ref().map(|f| f.number);
         info.bytes = file.as_ref().map_or(0, |f| f.size);
-        self.install(context, file)?;
+        self.install(context, file, closed_before)?;
         info.micros = context.clock.now_micros().saturating_sub(start);
         context
             .statistics
@@ -116,7 +120,12 @@ impl FlushJob {
         Ok(())
     }
 
-    fn install(&self, context: &Context, file: Option<FileMeta>) -> Result<()> {
+    fn install(
+        &self,
+        context: &Context,
+        file: Option<FileMeta>,
+        closed_before: FileNo,
+    ) -> Result<()> {
         let mut edit = VersionEdit::of_column_family(self.family.id);
         let number = file.as_ref().map(|f| f.number);
         if let Some(file) = file {
@@ -130,13 +139,14 @@ impl FlushJob {
                 .get(count)
                 .map_or_else(|| state.mem.log_number(), |m| m.log_number())
         };
+        // A log that was closed meanwhile is not synced yet. This family holds nothing of it, but
+        // must not say that it needs none before a later one.
+        let own_log = own_log.min(closed_before);
         edit.log_number = Some(own_log);
         // Idle families keep an old log number in the MANIFEST; without this a recovery would
         // read logs that are kept only to be written over, and miss those between them.
-        let others = context.set.families().into_iter();
-        let others = others.filter(|f| f.id != self.family.id);
-        let needed = others.map(|f| f.state().min_log_needed()).min();
-        edit.min_log_number_to_keep = Some(needed.map_or(own_log, |n| n.min(own_log)));
+        let others = LogHolders::list(context).min_log_needed_beside(Some(self.family.id));
+        edit.min_log_number_to_keep = Some(others.min(own_log));
         let install = Box::new(move |state: &mut crate::column_family::FamilyState| {
             state.imm.drain(..count);
         });
@@ -145,13 +155,16 @@ impl FlushJob {
             edit,
             install: Some(install),
         };
-        // After an error the table stays: the edit may be on disk all the same. The next open
-        // removes it if it is not. A change that is refused was not written.
-        context.set.apply(vec![change]).inspect_err(|e| {
-            if let (ErrorKind::Aborted, Some(number)) = (e.kind(), number) {
-                obsolete::discard(context, &[number]);
-            }
-        })
+        // After an error the table stays: the edit may be on disk all the same. The next MANIFEST
+        // or the next open removes it. A change that is refused was not written.
+        context
+            .set
+            .apply(vec![change])
+            .inspect_err(|e| match (e.kind(), number) {
+                (_, None) => {}
+                (ErrorKind::Aborted, Some(number)) => obsolete::discard(context, &[number]),
+                (_, Some(number)) => context.set.note_doubtful(&[number]),
+            })
     }
 }
 
@@ -201,15 +214,26 @@ pub(crate) fn write_level0_table(
         max_file_size: u64::MAX,
         max_compaction_bytes: u64::MAX,
         grandparents: Vec::new(),
+        compact_on_deletion: family.options.compact_on_deletion,
         epoch_number,
     };
-    match output::write(merged, tombstones, rules, options, new_file(context)) {
+    match output::write(
+        merged,
+        tombstones,
+        rules,
+        options,
+        new_file(context, IoPriority::High),
+    ) {
         Ok(written) => {
-            if !written.files.is_empty() {
-                // The MANIFEST must not name a file whose name a power loss takes away.
-                context.fs.sync_dir(&context.dir)?;
+            let file = written.files.into_iter().next();
+            // The MANIFEST must not name a file whose name a power loss takes away.
+            if let Some(file) = &file
+                && let Err(e) = context.fs.sync_dir(&context.dir)
+            {
+                obsolete::discard(context, &[file.number]);
+                return Err(e);
             }
-            Ok(written.files.into_iter().next())
+            Ok(file)
         }
         Err(failed) => {
             obsolete::discard(context, &failed.created);
@@ -248,17 +272,21 @@ pub(crate) fn table_options(
         creation_time: now,
         oldest_key_time: now,
         file_creation_time: now,
+        file_checksum: context.options.file_checksum == FileChecksumKind::Crc32c,
         ..TableBuilderOptions::default()
     }
 }
 
 /// Makes table files with numbers of their own.
-pub(crate) fn new_file(context: &Context) -> NewFile<'_> {
+pub(crate) fn new_file(context: &Context, priority: IoPriority) -> NewFile<'_> {
     Box::new(move || {
         let number: FileNo = context.set.new_file_number();
         let path: PathBuf = filename::table_path(&context.dir, number);
-        let file = BufferedFile::new(context.fs.create(&path)?)
+        let mut file = BufferedFile::new(context.fs.create(&path)?)
             .bytes_per_sync(context.options.bytes_per_sync);
+        if let Some(limiter) = &context.options.rate_limiter {
+            file = file.rate_limiter(limiter.clone(), priority, context.closing.clone());
+        }
         Ok((number, Box::new(file) as Box<dyn WritableFile>))
     })
 }

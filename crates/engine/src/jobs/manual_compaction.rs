@@ -1,156 +1,420 @@
 //! A compaction that a user asked for: level by level down to the last one with data.
+//!
+//! It runs beside automatic compactions and takes only files that none of them has. Where one is
+//! in the way it waits for its end, and *claims* the levels and keys that it waits for, so that
+//! automatic ones do not get in before it again and again. With
+//! [`CompactRangeOptions::exclusive_manual_compaction`] automatic ones of the family wait all the
+//! while. Claims and counts are given back by guards, whatever ends the compaction.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
-use orogen_base::{Error, Result};
+use orogen_base::{Error, ErrorKind, Result};
+use orogen_env::threads;
 
-use crate::column_family::ColumnFamilyData;
+use crate::column_family::{ColumnFamilyData, FamilyState};
 use crate::compact::leveled::RangeRequest;
 use crate::compact::{self, LevelTargets, RangePick, Running, Scores};
 use crate::context::Context;
+use crate::filename;
 use crate::jobs::compaction::CompactionJob;
+use crate::jobs::compaction_handle::{CompactionHandle, Control};
+use crate::jobs::manual_flush;
 use crate::obsolete;
-use crate::options::{BottommostLevelCompaction, CompactRangeOptions};
+use crate::options::{BottommostLevelCompaction, CompactRangeOptions, FlushOptions};
+use crate::quarantine;
+use crate::version::KeyRange;
+use crate::version::version::Version;
+use crate::write::commit::WritePath;
 
-/// Compacts the keys from `begin` to `end` of a family. Automatic compactions of the family wait
-/// meanwhile.
+/// What is to be compacted, and how.
+pub(crate) struct Request {
+    pub(crate) family: Arc<ColumnFamilyData>,
+    pub(crate) options: CompactRangeOptions,
+    pub(crate) begin: Option<Vec<u8>>,
+    pub(crate) end: Option<Vec<u8>>,
+}
+
+/// Flushes, and compacts the keys of a family, on the caller's thread.
 ///
 /// # Errors
-/// `ReadOnly`, `Closed`, or what a compaction met; steps done so far stay.
+/// `ReadOnly`, `Closed`, `Aborted`, or what a flush or compaction met; steps done so far stay.
 pub(crate) fn compact_range(
     context: &Context,
-    family: &Arc<ColumnFamilyData>,
-    options: &CompactRangeOptions,
-    begin: Option<&[u8]>,
-    end: Option<&[u8]>,
+    write: &WritePath,
+    request: &Request,
+    control: &Arc<Control>,
 ) -> Result<()> {
     let _job = context.enter_job()?;
-    family.state().manual_compactions += 1;
-    let result = run(context, family, options, begin, end);
-    family.state().manual_compactions -= 1;
+    let families = std::slice::from_ref(&request.family);
+    manual_flush::flush(context, write, &FlushOptions { wait: true }, families)?;
+    let manual = Manual {
+        context,
+        request,
+        control,
+        id: context.new_job_id(),
+    };
+    let exclusive = request.options.exclusive_manual_compaction;
+    let kept_out = exclusive.then(|| manual.count(|state| &mut state.exclusive_manual));
+    let result = manual.run();
+    drop(kept_out);
     obsolete::purge(context);
-    context.work.raise();
-    context.progress.raise();
-    result.inspect_err(|e| {
-        if e.kind() != orogen_base::ErrorKind::Aborted && !context.is_closing() {
-            context.fail(e);
-        }
+    result.inspect_err(|e| match e.kind() {
+        ErrorKind::Aborted | ErrorKind::ReadOnly | ErrorKind::Closed => {}
+        // The caller is told; automatic ones find out for themselves.
+        ErrorKind::NoSpace => context.tell_failure(),
+        _ if context.is_closing() => {}
+        // A damaged input changes nothing: it is left alone from here on.
+        _ if quarantine::note(context, e) => {}
+        _ => context.fail(e),
     })
 }
 
-fn run(
-    context: &Context,
-    family: &Arc<ColumnFamilyData>,
-    options: &CompactRangeOptions,
-    begin: Option<&[u8]>,
-    end: Option<&[u8]>,
-) -> Result<()> {
-    let version = family.state().version.clone();
-    let last = (0..version.num_levels())
-        .rev()
-        .find(|&l| version.has_overlap(l, begin, end));
-    let Some(mut last) = last else { return Ok(()) };
-    let made_from = context.set.new_file_number();
-    let rewrite_last = match options.bottommost_level_compaction {
-        BottommostLevelCompaction::Skip => false,
-        BottommostLevelCompaction::IfHaveCompactionFilter => {
-            family.options.compaction_filter_factory.is_some()
-        }
-        BottommostLevelCompaction::Force => true,
-    };
-    let may_move = family.options.compaction_filter_factory.is_none();
-    let mut level = 0;
-    while level <= last {
-        let output_level = if level == 0 {
-            let version = family.state().version.clone();
-            let base = LevelTargets::compute(&version, &family.options).base_level;
-            last = last.max(base);
-            base
-        } else if level == last {
-            if !rewrite_last {
-                break;
-            }
-            level
-        } else {
-            level + 1
-        };
-        let request = RangeRequest {
-            level,
-            output_level,
-            begin,
-            end,
-            made_from: (output_level == level).then_some(made_from),
-            allow_trivial_move: may_move,
-        };
-        compact_level(context, family, options, &request)?;
-        level = if level == 0 {
-            output_level.max(1)
-        } else {
-            level + 1
-        };
-    }
-    Ok(())
-}
-
-/// Compacts the range of one level, step by step.
-fn compact_level(
-    context: &Context,
-    family: &Arc<ColumnFamilyData>,
-    options: &CompactRangeOptions,
-    request: &RangeRequest<'_>,
-) -> Result<()> {
-    let mut from: Option<Vec<u8>> = request.begin.map(<[u8]>::to_vec);
-    loop {
-        let seen = context.progress.count();
-        context.check_writable()?;
-        if family.is_dropped() {
-            return Err(Error::aborted("column family was dropped"));
-        }
-        let step = {
-            let mut state = family.state();
-            let running: Vec<Running> = state.running.iter().map(|r| r.1.clone()).collect();
-            let request = RangeRequest {
-                begin: from.as_deref(),
-                ..*request
-            };
-            let version = state.version.clone();
-            match compact::pick_range(&version, &family.options, &running, &request) {
-                RangePick::Nothing => return Ok(()),
-                RangePick::Conflict => None,
-                RangePick::Plan(plan, next) => {
-                    let id = context.new_job_id();
-                    plan.mark_inputs(true);
-                    state.running.push((id, plan.running(&family.icmp)));
-                    let parts = options.max_subcompactions;
-                    Some((
-                        CompactionJob::of_plan(family, version, *plan, id, parts),
-                        next,
-                    ))
-                }
-            }
-        };
-        let Some((job, next)) = step else {
-            context.progress.wait_after(seen);
-            continue;
-        };
-        job.run(context)?;
-        context.progress.raise();
-        match next {
-            Some(key) => from = Some(key),
-            None => return Ok(()),
-        }
-    }
-}
-
-/// Waits until no flush and no compaction is due or running.
+/// The same on a thread of its own, which ends before the database is closed.
 ///
 /// # Errors
-/// What background work met; `Closed`.
+/// `Io` if the system has no thread left.
+pub(crate) fn spawn(
+    context: &Arc<Context>,
+    write: &Arc<WritePath>,
+    request: Request,
+) -> Result<CompactionHandle> {
+    let control = Arc::new(Control::default());
+    let (theirs, write) = (context.clone(), write.clone());
+    let told = control.clone();
+    let thread = threads::spawn("orogen-manual", move || {
+        let body = || compact_range(&theirs, &write, &request, &told);
+        let result = catch_unwind(AssertUnwindSafe(body));
+        told.finish(result.unwrap_or_else(|_| Err(Error::aborted("manual compaction panicked"))));
+    })?;
+    context.adopt(thread);
+    Ok(CompactionHandle {
+        control,
+        context: context.clone(),
+    })
+}
+
+/// Refuses new manual compactions and gives up those that run; returns when they have ended.
+pub(crate) fn disable(context: &Context) {
+    context.manual_disabled.fetch_add(1, Ordering::SeqCst);
+    context.progress.raise();
+    if context.runs_callers_job() {
+        // A listener of one: it would wait for itself.
+        return;
+    }
+    loop {
+        let seen = context.progress.count();
+        let families = context.set.families();
+        if families.iter().all(|f| f.state().manual_running == 0) {
+            return;
+        }
+        context.progress.wait_after(seen);
+    }
+}
+
+/// Ends one [`disable`].
+pub(crate) fn enable(context: &Context) {
+    let disabled = &context.manual_disabled;
+    let _ = disabled.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |n| n.checked_sub(1));
+}
+
+struct Manual<'a> {
+    context: &'a Context,
+    request: &'a Request,
+    control: &'a Arc<Control>,
+    id: u64,
+}
+
+/// One of the family's counts, raised until it is dropped.
+struct Counted<'a> {
+    context: &'a Context,
+    family: &'a ColumnFamilyData,
+    count: fn(&mut FamilyState) -> &mut usize,
+}
+
+impl Drop for Counted<'_> {
+    fn drop(&mut self) {
+        *(self.count)(&mut self.family.state()) -= 1;
+        self.context.work.raise();
+        self.context.progress.raise();
+    }
+}
+
+/// The levels and keys that a compaction waits for, until it is dropped.
+struct Claim<'a>(&'a Manual<'a>);
+
+impl Drop for Claim<'_> {
+    fn drop(&mut self) {
+        let id = self.0.id;
+        let mut state = self.0.request.family.state();
+        state.claims.retain(|c| c.0 != id);
+        drop(state);
+        self.0.context.work.raise();
+    }
+}
+
+impl Manual<'_> {
+    fn count(&self, count: fn(&mut FamilyState) -> &mut usize) -> Counted<'_> {
+        let family = &*self.request.family;
+        *count(&mut family.state()) += 1;
+        Counted {
+            context: self.context,
+            family,
+            count,
+        }
+    }
+
+    fn check(&self) -> Result<()> {
+        self.context.check_writable()?;
+        if self.request.family.is_dropped() {
+            return Err(Error::aborted("column family was dropped"));
+        }
+        if self.control.is_cancelled() {
+            return Err(Error::aborted("manual compaction was cancelled"));
+        }
+        if self.context.manual_disabled.load(Ordering::SeqCst) > 0 {
+            return Err(Error::aborted("manual compactions are disabled"));
+        }
+        Ok(())
+    }
+
+    fn base_level(&self, version: &Version) -> usize {
+        LevelTargets::compute(version, &self.request.family.options).base_level
+    }
+
+    fn range(&self) -> (Option<&[u8]>, Option<&[u8]>) {
+        (self.request.begin.as_deref(), self.request.end.as_deref())
+    }
+
+    fn run(&self) -> Result<()> {
+        let family = &*self.request.family;
+        let (begin, end) = self.range();
+        let deepest = |version: &Version| {
+            let levels = 0..version.num_levels();
+            levels.rev().find(|&l| version.has_overlap(l, begin, end))
+        };
+        let Some(mut last) = deepest(&family.state().version) else {
+            return Ok(());
+        };
+        let made_from = self.context.set.new_file_number();
+        let rewrite_last = match self.request.options.bottommost_level_compaction {
+            BottommostLevelCompaction::Skip => false,
+            BottommostLevelCompaction::IfHaveCompactionFilter => {
+                family.options.compaction_filter_factory.is_some()
+            }
+            BottommostLevelCompaction::Force => true,
+        };
+        let may_move = family.options.compaction_filter_factory.is_none();
+        let mut level = 0;
+        while level <= last {
+            let version = family.state().version.clone();
+            // Automatic compactions may have moved some of it further down.
+            last = deepest(&version).map_or(last, |l| l.max(last));
+            let output_level = if level == 0 {
+                let base = self.base_level(&version);
+                last = last.max(base);
+                base
+            } else if level == last {
+                if !rewrite_last {
+                    break;
+                }
+                level
+            } else {
+                level + 1
+            };
+            self.control
+                .set_ahead(self.bytes_ahead(&version, level, last, rewrite_last));
+            let request = RangeRequest {
+                level,
+                output_level,
+                begin,
+                end,
+                made_from: (output_level == level).then_some(made_from),
+                allow_trivial_move: may_move,
+            };
+            self.compact_level(&request)?;
+            level = if level == 0 {
+                // Where it went may be another level than it seemed at first.
+                self.base_level(&family.state().version)
+                    .min(output_level)
+                    .max(1)
+            } else {
+                level + 1
+            };
+        }
+        Ok(())
+    }
+
+    /// Bytes that the steps from `level` on will read, if nothing is dropped on the way.
+    fn bytes_ahead(&self, version: &Version, level: usize, last: usize, rewrite: bool) -> u64 {
+        let (begin, end) = self.range();
+        let mut carried = 0u64;
+        let mut all = 0u64;
+        for l in level..=last {
+            let files = version.overlapping_inputs(l, begin, end);
+            let own: u64 = files.iter().map(|f| f.size).sum();
+            // What comes from above is read once more where it meets something.
+            if l > level && own > 0 && carried > 0 {
+                all += carried + own;
+            }
+            carried += own;
+        }
+        if rewrite || all == 0 {
+            all += carried;
+        }
+        all
+    }
+
+    /// Compacts the range of one level, step by step.
+    fn compact_level(&self, request: &RangeRequest<'_>) -> Result<()> {
+        let mut from: Option<Vec<u8>> = request.begin.map(<[u8]>::to_vec);
+        loop {
+            self.wait_while_paused()?;
+            let step = self.step(&RangeRequest {
+                begin: from.as_deref(),
+                ..*request
+            });
+            self.context.progress.raise();
+            match step {
+                Ok(Some(next)) => from = Some(next),
+                Ok(None) => return Ok(()),
+                Err(e) => {
+                    // Why it was given up, in its own words; if for a pause, it begins anew.
+                    self.check()?;
+                    if e.kind() != ErrorKind::Aborted {
+                        return Err(e);
+                    }
+                }
+            }
+        }
+    }
+
+    /// One step; where the next one begins, if there is one.
+    fn step(&self, request: &RangeRequest<'_>) -> Result<Option<Vec<u8>>> {
+        let _running = self.count(|state| &mut state.manual_running);
+        let Some((job, next)) = self.pick(request)? else {
+            return Ok(None);
+        };
+        let watch = Arc::new(job.watch(self.context, self.control)?);
+        let result = job.run_watched(self.context, Some(watch.clone()));
+        watch.end(result.is_ok());
+        result.map(|()| next)
+    }
+
+    fn wait_while_paused(&self) -> Result<()> {
+        loop {
+            let seen = self.context.progress.count();
+            self.check()?;
+            if !self.control.is_paused() {
+                return Ok(());
+            }
+            self.context.progress.wait_after(seen);
+        }
+    }
+
+    /// Takes the next step, waiting for compactions that are in its way; `None` if there is none.
+    fn pick(&self, request: &RangeRequest<'_>) -> Result<Option<(CompactionJob, Option<Vec<u8>>)>> {
+        let family = &self.request.family;
+        let mut claim = None;
+        loop {
+            let seen = self.context.progress.count();
+            self.check()?;
+            let mut state = family.state();
+            let version = state.version.clone();
+            let running = state.taken(Some(self.id));
+            // Automatic compactions go on, so that what level 0 goes to may have changed: a level
+            // with older data must not be passed over.
+            let request = &RangeRequest {
+                output_level: match request.level {
+                    0 => self.base_level(&version),
+                    _ => request.output_level,
+                },
+                ..*request
+            };
+            match compact::pick_range(&version, &family.options, &running, request) {
+                RangePick::Nothing => return Ok(None),
+                RangePick::Damaged(number) => {
+                    let path = filename::table_path(&self.context.dir, number);
+                    return Err(
+                        Error::corruption("compaction needs a table that is damaged")
+                            .with("file", path.display()),
+                    );
+                }
+                RangePick::Plan(plan, next) => {
+                    let job = CompactionJob::take(
+                        &mut state,
+                        family,
+                        *plan,
+                        self.context.new_job_id(),
+                        self.request.options.max_subcompactions,
+                    );
+                    // The guard takes the lock again.
+                    drop(state);
+                    drop(claim);
+                    return Ok(Some((job, next)));
+                }
+                RangePick::Conflict => {
+                    if claim.is_none() {
+                        state.claims.extend(
+                            claims(&version, request)
+                                .into_iter()
+                                .map(|running| (self.id, running)),
+                        );
+                        claim = Some(Claim(self));
+                    }
+                }
+            }
+            drop(state);
+            if self.control.is_paused() {
+                return Err(Error::aborted("manual compaction was paused"));
+            }
+            self.context.progress.wait_after(seen);
+        }
+    }
+}
+
+/// What others must keep out of so that a step that waits comes to its turn: the level that it
+/// reads, the one that it writes, and what would take files from that one.
+fn claims(version: &Version, request: &RangeRequest<'_>) -> Vec<Running> {
+    let last = version.num_levels() - 1;
+    let levels = [
+        request.level,
+        request.output_level,
+        (request.output_level + 1).min(last),
+    ];
+    let files = |level| version.overlapping_inputs(level, request.begin, request.end);
+    let range = levels[..2]
+        .iter()
+        .filter_map(|&level| KeyRange::of(version.icmp(), &files(level)))
+        .reduce(|a, b| a.union(version.icmp(), b));
+    let Some(range) = range else {
+        return Vec::new();
+    };
+    levels
+        .into_iter()
+        .map(|level| Running {
+            start_level: request.level,
+            output_level: level,
+            range: range.clone(),
+        })
+        .collect()
+}
+
+/// Waits until no flush and no compaction is due or running, paused ones apart.
+///
+/// # Errors
+/// What background work met; `NoSpace` also if compactions are put off for lack of it; `Closed`.
 pub(crate) fn wait_until_idle(context: &Context) -> Result<()> {
     loop {
         let seen = context.progress.count();
         context.check_writable()?;
+        if context.compaction_retry.due_in(0).is_some() {
+            let message = "compactions find no space and are put off";
+            return Err(Error::new(ErrorKind::NoSpace, message));
+        }
         context.work.raise();
+        let moment = context.moment();
         let busy = context.set.families().iter().any(|family| {
             let state = family.state();
             let flushes = state.flushing
@@ -161,12 +425,13 @@ pub(crate) fn wait_until_idle(context: &Context) -> Result<()> {
                     .imm
                     .first()
                     .is_some_and(|m| m.id <= state.flush_requested_up_to);
-            if flushes || !state.running.is_empty() || state.manual_compactions > 0 {
+            if flushes || !state.running.is_empty() || state.manual_running > 0 {
                 return true;
             }
             let scores = Scores::compute(&state.version, &family.options);
             !family.options.disable_auto_compactions
-                && compact::pick(&state.version, &family.options, &scores, &[]).is_some()
+                && state.exclusive_manual == 0
+                && compact::pick(&state.version, &family.options, &scores, &[], moment).is_some()
         });
         if !busy {
             return Ok(());

@@ -2,5 +2,6 @@
 
 pub(crate) mod flush;
 pub(crate) mod manual_flush;
+pub(crate) mod compaction_handle;
 pub(crate) mod compaction;
 pub(crate) mod manual_compaction;

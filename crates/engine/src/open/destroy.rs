@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use orogen_base::Result;
+use orogen_env::FileSystem;
 
 use crate::filename::{self, FileKind};
 use crate::options::Options;
@@ -25,6 +26,10 @@ pub(crate) fn destroy(dir: &Path, options: &Options) -> Result<()> {
         fs.sync_dir(dir)?;
     }
     for name in fs.list(dir)? {
+        if name == filename::ARCHIVE {
+            others |= !remove_archive(fs, dir)?;
+            continue;
+        }
         match filename::parse(&name) {
             Some(FileKind::Lock) => {}
             Some(_) => fs.remove_file(&dir.join(&name))?,
@@ -37,4 +42,20 @@ pub(crate) fn destroy(dir: &Path, options: &Options) -> Result<()> {
         fs.remove_dir(dir)?;
     }
     Ok(())
+}
+
+/// Removes the archived logs; false if there is something else among them.
+fn remove_archive(fs: &dyn FileSystem, dir: &Path) -> Result<bool> {
+    let archive = filename::archive_dir(dir);
+    let mut others = false;
+    for name in fs.list(&archive)? {
+        match filename::parse(&name) {
+            Some(FileKind::Wal(_)) => fs.remove_file(&archive.join(&name))?,
+            _ => others = true,
+        }
+    }
+    if !others {
+        fs.remove_dir(&archive)?;
+    }
+    Ok(!others)
 }

@@ -31,6 +31,11 @@ pub(crate) fn assemble(
         .block_cache
         .clone()
         .unwrap_or_else(|| context.default_cache.clone());
+    let budget = context
+        .options
+        .memory_budget
+        .clone()
+        .filter(|budget| Arc::ptr_eq(budget.block_cache(), &cache));
     let tables = FamilyTables {
         dir: context.dir.clone(),
         fs: context.fs.clone(),
@@ -38,7 +43,9 @@ pub(crate) fn assemble(
         cache,
         comparator: options.comparator.clone(),
         prefix_extractor: options.prefix_extractor.clone(),
-        cache_index_and_filter_blocks: options.table.cache_index_and_filter_blocks,
+        cache_index_and_filter_blocks: options.table.cache_index_and_filter_blocks
+            || budget.is_some(),
+        budget,
     };
     let mem = context.new_memtable(&options, log_number);
     let family = ColumnFamilyData::new(id, name, options, tables, mem, version, log_number)?;

@@ -8,6 +8,7 @@
 //! removed; (2) the edit that lists what came from the logs is one atomic group over all
 //! families; (3) after one open the directory holds no file that the database does not know.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -152,10 +153,11 @@ pub(crate) fn open(dir: &Path, options: &Options, mode: Mode) -> Result<Core> {
         context.log.error(format_args!("cannot open: {e}"));
     }
     let (default_family, write) = result?;
+    let write = Arc::new(write);
     let background = if read_only {
         None
     } else {
-        Some(Background::start(&context)?)
+        Some(Background::start(&write)?)
     };
     context.log.info(format_args!(
         "open, last sequence {}",
@@ -215,7 +217,10 @@ fn new_context(
         health,
         sequence,
         set,
-        default_cache: Arc::new(BlockCache::new(DEFAULT_BLOCK_CACHE_BYTES)),
+        default_cache: match &options.db.memory_budget {
+            Some(budget) => budget.block_cache().clone(),
+            None => Arc::new(BlockCache::new(DEFAULT_BLOCK_CACHE_BYTES)),
+        },
         session_id: new_session_id(),
         read_only: lock.is_none(),
         lock,
@@ -260,6 +265,8 @@ fn finish_open(
         return Ok((default_family, WritePath::new(context.clone())));
     }
     context.set.roll_manifest()?;
+    let mut left_out: BTreeSet<FileNo> = logs.iter().copied().collect();
+    left_out.retain(|log| !replayed.taken.contains(log));
     start_clean(context, &families, replayed)?;
     let missing: Vec<(&String, &ColumnFamilyOptions)> = options
         .families
@@ -278,7 +285,7 @@ fn finish_open(
     }
     let newest_options = write_options_file(context)?;
     obsolete::purge(context);
-    obsolete::remove_strays(context, newest_options)?;
+    obsolete::remove_strays(context, newest_options, &left_out)?;
     for family in context.set.families() {
         context.update_stall(&family);
     }

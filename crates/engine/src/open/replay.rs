@@ -11,7 +11,7 @@
 //! A family whose tables already hold writes from beyond the damage would make
 //! a state that never was: that is an error.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use orogen_base::seqno::SEQNO_MAX;
@@ -41,6 +41,8 @@ pub(crate) struct Replayed {
     pub(crate) logs: Vec<(FileNo, u64)>,
     /// Where the good records of each log end.
     ends: BTreeMap<FileNo, u64>,
+    /// Logs whose records were taken, up to their end or to damage.
+    pub(crate) taken: BTreeSet<FileNo>,
     /// Records read.
     pub(crate) records: u64,
     /// Bytes that were left out because they are damaged or behind damage.
@@ -149,10 +151,12 @@ fn replay_one(
         match reader.read_record(&mut record)? {
             ReadOutcome::EndOfLog { valid_until, .. } => {
                 replayed.ends.insert(log, valid_until);
+                replayed.taken.insert(log);
                 return Ok(None);
             }
             ReadOutcome::Damage(damage) => {
                 if !goes_on(context, &reader, &damage, log, replayed)? {
+                    replayed.taken.insert(log);
                     return Ok(Some(log));
                 }
             }

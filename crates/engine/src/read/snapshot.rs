@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use orogen_base::SeqNo;
 use parking_lot::Mutex;
@@ -14,8 +14,17 @@ use parking_lot::Mutex;
 /// The live snapshots of a database.
 #[derive(Default)]
 pub struct SnapshotList {
-    /// For each sequence number, when each of its snapshots was taken. A leaf lock.
-    live: Mutex<BTreeMap<SeqNo, Vec<u64>>>,
+    /// A leaf lock.
+    live: Mutex<Live>,
+    wake: OnceLock<Box<dyn Fn() + Send + Sync>>,
+}
+
+#[derive(Default)]
+struct Live {
+    /// For each sequence number, when each of its snapshots was taken.
+    taken: BTreeMap<SeqNo, Vec<u64>>,
+    /// Somebody waits until the oldest snapshot is beyond this one.
+    wake_behind: Option<SeqNo>,
 }
 
 impl SnapshotList {
@@ -33,7 +42,7 @@ impl SnapshotList {
     pub fn acquire(self: &Arc<Self>, seqno: impl FnOnce() -> SeqNo, now_secs: u64) -> Snapshot {
         let mut live = self.live.lock();
         let seqno = seqno();
-        live.entry(seqno).or_default().push(now_secs);
+        live.taken.entry(seqno).or_default().push(now_secs);
         drop(live);
         Snapshot(Arc::new(Held {
             list: self.clone(),
@@ -45,36 +54,58 @@ impl SnapshotList {
     /// The oldest sequence number that a snapshot stands for.
     #[must_use]
     pub fn oldest(&self) -> Option<SeqNo> {
-        self.live.lock().keys().next().copied()
+        self.live.lock().taken.keys().next().copied()
+    }
+
+    /// Calls `wake` when the wish of [`Self::wake_behind`] is met. Only the first `wake` counts.
+    pub fn on_wake(&self, wake: impl Fn() + Send + Sync + 'static) {
+        self.wake.get_or_init(|| Box::new(wake));
+    }
+
+    /// Asks to be woken once, when no snapshot up to `seqno` is left; `None` takes the wish back.
+    /// Wish first, then look at [`Self::oldest`].
+    pub fn wake_behind(&self, seqno: Option<SeqNo>) {
+        self.live.lock().wake_behind = seqno;
     }
 
     /// The sequence numbers of all snapshots, rising, each once.
     #[must_use]
     pub fn sorted_seqnos(&self) -> Vec<SeqNo> {
-        self.live.lock().keys().copied().collect()
+        self.live.lock().taken.keys().copied().collect()
     }
 
     /// How many snapshots are live.
     #[must_use]
     pub fn count(&self) -> usize {
-        self.live.lock().values().map(Vec::len).sum()
+        self.live.lock().taken.values().map(Vec::len).sum()
     }
 
     /// When the oldest live snapshot was taken, by the clock of who took it.
     #[must_use]
     pub fn oldest_taken_secs(&self) -> Option<u64> {
-        self.live.lock().values().flatten().min().copied()
+        self.live.lock().taken.values().flatten().min().copied()
     }
 
     fn release(&self, held: &Held) {
         let mut live = self.live.lock();
         let taken = live
+            .taken
             .get_mut(&held.seqno)
             .expect("a held snapshot is in its list");
         let i = taken.iter().position(|&t| t == held.taken_secs);
         taken.swap_remove(i.expect("a held snapshot is in its list"));
-        if taken.is_empty() {
-            live.remove(&held.seqno);
+        if !taken.is_empty() {
+            return;
+        }
+        live.taken.remove(&held.seqno);
+        let oldest = live.taken.keys().next().copied();
+        let wakes = live
+            .wake_behind
+            .take_if(|seqno| oldest.is_none_or(|oldest| oldest > *seqno))
+            .is_some();
+        drop(live);
+        if let (true, Some(wake)) = (wakes, self.wake.get()) {
+            wake();
         }
     }
 }
@@ -161,5 +192,30 @@ mod tests {
         );
         drop(c);
         assert_eq!((list.sorted_seqnos(), list.count()), (vec![], 0));
+    }
+
+    #[test]
+    fn who_waits_for_a_snapshot_is_woken_once_when_the_last_of_them_goes() {
+        let list = SnapshotList::new();
+        let woken = Arc::new(std::sync::atomic::AtomicUsize::new(0));
+        let count = woken.clone();
+        list.on_wake(move || {
+            count.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        });
+        let woken = || woken.load(std::sync::atomic::Ordering::Relaxed);
+        let taken: Vec<Snapshot> = [3, 5, 5, 9].map(|n| list.acquire(|| n, 0)).into();
+        let [a, b, b2, c] = <[Snapshot; 4]>::try_from(taken).unwrap();
+        list.wake_behind(Some(5));
+        drop(b);
+        drop(a);
+        assert_eq!(woken(), 0, "one at 5 is left");
+        drop(b2);
+        assert_eq!(woken(), 1);
+        drop(c);
+        assert_eq!(woken(), 1);
+        list.wake_behind(Some(20));
+        list.wake_behind(None);
+        drop(list.acquire(|| 10, 0));
+        assert_eq!(woken(), 1);
     }
 }

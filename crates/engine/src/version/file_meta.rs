@@ -11,6 +11,7 @@
 //! A reader skips custom fields that it does not know, unless bit 6 of the tag is set.
 //! Source: RocksDB `db/version_edit.{h,cc}` (`NewFileCustomTag`).
 
+use std::sync::OnceLock;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::{Acquire, Release};
 
@@ -72,6 +73,27 @@ pub struct FileChecksum {
     pub value: Vec<u8>,
 }
 
+impl FileChecksum {
+    /// RocksDB's name of the generator of CRC32C.
+    pub const CRC32C: &'static str = "FileChecksumCrc32c";
+
+    /// As RocksDB's generator of CRC32C writes it: the checksum, unmasked, in big-endian order.
+    #[must_use]
+    pub fn of_crc32c(crc: u32) -> Self {
+        Self {
+            func_name: Self::CRC32C.as_bytes().to_vec(),
+            value: crc.to_be_bytes().to_vec(),
+        }
+    }
+
+    /// The CRC32C, if it is one.
+    #[must_use]
+    pub fn crc32c(&self) -> Option<u32> {
+        let value = <[u8; 4]>::try_from(self.value.as_slice()).ok()?;
+        (self.func_name == Self::CRC32C.as_bytes()).then(|| u32::from_be_bytes(value))
+    }
+}
+
 /// What the MANIFEST knows of one table.
 ///
 /// Shared as `Arc<FileMeta>` by every version that holds the file; two versions with the same
@@ -124,24 +146,55 @@ pub struct FileMeta {
     pub file_open_metadata: Vec<u8>,
     /// Set while a compaction reads it.
     pub being_compacted: CompactionMark,
+    /// Entries and tombstones, once they are known.
+    pub counts: EntryCounts,
+    /// Set when a part of it turned out to be damaged; no compaction takes it.
+    pub damaged: CompactionMark,
     /// The open table.
     pub table: TableSlot,
 }
 
-/// Set while a compaction reads a file. Not written, and not part of what makes files equal.
+/// Entries of a file, and tombstones among them, range tombstones included. Known once the file
+/// was written or opened; not in the MANIFEST, and not part of what makes files equal.
+#[derive(Clone, Debug, Default)]
+pub struct EntryCounts(OnceLock<(u64, u64)>);
+
+impl EntryCounts {
+    /// Entries and tombstones; `None` while nobody knows.
+    #[must_use]
+    pub fn get(&self) -> Option<(u64, u64)> {
+        self.0.get().copied()
+    }
+
+    /// Tells them; the first one to tell is believed.
+    pub fn set(&self, entries: u64, deletions: u64) {
+        self.0.get_or_init(|| (entries, deletions));
+    }
+}
+
+impl PartialEq for EntryCounts {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+
+impl Eq for EntryCounts {}
+
+/// A mark on a file, such as that a compaction reads it. Not written, and not part of
+/// what makes files equal.
 #[derive(Debug, Default)]
 pub struct CompactionMark(AtomicBool);
 
 impl CompactionMark {
-    /// True while a compaction reads the file.
+    /// True while the mark is set.
     #[must_use]
     pub fn get(&self) -> bool {
         self.0.load(Acquire)
     }
 
-    /// Says whether a compaction reads the file.
-    pub fn set(&self, being_compacted: bool) {
-        self.0.store(being_compacted, Release);
+    /// Sets the mark or takes it away.
+    pub fn set(&self, marked: bool) {
+        self.0.store(marked, Release);
     }
 }
 
@@ -184,12 +237,20 @@ impl Default for FileMeta {
             max_timestamp: Vec::new(),
             file_open_metadata: Vec::new(),
             being_compacted: CompactionMark::default(),
+            counts: EntryCounts::default(),
+            damaged: CompactionMark::default(),
             table: TableSlot::default(),
         }
     }
 }
 
 impl FileMeta {
+    /// True if no compaction may take it now.
+    #[must_use]
+    pub fn is_busy(&self) -> bool {
+        self.being_compacted.get() || self.damaged.get()
+    }
+
     /// The user key of [`FileMeta::smallest`].
     ///
     /// # Panics

@@ -95,12 +95,7 @@ impl MemTables {
     pub(crate) fn check(&self, batch: &WriteBatch) -> Result<()> {
         for op in batch {
             let op = op?;
-            let (BatchOp::Put { cf, .. }
-            | BatchOp::Merge { cf, .. }
-            | BatchOp::Delete { cf, .. }
-            | BatchOp::SingleDelete { cf, .. }
-            | BatchOp::DeleteRange { cf, .. }) = op
-            else {
+            let Some(cf) = op.family() else {
                 continue;
             };
             let Some(entry) = self.find(cf) else {

@@ -1,9 +1,10 @@
 //! The commit pipeline: queue, leader, group, sequence numbers, publication in order.
 //!
 //! ```text
-//! writer:   no leader?  -> lead
+//! writer:   wait for families that hold writers back                               (stall.rs)
+//!           no leader?  -> lead
 //!           else queue up and sleep until told: lead | insert your own batch | done
-//! leader:   1 wait if stalled; seal full memtables                      (switch.rs, stall.rs)
+//! leader:   1 seal full memtables                                                 (switch.rs)
 //!           2 take the writers that wait and fit: the group
 //!           3 number the batches, append one WAL record, one sync if the leader asked for it
 //!           4 allocated := last number; take a place in the publication order
@@ -18,7 +19,8 @@
 //! only in a group whose leader syncs; (3) `visible` reaches a group's last number only when all
 //! its inserts, and those of every group before, are done; (4) no lock is held over I/O: leading
 //! is a flag in the queue, and the log's own lock is the leader's alone; (5) after a failed
-//! append or sync no number is allocated and the database is read-only.
+//! append or sync no number is allocated and no write is taken: for good, or, where there was no
+//! space, until `resume.rs` has cut off what the group left in the log.
 //!
 //! What failed in others: publishing per writer out of order (readers saw holes); holding the
 //! queue's lock while the log is synced (writers could not even queue).
@@ -34,6 +36,7 @@ use std::thread::Thread;
 use arc_swap::ArcSwap;
 use orogen_base::metrics::{HistogramKind, Ticker};
 use orogen_base::{Error, Result, SeqNo};
+use orogen_env::threads;
 use parking_lot::{Condvar, Mutex};
 
 use crate::batch::WriteBatch;
@@ -50,6 +53,11 @@ const SMALL_BYTES: usize = 128 << 10;
 /// Groups of fewer operations are inserted by their leader alone: waking a member costs more
 /// than its inserts.
 const PARALLEL_OPERATIONS_MIN: u32 = 64;
+/// A synced group waits so long at most for writers that the last one has just let go: they come
+/// back at once, and a sync costs more.
+const GATHER_MICROS: u64 = 50;
+/// And lets others run so often at most.
+const GATHER_YIELDS_MAX: usize = 200;
 /// Looks at a waiter's state before it goes to sleep.
 const SPINS: usize = 100;
 
@@ -59,11 +67,16 @@ pub(crate) struct WritePath {
     pub(crate) memtables: ArcSwap<MemTables>,
     /// Bytes of logs beyond which the families that pin the oldest are sealed.
     pub(crate) wal_bytes_max: AtomicU64,
+    /// The oldest and the current log, folded, for which all that pins the oldest is being
+    /// flushed. The leader's alone.
+    pub(crate) freeing: AtomicU64,
     queue: Mutex<Queue>,
     /// Stalls that listeners are told of when the lead is handed on: they may write.
     news: Mutex<Vec<StallInfo>>,
     has_news: AtomicBool,
     order: PublicationOrder,
+    /// Writers that were there when the last synced group was on disk, its own included.
+    synced_writers: AtomicUsize,
 }
 
 #[derive(Default)]
@@ -139,10 +152,12 @@ impl WritePath {
             context,
             memtables: ArcSwap::from_pointee(memtables),
             wal_bytes_max: AtomicU64::new(u64::MAX),
+            freeing: AtomicU64::new(0),
             queue: Mutex::default(),
             news: Mutex::default(),
             has_news: AtomicBool::new(false),
             order: PublicationOrder::default(),
+            synced_writers: AtomicUsize::new(0),
         };
         path.refresh_memtables();
         path
@@ -165,13 +180,27 @@ impl WritePath {
         if batch.needs_check() {
             self.memtables.load().check(batch)?;
         }
+        loop {
+            if self.context.stall.is_stalled() {
+                self.admit(options, batch)?;
+                self.context.check_writable()?;
+            }
+            if let Some(budget) = &self.context.options.memory_budget
+                && budget.is_tight()
+            {
+                self.wait_for_memory(options, budget)?;
+            }
+            if let Some(result) = self.write_admitted(options, batch) {
+                return result;
+            }
+        }
+    }
+
+    /// Writes a batch that was admitted; `None` if its families have been stopped since.
+    fn write_admitted(&self, options: WriteOptions, batch: &mut WriteBatch) -> Option<Result<()>> {
         let waiter = {
             let mut queue = self.queue.lock();
             if queue.leading {
-                if options.no_slowdown && self.context.stall.is_stalled() {
-                    drop(queue);
-                    return Err(self.would_wait());
-                }
                 let waiter = Waiter::new();
                 {
                     let mut slot = waiter.slot.lock();
@@ -201,7 +230,8 @@ impl WritePath {
                     let mut slot = waiter.slot.lock();
                     *batch = std::mem::take(&mut slot.batch);
                     self.context.statistics.add(Ticker::WriteDoneByOther, 1);
-                    return slot.result.take().expect("a leader answers every member");
+                    let result = slot.result.take();
+                    return Some(result.expect("a leader answers every member"));
                 }
             }
         }
@@ -249,45 +279,39 @@ impl WritePath {
         }
     }
 
-    #[cold]
-    pub(crate) fn would_wait(&self) -> Error {
-        let (_, _, cause) = self.context.stall.current();
-        Error::busy("write would be slowed or stopped").with("cause", cause)
-    }
-
-    /// Answers the writers that wait but must not, before the leader goes to sleep. Those that
-    /// come later see the stall themselves.
-    pub(crate) fn refuse_hasty(&self) {
-        let mut hasty = Vec::new();
-        self.queue.lock().waiting.retain(|waiter| {
-            let slot = waiter.slot.lock();
-            let refused = slot.options.no_slowdown && !slot.exclusive;
-            if refused {
-                hasty.push(waiter.clone());
-            }
-            !refused
-        });
-        if !hasty.is_empty() {
-            answer(&hasty, &Err(self.would_wait()));
-        }
-    }
-
     /// Waits until every group that took a number is published. Only the leader calls it.
     pub(crate) fn drain(&self) {
         self.order.wait_until_empty();
     }
 
-    fn lead(&self, options: WriteOptions, batch: &mut WriteBatch) -> Result<()> {
+    /// True if a batch names a family whose writers are stopped.
+    fn is_stopped(&self, batch: &WriteBatch) -> bool {
+        let stall = &self.context.stall;
+        stall.is_stalled() && stall.stops(&batch.column_families())
+    }
+
+    fn lead(&self, options: WriteOptions, batch: &mut WriteBatch) -> Option<Result<()>> {
+        if self.is_stopped(batch) {
+            // Not here, where it would be in the way of others.
+            self.hand_over();
+            return None;
+        }
         let result = self.lead_group(options, batch);
         self.tell_news();
-        result
+        if result.is_err() {
+            self.context.tell_failure();
+        }
+        Some(result)
     }
 
     fn lead_group(&self, options: WriteOptions, batch: &mut WriteBatch) -> Result<()> {
         let context = &*self.context;
-        if let Err(e) = self.make_room(options) {
+        if let Err(e) = self.make_room() {
             self.hand_over();
             return Err(e);
+        }
+        if options.sync {
+            self.gather();
         }
         let members = self.take_members(options, batch.size_bytes());
         let first = context.sequence.allocated() + 1;
@@ -295,12 +319,29 @@ impl WritePath {
             Ok(end) => self.insert_and_publish(batch, &members, first, end),
             Err(e) => {
                 // Before another leads; listeners are told when this one no longer does.
-                context.health.fail(&e);
+                context.health.note(&e);
                 self.hand_over();
                 answer(&members, &Err(e.clone()));
-                context.fail(&e);
                 Err(e)
             }
+        }
+    }
+
+    /// Before a sync: waits a little until as many writers are here as there were at the last.
+    fn gather(&self) {
+        let expected = self.synced_writers.load(Ordering::Relaxed);
+        if expected < 2 {
+            return;
+        }
+        let clock = &*self.context.clock;
+        let start = clock.now_micros();
+        // Counted too: a test's clock may stand still.
+        for _ in 0..GATHER_YIELDS_MAX {
+            let all_here = self.queue.lock().waiting.len() + 1 >= expected;
+            if all_here || clock.now_micros().saturating_sub(start) >= GATHER_MICROS {
+                return;
+            }
+            threads::yield_now();
         }
     }
 
@@ -320,8 +361,8 @@ impl WritePath {
             let fits = !slot.exclusive
                 && total <= max
                 && slot.options.disable_wal == options.disable_wal
-                && slot.options.no_slowdown == options.no_slowdown
-                && (options.sync || !slot.options.sync);
+                && (options.sync || !slot.options.sync)
+                && !self.is_stopped(&slot.batch);
             drop(slot);
             if !fits {
                 break;
@@ -350,24 +391,26 @@ impl WritePath {
         }
         if !options.disable_wal {
             if slots.is_empty() {
-                context.logs.append(&[batch.as_bytes()])?;
+                context.logs.append(&[batch.as_bytes()], options.sync)?;
             } else {
                 let mut header = [0; crate::batch::HEADER_LEN];
                 header[..8].copy_from_slice(&first.to_le_bytes());
                 header[8..].copy_from_slice(&((end - first) as u32).to_le_bytes());
                 let mut parts: Vec<&[u8]> = vec![&header, batch.operations()];
                 parts.extend(slots.iter().map(|s| s.batch.operations()));
-                context.logs.append(&parts)?;
-            }
-            if options.sync {
-                context.logs.sync()?;
+                context.logs.append(&parts, options.sync)?;
             }
         }
         let bytes: usize =
             batch.size_bytes() + slots.iter().map(|s| s.batch.size_bytes()).sum::<usize>();
         drop(slots);
-        if context.stall.is_stalled() {
-            context.stall.charge(bytes as u64, &*context.clock);
+        if options.sync {
+            let waiting = self.queue.lock().waiting.len();
+            self.synced_writers
+                .store(1 + members.len() + waiting, Ordering::Relaxed);
+        }
+        if let Some(budget) = &context.options.memory_budget {
+            budget.wrote(bytes as u64);
         }
         let statistics = &context.statistics;
         statistics.add(Ticker::WriteDoneBySelf, 1);

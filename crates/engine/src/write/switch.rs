@@ -7,10 +7,13 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use orogen_base::Result;
+use orogen_base::{Error, ErrorKind, Result};
 
+use crate::batch::WriteBatch;
 use crate::column_family::ColumnFamilyData;
+use crate::memory::MemoryBudget;
 use crate::options::WriteOptions;
+use crate::stall::Admission;
 use crate::write::apply::MemTables;
 use crate::write::commit::WritePath;
 
@@ -23,17 +26,84 @@ pub(crate) enum Flush {
     Now,
 }
 
+/// Between two looks at the memory budget of a writer that waits.
+const MEMORY_LOOK_MICROS: u64 = 5000;
+
 impl WritePath {
-    /// Step 1 of the pipeline: waits out a stall, seals what must be sealed.
-    pub(crate) fn make_room(&self, options: WriteOptions) -> Result<()> {
+    /// Waits until the families that a batch names take it. The caller neither leads nor queues.
+    ///
+    /// # Errors
+    /// `Busy` if it would wait and may not; `NoSpace` if it would wait for compactions that find
+    /// none.
+    #[cold]
+    pub(crate) fn admit(&self, options: WriteOptions, batch: &WriteBatch) -> Result<()> {
         let context = &*self.context;
-        if context.stall.is_stalled() {
-            if options.no_slowdown {
-                return Err(self.would_wait());
+        let admission = context.stall.admit(
+            &batch.column_families(),
+            batch.size_bytes() as u64,
+            !options.no_slowdown,
+            &*context.clock,
+            &context.statistics,
+        );
+        match admission {
+            Admission::Admitted => Ok(()),
+            Admission::WouldWait(cause) => {
+                Err(Error::busy("write would be slowed or stopped").with("cause", cause))
             }
-            self.refuse_hasty();
-            context.stall.wait(&*context.clock, &context.statistics);
+            Admission::InVain(cause) => {
+                let message = "writes are stopped until compactions find space";
+                Err(Error::new(ErrorKind::NoSpace, message).with("cause", cause))
+            }
         }
+    }
+
+    /// Waits while memtables take nearly all of the memory and some of this database are on their
+    /// way to disk.
+    ///
+    /// # Errors
+    /// `Busy` if it would wait and may not; what stopped the flushes.
+    #[cold]
+    pub(crate) fn wait_for_memory(
+        &self,
+        options: WriteOptions,
+        budget: &MemoryBudget,
+    ) -> Result<()> {
+        let context = &*self.context;
+        loop {
+            let seen = context.progress.count();
+            context.check_writable()?;
+            budget.balance();
+            if !budget.is_tight() || !self.flush_what_is_sealed() {
+                return Ok(());
+            }
+            if options.no_slowdown {
+                let cause = "memtables take nearly all of the memory budget";
+                return Err(Error::busy("write would be stopped").with("cause", cause));
+            }
+            // Another database may give memory back, and nobody here would be told.
+            context.progress.wait_after_for(seen, MEMORY_LOOK_MICROS);
+        }
+    }
+
+    /// Has sealed memtables flushed though there may be few; false if there are none.
+    fn flush_what_is_sealed(&self) -> bool {
+        let mut any = false;
+        for family in self.context.set.families() {
+            let mut state = family.state();
+            if let Some(last) = state.imm.last().map(|m| m.id) {
+                state.flush_requested_up_to = state.flush_requested_up_to.max(last);
+                any = true;
+            }
+        }
+        if any {
+            self.context.work.raise();
+        }
+        any
+    }
+
+    /// Step 1 of the pipeline: seals what must be sealed.
+    pub(crate) fn make_room(&self) -> Result<()> {
+        let context = &*self.context;
         context.check_writable()?;
         let memtables = self.memtables.load();
         if memtables.any_full() {
@@ -47,10 +117,46 @@ impl WritePath {
             drop(memtables);
             return self.seal(largest.as_slice(), Flush::Now);
         }
+        if let Some(budget) = &context.options.memory_budget
+            && budget.wants_seal(|| memtables.memory_usage())
+        {
+            let largest = memtables.largest();
+            drop(memtables);
+            self.seal(largest.as_slice(), Flush::Now)?;
+            budget.balance();
+            return Ok(());
+        }
         drop(memtables);
         if context.logs.total_bytes() > self.wal_bytes_max.load(Ordering::Relaxed) {
-            return self.seal(&self.families_that_pin_the_oldest_log(), Flush::Now);
+            return self.free_oldest_log();
         }
+        Ok(())
+    }
+
+    /// Has all that pins the oldest log flushed. What there is to do for a log is done once, until
+    /// another is the oldest or the current one. Only the leader calls it.
+    fn free_oldest_log(&self) -> Result<()> {
+        let (oldest, current) = (self.context.logs.oldest(), self.context.logs.current());
+        if self.freeing.load(Ordering::Relaxed) == (oldest ^ current.rotate_left(32)) {
+            return Ok(());
+        }
+        let mut pinning = self.context.set.families();
+        pinning.retain(|f| {
+            let mut state = f.state();
+            // Sealed ones may wait for more to be merged with.
+            let sealed = state.imm.iter().rev().find(|m| m.log_number() <= oldest);
+            if let Some(id) = sealed.map(|m| m.id) {
+                state.flush_requested_up_to = state.flush_requested_up_to.max(id);
+            }
+            !state.mem.is_empty() && state.mem.log_number() <= oldest
+        });
+        self.seal(&pinning, Flush::Now)?;
+        // Empty memtables need the newest log only.
+        self.refresh_memtables();
+        self.context.work.raise();
+        let current = self.context.logs.current();
+        let key = oldest ^ current.rotate_left(32);
+        self.freeing.store(key, Ordering::Relaxed);
         Ok(())
     }
 
@@ -71,21 +177,12 @@ impl WritePath {
         }
     }
 
-    fn families_that_pin_the_oldest_log(&self) -> Vec<Arc<ColumnFamilyData>> {
-        let oldest = self.context.logs.oldest();
-        let mut families = self.context.set.families();
-        families.retain(|f| {
-            let state = f.state();
-            !state.mem.is_empty() && state.mem.log_number() <= oldest
-        });
-        families
-    }
-
     /// Seals the memtables of `families` that hold anything and queues them for flush. Only the
     /// leader calls it.
     ///
     /// # Errors
-    /// `NoSpace`, `Io`: no new log could be made; nothing has changed. `Closed`, `ReadOnly`.
+    /// `Io`: no new log could be made; nothing has changed. `NoSpace`: the same, and no write is
+    /// taken until there is space. `Closed`, `ReadOnly`.
     pub(crate) fn seal(&self, families: &[Arc<ColumnFamilyData>], flush: Flush) -> Result<()> {
         let context = &*self.context;
         context.check_writable()?;
@@ -100,9 +197,15 @@ impl WritePath {
         }
         if !context.logs.current_is_empty() {
             let next_seqno = context.sequence.allocated() + 1;
-            context
+            let started = context
                 .logs
-                .start(context.set.new_file_number(), next_seqno)?;
+                .start(context.set.new_file_number(), next_seqno);
+            if let Err(e) = started {
+                if e.kind() == ErrorKind::NoSpace {
+                    context.health.note(&e);
+                }
+                return Err(e);
+            }
         }
         let log = context.logs.current();
         for family in &sealing {

@@ -131,6 +131,7 @@ fn run(seed: u64, mut options: Options) {
                 let request = CompactRangeOptions {
                     bottommost_level_compaction: BottommostLevelCompaction::Force,
                     max_subcompactions: 1 + rng.below(3),
+                    exclusive_manual_compaction: rng.below(4) == 0,
                 };
                 let cf = db.default_column_family();
                 db.compact_range(&request, &cf, Some(&begin), Some(&end))

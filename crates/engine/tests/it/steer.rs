@@ -93,6 +93,7 @@ pub(crate) struct Told {
     pub(crate) flush_begin: Option<OnFlush>,
     pub(crate) flush_completed: Option<OnFlush>,
     pub(crate) compaction_begin: Option<OnCompaction>,
+    pub(crate) compaction_completed: Option<OnCompaction>,
 }
 
 impl EventListener for Told {
@@ -110,6 +111,12 @@ impl EventListener for Told {
 
     fn on_compaction_begin(&self, info: &CompactionInfo) {
         if let Some(tell) = &self.compaction_begin {
+            tell(info);
+        }
+    }
+
+    fn on_compaction_completed(&self, info: &CompactionInfo) {
+        if let Some(tell) = &self.compaction_completed {
             tell(info);
         }
     }

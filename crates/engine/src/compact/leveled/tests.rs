@@ -6,6 +6,7 @@ use orogen_base::key::InternalKeyComparator;
 use orogen_sst::CompressionType;
 
 use super::{RangePick, RangeRequest, pick, pick_range};
+use crate::compact::marks::Moment;
 use crate::compact::plan::{Plan, Running};
 use crate::compact::score::Scores;
 use crate::options::ColumnFamilyOptions;
@@ -60,7 +61,8 @@ fn show(plan: &Plan) -> String {
 
 fn picked(version: &Version, options: &ColumnFamilyOptions, running: &[Running]) -> String {
     let scores = Scores::compute(version, options);
-    pick(version, options, &scores, running).map_or_else(|| "nothing".to_owned(), |p| show(&p))
+    pick(version, options, &scores, running, Moment::default())
+        .map_or_else(|| "nothing".to_owned(), |p| show(&p))
 }
 
 fn pick_from(drawing: &str) -> String {
@@ -225,10 +227,17 @@ fn a_change_of_codec_is_not_a_move() {
         ..options()
     };
     let scores = Scores::compute(&v, &last);
-    let plan = pick(&v, &last, &scores, &[]).unwrap();
+    let plan = pick(&v, &last, &scores, &[], Moment::default()).unwrap();
     assert_eq!(plan.compression, CompressionType::Zstd);
     let deeper = version("L1\n1: a..b size=1100\nL4\n2: x..y");
-    let plan = pick(&deeper, &last, &Scores::compute(&deeper, &last), &[]).unwrap();
+    let plan = pick(
+        &deeper,
+        &last,
+        &Scores::compute(&deeper, &last),
+        &[],
+        Moment::default(),
+    )
+    .unwrap();
     assert_eq!(plan.compression, last.compression);
 }
 
@@ -245,7 +254,14 @@ fn codecs_and_file_sizes_count_from_the_base_level() {
         ..options()
     };
     let v = version("L0\n9: a..c\n8: b..e\nL6\n1: a..z size=50000");
-    let plan = pick(&v, &dynamic, &Scores::compute(&v, &dynamic), &[]).unwrap();
+    let plan = pick(
+        &v,
+        &dynamic,
+        &Scores::compute(&v, &dynamic),
+        &[],
+        Moment::default(),
+    )
+    .unwrap();
     assert_eq!(show(&plan), "L0 [9 8] -> L4, below [1]");
     assert_eq!(
         (plan.compression, plan.target_file_size),
@@ -256,7 +272,14 @@ fn codecs_and_file_sizes_count_from_the_base_level() {
         "a file may wait for a good end"
     );
     let v = version("L5\n9: a..c size=9000\nL6\n1: a..z size=50000");
-    let plan = pick(&v, &dynamic, &Scores::compute(&v, &dynamic), &[]).unwrap();
+    let plan = pick(
+        &v,
+        &dynamic,
+        &Scores::compute(&v, &dynamic),
+        &[],
+        Moment::default(),
+    )
+    .unwrap();
     assert_eq!(
         (plan.compression, plan.target_file_size),
         (CompressionType::Zstd, 2000)
@@ -273,7 +296,7 @@ fn compactions_keep_out_of_each_others_way() {
         "L0\n9: a..c\n8: b..e\nL1\n3: a..b size=2000\n4: x..z size=2000\nL2\n1: a..k\n2: p..z",
     );
     let scores = Scores::compute(&v, &options());
-    let first = pick(&v, &options(), &scores, &[]).unwrap();
+    let first = pick(&v, &options(), &scores, &[], Moment::default()).unwrap();
     assert_eq!(show(&first), "L1 [3] + L2 [1] -> L2, bottommost");
     first.mark_inputs(true);
     let running = [first.running(v.icmp())];
@@ -293,6 +316,7 @@ fn compactions_keep_out_of_each_others_way() {
         &options(),
         &Scores::compute(&other, &options()),
         &[],
+        Moment::default(),
     )
     .unwrap();
     assert_eq!(
@@ -313,7 +337,14 @@ fn level_1_does_not_keep_a_louder_level_0_waiting() {
 #[test]
 fn one_compaction_at_a_time_takes_from_level_0() {
     let v = version("L0\n9: a..c\n8: x..z\n7: x..y\nL1\n3: a..b size=800");
-    let first = pick(&v, &options(), &Scores::compute(&v, &options()), &[]).unwrap();
+    let first = pick(
+        &v,
+        &options(),
+        &Scores::compute(&v, &options()),
+        &[],
+        Moment::default(),
+    )
+    .unwrap();
     assert_eq!(show(&first), "L0 [7] -> L1, move, bottommost");
     first.mark_inputs(true);
     assert_eq!(
@@ -321,14 +352,63 @@ fn one_compaction_at_a_time_takes_from_level_0() {
         "nothing"
     );
     let marked = version("L0\n9: m..n marked\nL1\n3: a..b size=800");
-    assert_eq!(
-        picked(&marked, &options(), &[]),
-        "L0 [9] -> L1, move, bottommost"
-    );
+    assert_eq!(picked(&marked, &options(), &[]), "L0 [9] -> L1, bottommost");
     assert_eq!(
         picked(&marked, &options(), &[first.running(v.icmp())]),
         "nothing"
     );
+}
+
+#[test]
+fn level_0_merges_within_itself_while_it_cannot_go_down() {
+    // 3 goes down already; of the newer ones those are merged that cost little for each file.
+    let lsm = "L0\n9: a..c size=10\n8: b..e size=12\n7: x..z size=9\n6: a..z size=10
+        5: a..z size=300\n3: a..z size=10 compacting\nL1\n1: a..z size=800 compacting";
+    let v = version(lsm);
+    let busy = version("L0\n3: a..z size=10\nL1\n1: a..z size=800");
+    let scores = Scores::compute(&busy, &options());
+    let running = pick(
+        &version("L0\n3: a..z\n2: a..z\nL1\n1: a..z"),
+        &options(),
+        &scores,
+        &[],
+        Moment::default(),
+    );
+    assert!(
+        running.is_none(),
+        "two files are within the target: {running:?}"
+    );
+    let going_down = Running {
+        start_level: 0,
+        output_level: 1,
+        range: crate::version::KeyRange::of(v.icmp(), v.files(1)).unwrap(),
+    };
+    let plan = picked(&v, &options(), std::slice::from_ref(&going_down));
+    assert_eq!(plan, "L0 [9 8 7 6] -> L0, below [1]");
+    // What it writes is older than nothing that stays: tombstones must stay too.
+    let empty_below = version(&lsm.replace("L1\n1: a..z size=800 compacting", ""));
+    let scores = Scores::compute(&empty_below, &options());
+    let running = [going_down.clone()];
+    let plan = pick(
+        &empty_below,
+        &options(),
+        &scores,
+        &running,
+        Moment::default(),
+    )
+    .unwrap();
+    assert!(!plan.bottommost && !plan.trivial_move && plan.target_file_size == u64::MAX);
+    assert_eq!(plan.reason, crate::compact::Reason::IntraL0);
+    // One at a time, and nothing else from level 0 beside it.
+    let merging = plan.running(v.icmp());
+    assert_eq!(
+        picked(&v, &options(), &[going_down, merging.clone()]),
+        "nothing"
+    );
+    assert_eq!(picked(&empty_below, &options(), &[merging]), "nothing");
+    // Fewer than four are not worth it.
+    let few = version(&lsm.replace("7: x..z size=9", "7: x..z size=9 compacting"));
+    assert_eq!(picked(&few, &options(), &running), "nothing");
 }
 
 #[test]
@@ -350,6 +430,7 @@ fn range(drawing: &str, running: &[Running], request: &RangeRequest<'_>) -> Stri
     match pick_range(&version(drawing), &options(), running, request) {
         RangePick::Nothing => "nothing".to_owned(),
         RangePick::Conflict => "conflict".to_owned(),
+        RangePick::Damaged(number) => format!("damaged {number}"),
         RangePick::Plan(plan, rest) => {
             let rest = rest.map(|k| format!(", then from {}", k.escape_ascii()));
             format!("{}{}", show(&plan), rest.unwrap_or_default())

@@ -8,9 +8,10 @@ use orogen_base::{ErrorKind, SeqNo, UserComparator, ValueKind};
 use orogen_sst::{Anchor, TableBuilderOptions};
 
 use super::{
-    clip_tombstones, key_not_exists_beyond, range_not_exists_beyond, rules_of, run,
-    subcompaction_bounds,
+    clip_tombstones, is_deleted_whole, key_not_exists_beyond, range_not_exists_beyond, rules_of,
+    run, subcompaction_bounds,
 };
+use crate::compact::marks::Moment;
 use crate::compact::{Plan, Scores, pick};
 use crate::compaction_iter::CompactionIterOptions;
 use crate::compaction_iter::tests::VecIter;
@@ -225,7 +226,7 @@ fn plan_of(drawing: &str, dynamic: bool) -> (Arc<Version>, Plan) {
     };
     let version = Arc::new(text::parse(&icmp(), 7, drawing).unwrap());
     let scores = Scores::compute(&version, &options);
-    let plan = pick(&version, &options, &scores, &[]).unwrap();
+    let plan = pick(&version, &options, &scores, &[], Moment::default()).unwrap();
     (version, plan)
 }
 
@@ -315,9 +316,8 @@ fn a_plan_runs_to_files_that_carry_its_settings() {
     );
     assert_eq!(written.bytes, written.files[0].size);
 
-    let cancel = Some(Arc::new(AtomicBool::new(true)));
     let failed = go(CompactionIterOptions {
-        cancel,
+        watch: Some(Arc::new(AtomicBool::new(true))),
         ..rules_of(&plan, &version)
     })
     .unwrap_err();
@@ -325,4 +325,52 @@ fn a_plan_runs_to_files_that_carry_its_settings() {
         (failed.error.kind(), failed.created),
         (ErrorKind::Aborted, vec![])
     );
+}
+
+#[test]
+fn a_file_is_deleted_whole_only_where_every_reader_sees_it_so() {
+    let icmp = icmp();
+    let file = |drawing: &str| {
+        let v = text::parse(&icmp, 7, &format!("L1\n{drawing}")).unwrap();
+        v.files(1)[0].clone()
+    };
+    let deleted = |drawing: &str, tombstones: &[(&str, &str, SeqNo)], snapshots: &[SeqNo]| {
+        let all = tombstones.iter().map(|&(a, b, n)| tombstone(a, b, n));
+        is_deleted_whole(&icmp.user, &cut(all.collect()), &file(drawing), snapshots)
+    };
+    let plain = "1: c..m seq=5..9";
+    assert!(deleted(plain, &[("a", "z", 10)], &[]));
+    assert!(deleted(plain, &[("c", "n", 10)], &[]));
+    assert!(
+        !deleted(plain, &[("c", "m", 10)], &[]),
+        "its last key stays"
+    );
+    assert!(
+        !deleted(plain, &[("d", "z", 10)], &[]),
+        "its first key stays"
+    );
+    assert!(!deleted(plain, &[("a", "z", 9)], &[]), "as old as the file");
+    assert!(!deleted(plain, &[], &[]));
+    assert!(
+        deleted(plain, &[("a", "e", 10), ("e", "z", 12)], &[]),
+        "two side by side"
+    );
+    assert!(
+        !deleted(plain, &[("a", "e", 10), ("f", "z", 12)], &[]),
+        "a gap"
+    );
+    // Snapshots before the file see nothing of it, those from the tombstone on see it deleted.
+    assert!(deleted(plain, &[("a", "z", 12)], &[4, 12, 15]));
+    for between in [5, 9, 11] {
+        assert!(
+            !deleted(plain, &[("a", "z", 12)], &[4, between]),
+            "{between}"
+        );
+    }
+    assert!(
+        deleted(plain, &[("a", "z", 12), ("a", "z", 10)], &[11]),
+        "the older one does"
+    );
+    let open_end = "1: c..m@MAX:RangeDeletion seq=5..9";
+    assert!(deleted(open_end, &[("c", "m", 10)], &[]));
 }

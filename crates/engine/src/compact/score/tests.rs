@@ -235,17 +235,6 @@ fn a_single_level_never_asks() {
     assert_eq!(scores.pending_compaction_bytes, 0);
 }
 
-#[test]
-fn marked_files_above_the_last_level_ask() {
-    let parse = |drawing| text::parse(&InternalKeyComparator::default(), 7, drawing).unwrap();
-    let o = options(1 << 30, 10.0, 4);
-    let marked = |drawing| Scores::compute(&parse(drawing), &o).has_marked_files;
-    assert!(marked("L5\n1: a..b marked\nL6\n2: a..b"));
-    assert!(!marked("L5\n1: a..b\nL6\n2: a..b marked"));
-    assert!(!marked("L5\n1: a..b marked compacting\nL6\n2: a..b"));
-    assert!(marked("L0\n1: a..b marked"));
-}
-
 // The figures are those of RocksDB's tests of the same rule.
 #[test]
 fn the_debt_is_what_all_levels_must_still_rewrite() {

@@ -8,6 +8,7 @@ use orogen_base::{SeqNo, ValueKind};
 
 use super::super::{files_meet, pick, pick_range};
 use super::{RangePick, RangeRequest, options, show};
+use crate::compact::marks::Moment;
 use crate::compact::plan::{Plan, Running, ranges_meet};
 use crate::compact::score::Scores;
 use crate::options::ColumnFamilyOptions;
@@ -112,10 +113,16 @@ impl Tree {
             };
             match pick_range(&self.version, &self.options, &others, &request) {
                 RangePick::Plan(plan, _) => Some(*plan),
-                RangePick::Nothing | RangePick::Conflict => None,
+                RangePick::Nothing | RangePick::Conflict | RangePick::Damaged(_) => None,
             }
         } else {
-            let plan = pick(&self.version, &self.options, &scores, &others);
+            let plan = pick(
+                &self.version,
+                &self.options,
+                &scores,
+                &others,
+                Moment::default(),
+            );
             if plan.is_none() && others.is_empty() {
                 let max = scores.levels[0].1;
                 assert!(
@@ -150,11 +157,19 @@ impl Tree {
             assert!(!same_place, "{}", what());
         }
         let is_input = |f: &Arc<FileMeta>| plan.input_files().any(|(_, g)| g.number == f.number);
+        if plan.output_level == 0 {
+            // Neighbours in time, older ones beside them.
+            let places: Vec<bool> = v.files(0).iter().map(is_input).collect();
+            assert_eq!(places.chunk_by(|a, b| a == b).filter(|c| c[0]).count(), 1);
+            assert!(!plan.bottommost && !plan.trivial_move, "{}", what());
+            return;
+        }
         for (level, files) in &plan.inputs {
             for f in v.files(*level).iter().filter(|f| !is_input(f)) {
                 // The oldest files of level 0 may leave newer ones above.
-                let stays_above =
-                    |g: &FileMeta| *level == 0 && plan.trivial_move && f.number > g.number;
+                let stays_above = |g: &FileMeta| {
+                    *level == 0 && plan.trivial_move && f.epoch_number > g.epoch_number
+                };
                 let meets = |g: &Arc<FileMeta>| files_meet(icmp, f, g) && !stays_above(g);
                 assert!(
                     !files.iter().any(meets),
@@ -193,6 +208,11 @@ impl Tree {
             for (_, f) in plan.input_files() {
                 edit.add_file(plan.output_level, Arc::clone(f));
             }
+        } else if plan.output_level == 0 {
+            let range = plan.range(self.version.icmp());
+            let mut file = self.file(range.smallest, range.largest, plan.input_bytes());
+            file.epoch_number = plan.min_epoch_number();
+            edit.add_file(0, Arc::new(file));
         } else {
             let icmp = self.version.icmp().clone();
             let mut ends: Vec<Vec<u8>> = plan
@@ -253,7 +273,13 @@ fn trees_keep_their_shape_and_come_to_rest() {
                 tree.finish(0);
             }
             let scores = Scores::compute(&tree.version, &tree.options);
-            let Some(plan) = pick(&tree.version, &tree.options, &scores, &[]) else {
+            let Some(plan) = pick(
+                &tree.version,
+                &tree.options,
+                &scores,
+                &[],
+                Moment::default(),
+            ) else {
                 assert!(!scores.needs_compaction(), "seed {seed}\n{}", tree.version);
                 break;
             };

@@ -1,0 +1,408 @@
+//! Incremental backups of a database that goes on being written.
+//!
+//! ```text
+//! backups/
+//!   meta/<id>                     the list of a backup's files (see `backup/meta.rs`)
+//!   private/<id>/                 CURRENT, MANIFEST, OPTIONS, IDENTITY, logs
+//!   shared_checksum/NNNNNN_sSESSION_SIZE.sst    tables, shared by all backups that hold them
+//! ```
+//! The layout is RocksDB's: its tools list, verify and restore what is made here, and the other
+//! way round. A table's name holds the session that wrote it, so equal names are equal tables
+//! whatever database they come from; a table that does not know its session has its checksum in
+//! the name instead.
+//!
+//! Invariants: (1) a backup is there when its list is, and the list gets its name last, after
+//! everything that it lists was synced; (2) it goes by losing its list first; (3) a file goes
+//! only if every list was read and none names it; (4) no file of a backup is ever written over;
+//! (5) every byte is compared with its checksum on the way in, where the MANIFEST has one, and on
+//! the way out. Source: RocksDB `utilities/backup/backup_engine.cc`.
+
+mod meta;
+mod create;
+mod restore;
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use orogen_base::{Error, Result, SeqNo};
+use orogen_env::fs::read_file;
+use orogen_env::{Clock, FileLock, FileSystem, PosixFileSystem, RateLimiter, SystemClock};
+use parking_lot::Mutex;
+
+use crate::checkpoint;
+use crate::db::Db;
+use crate::filename;
+use crate::jobs::manual_flush;
+use crate::options::FlushOptions;
+use crate::quarantine;
+use meta::{BackupFile, META, Meta, PRIVATE, SHARED};
+
+/// Settings of a backup engine.
+#[derive(Clone)]
+pub struct BackupOptions {
+    /// Where the backups are.
+    pub fs: Arc<dyn FileSystem>,
+    /// What time it is.
+    pub clock: Arc<dyn Clock>,
+    /// Bytes read in a second at most; 0, the default: no limit.
+    pub bytes_per_second: u64,
+    /// Flush all memtables before a backup instead of copying logs. Default false; it is done
+    /// all the same if there were writes without WAL.
+    pub flush_before_backup: bool,
+}
+
+impl Default for BackupOptions {
+    fn default() -> Self {
+        Self {
+            fs: Arc::new(PosixFileSystem::new()),
+            clock: Arc::new(SystemClock),
+            bytes_per_second: 0,
+            flush_before_backup: false,
+        }
+    }
+}
+
+/// A backup.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BackupInfo {
+    /// Its number; later backups have higher ones.
+    pub id: u32,
+    /// When it was made, in seconds since 1970.
+    pub timestamp: u64,
+    /// The newest write in it.
+    pub sequence: SeqNo,
+    /// How many files it has.
+    pub files: usize,
+    /// Bytes of its files, those that it shares included.
+    pub bytes: u64,
+    /// Bytes of files that no other backup shares with it.
+    pub own_bytes: u64,
+}
+
+/// What [`BackupEngine::create_backup_with`] did.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BackupCreated {
+    /// The backup.
+    pub info: BackupInfo,
+    /// Bytes that were copied for it; the rest was there.
+    pub bytes_copied: u64,
+}
+
+/// A directory of backups, held by this engine until it is dropped.
+pub struct BackupEngine {
+    dir: PathBuf,
+    options: BackupOptions,
+    limiter: RateLimiter,
+    /// Held by whoever changes what is there.
+    work: Mutex<()>,
+    _lock: Box<dyn FileLock>,
+}
+
+type Progress<'a> = &'a mut dyn FnMut(u64, u64);
+
+impl BackupEngine {
+    /// Opens a directory of backups, making it if it is not there, and removes what a crash left
+    /// half done.
+    ///
+    /// # Errors
+    /// `Busy` if somebody else has it open; `Io`, `NoSpace`.
+    pub fn open(dir: impl AsRef<Path>, options: BackupOptions) -> Result<Self> {
+        let dir = dir.as_ref().to_owned();
+        let fs = &options.fs;
+        for folder in [META, PRIVATE, SHARED] {
+            fs.create_dir_all(&dir.join(folder))?;
+        }
+        fs.sync_dir(&dir)?;
+        if let Some(parent) = dir.parent().filter(|p| !p.as_os_str().is_empty()) {
+            fs.sync_dir(parent)?;
+        }
+        let lock = fs.lock(&filename::lock_path(&dir))?;
+        let limiter = RateLimiter::new(options.bytes_per_second, options.clock.clone());
+        let engine = Self {
+            dir,
+            options,
+            limiter,
+            work: Mutex::new(()),
+            _lock: lock,
+        };
+        engine.collect_garbage()?;
+        Ok(engine)
+    }
+
+    fn fs(&self) -> &dyn FileSystem {
+        &*self.options.fs
+    }
+
+    fn meta_path(&self, id: u32) -> PathBuf {
+        self.dir.join(META).join(id.to_string())
+    }
+
+    /// Every backup's list by id, as far as it can be read.
+    fn metas(&self) -> Result<BTreeMap<u32, Result<Meta>>> {
+        let mut found = BTreeMap::new();
+        for name in self.fs().list(&self.dir.join(META))? {
+            let Some(id) = parse_id(&name) else { continue };
+            let bytes = match read_file(self.fs(), &self.meta_path(id)) {
+                Ok(bytes) => bytes,
+                Err(e) => {
+                    found.insert(id, Err(e));
+                    continue;
+                }
+            };
+            let path = self.meta_path(id);
+            let meta = Meta::decode(&bytes).map_err(|e| e.with("file", path.display()));
+            found.insert(id, meta);
+        }
+        Ok(found)
+    }
+
+    /// The list of a backup.
+    fn meta(&self, id: u32) -> Result<Meta> {
+        let path = self.meta_path(id);
+        let bytes = read_file(self.fs(), &path).map_err(|e| {
+            if e.is_file_not_found() {
+                Error::not_found("there is no such backup").with("backup", id)
+            } else {
+                e
+            }
+        })?;
+        Meta::decode(&bytes).map_err(|e| e.with("file", path.display()))
+    }
+
+    /// The backups, oldest first. One whose list is damaged or lacks a file is not among them:
+    /// see [`Self::damaged`].
+    ///
+    /// # Errors
+    /// `Io`.
+    pub fn list(&self) -> Result<Vec<BackupInfo>> {
+        let metas = self.metas()?;
+        let good: Vec<(u32, Meta)> = metas
+            .into_iter()
+            .filter_map(|(id, meta)| Some((id, meta.ok()?)))
+            .filter(|(_, meta)| self.check_sizes(meta).is_ok())
+            .collect();
+        let mut users: HashMap<&str, usize> = HashMap::new();
+        for (_, meta) in &good {
+            for file in &meta.files {
+                *users.entry(&file.path).or_default() += 1;
+            }
+        }
+        let mut infos = Vec::new();
+        for (id, meta) in &good {
+            let mut info = BackupInfo {
+                id: *id,
+                timestamp: meta.timestamp,
+                sequence: meta.sequence,
+                files: meta.files.len(),
+                bytes: 0,
+                own_bytes: 0,
+            };
+            for file in &meta.files {
+                let size = self.size_of(file)?;
+                info.bytes += size;
+                if users[file.path.as_str()] == 1 {
+                    info.own_bytes += size;
+                }
+            }
+            infos.push(info);
+        }
+        Ok(infos)
+    }
+
+    /// The backups that cannot be restored as they are, and why.
+    ///
+    /// # Errors
+    /// `Io`.
+    pub fn damaged(&self) -> Result<Vec<(u32, Error)>> {
+        let metas = self.metas()?;
+        Ok(metas
+            .into_iter()
+            .filter_map(|(id, meta)| {
+                let checked = meta.and_then(|meta| self.check_sizes(&meta));
+                Some((id, checked.err()?))
+            })
+            .collect())
+    }
+
+    fn size_of(&self, file: &BackupFile) -> Result<u64> {
+        match file.size {
+            Some(size) => Ok(size),
+            None => Ok(self.fs().metadata(&self.dir.join(&file.path))?.size),
+        }
+    }
+
+    /// Every file is there with its size.
+    fn check_sizes(&self, meta: &Meta) -> Result<()> {
+        for file in &meta.files {
+            let path = self.dir.join(&file.path);
+            let found = self.fs().metadata(&path).map_err(|e| {
+                if e.is_file_not_found() {
+                    Error::corruption("file of a backup is missing")
+                        .with("file", path.display())
+                        .caused_by(e)
+                } else {
+                    e
+                }
+            })?;
+            if file.size.is_some_and(|size| size != found.size) {
+                return Err(Error::corruption("file of a backup has another size")
+                    .with("file", path.display())
+                    .with("size", found.size));
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes a backup of what `db` holds now, while it goes on being written.
+    ///
+    /// # Errors
+    /// See [`Self::create_backup_with`].
+    pub fn create_backup(&self, db: &Db) -> Result<BackupInfo> {
+        Ok(self.create_backup_with(db, &mut |_, _| {})?.info)
+    }
+
+    /// Makes a backup of what `db` holds now; calls `progress` with bytes done and bytes in all.
+    /// Tables that an earlier backup holds are shared with it and not copied. When this returns,
+    /// the backup survives a power loss.
+    ///
+    /// # Errors
+    /// `Corruption` if a table is not what the MANIFEST says; `Io`, `NoSpace`; what a flush met.
+    /// There is then no new backup, and what was copied for it is removed.
+    pub fn create_backup_with(&self, db: &Db, progress: Progress<'_>) -> Result<BackupCreated> {
+        let core = db.core();
+        let context = &core.context;
+        let unlogged = core.unlogged.load(std::sync::atomic::Ordering::Relaxed);
+        if !context.read_only && (self.options.flush_before_backup || unlogged) {
+            let families = context.set.families();
+            let wait = FlushOptions { wait: true };
+            manual_flush::flush(context, &core.write, &wait, &families)?;
+        }
+        let _work = self.work.lock();
+        let metas = self.metas()?;
+        let id = self.next_id(&metas)?;
+        context.logs.hold();
+        let result = self.create(core, id, &metas, progress);
+        context.logs.unhold();
+        let created = result.inspect_err(|e| {
+            quarantine::note(context, e);
+            // The first error is the one that matters; the next open removes what stays.
+            let _ = self.collect();
+        })?;
+        context.log.info(format_args!(
+            "backup {id} made in {}: files={} bytes={} bytes_copied={}",
+            self.dir.display(),
+            created.info.files,
+            created.info.bytes,
+            created.bytes_copied
+        ));
+        Ok(created)
+    }
+
+    fn next_id(&self, metas: &BTreeMap<u32, Result<Meta>>) -> Result<u32> {
+        let newest = metas.last_key_value().map_or(0, |(id, _)| *id);
+        newest.checked_add(1).ok_or_else(|| {
+            Error::invalid_argument("there is no number left for another backup")
+                .with("path", self.dir.display())
+        })
+    }
+
+    /// Deletes a backup, and the files that no other one needs.
+    ///
+    /// # Errors
+    /// `NotFound` if there is none of this number; `Io`: it may be gone all the same.
+    pub fn delete(&self, id: u32) -> Result<()> {
+        let _work = self.work.lock();
+        self.forget(&[id])?;
+        self.collect().map(|_| ())
+    }
+
+    /// Deletes all but the newest `keep` backups; returns the numbers of those deleted. Damaged
+    /// ones do not count as kept, and stay.
+    ///
+    /// # Errors
+    /// `Io`: some may be gone all the same.
+    pub fn purge_old(&self, keep: usize) -> Result<Vec<u32>> {
+        let _work = self.work.lock();
+        let ids: Vec<u32> = self.list()?.into_iter().map(|b| b.id).collect();
+        let old = &ids[..ids.len().saturating_sub(keep)];
+        self.forget(old)?;
+        self.collect()?;
+        Ok(old.to_vec())
+    }
+
+    /// Takes lists away: those backups are no more.
+    fn forget(&self, ids: &[u32]) -> Result<()> {
+        for &id in ids {
+            self.fs().remove_file(&self.meta_path(id)).map_err(|e| {
+                if e.is_file_not_found() {
+                    Error::not_found("there is no such backup").with("backup", id)
+                } else {
+                    e
+                }
+            })?;
+        }
+        // Before their files go: a list that came back with the power would name them.
+        self.fs().sync_dir(&self.dir.join(META))
+    }
+
+    /// Removes files that belong to no backup; returns how many. Where a list cannot be read,
+    /// nothing that it may name is touched.
+    ///
+    /// # Errors
+    /// `Io`.
+    pub fn collect_garbage(&self) -> Result<usize> {
+        let _work = self.work.lock();
+        self.collect()
+    }
+
+    fn collect(&self) -> Result<usize> {
+        let fs = self.fs();
+        let metas = self.metas()?;
+        let mut removed = 0;
+        for name in fs.list(&self.dir.join(META))? {
+            if is_temporary(&name) {
+                fs.remove_file(&self.dir.join(META).join(&name))?;
+                removed += 1;
+            }
+        }
+        let private = self.dir.join(PRIVATE);
+        for name in fs.list(&private)? {
+            if parse_id(&name).is_some_and(|id| !metas.contains_key(&id)) {
+                let dir = private.join(&name);
+                removed += fs.list(&dir)?.len();
+                checkpoint::remove_all(fs, &dir)?;
+            }
+        }
+        let all_read = metas.values().all(Result::is_ok);
+        let named: BTreeSet<String> = metas
+            .into_values()
+            .flatten()
+            .flat_map(|meta| meta.files)
+            .map(|file| file.path)
+            .collect();
+        for name in fs.list(&self.dir.join(SHARED))? {
+            let unnamed = all_read && !named.contains(&format!("{SHARED}/{name}"));
+            if is_temporary(&name) || unnamed {
+                fs.remove_file(&self.dir.join(SHARED).join(&name))?;
+                removed += 1;
+            }
+        }
+        Ok(removed)
+    }
+}
+
+impl std::fmt::Debug for BackupEngine {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "BackupEngine({})", self.dir.display())
+    }
+}
+
+fn is_temporary(name: &str) -> bool {
+    name.starts_with('.') && name.ends_with(".tmp")
+}
+
+fn parse_id(name: &str) -> Option<u32> {
+    let id: u32 = name.parse().ok()?;
+    (id.to_string() == name).then_some(id)
+}

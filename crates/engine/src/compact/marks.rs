@@ -1,0 +1,173 @@
+//! Files that are due for a compaction of their own, whatever the sizes of levels are.
+//!
+//! Pure: a version, settings and a moment in. In this order:
+//!
+//! | Reason | Which files | Where to |
+//! |---|---|---|
+//! | marked | RocksDB or [`crate::options::CompactOnDeletion`] marked them | one level down |
+//! | bottommost | nothing lies below, tombstones are in them, and no snapshot needs these any more | the same level |
+//! | TTL | their oldest data is older than `ttl` | one level down |
+//! | periodic | they were made longer ago than `periodic_compaction_seconds` | one level down, or the same level if nothing lies below |
+//!
+//! A file on the last level with data goes nowhere but to its own level. A rewritten file is no
+//! longer due: its tombstones are gone, and it is new.
+//! Source: RocksDB `db/version_set.cc` (`ComputeBottommostFilesMarkedForCompaction`,
+//! `ComputeExpiredTtlFiles`, `ComputeFilesMarkedForPeriodicCompaction`).
+
+use std::sync::Arc;
+
+use orogen_base::SeqNo;
+use orogen_base::seqno::SEQNO_MAX;
+
+use super::plan::{Reason, first_overlap_below};
+use crate::options::ColumnFamilyOptions;
+use crate::version::{FileMeta, KeyRange, Version};
+
+/// A bottommost file is rewritten if at least one entry in so many is a tombstone.
+const TOMBSTONES_WORTH_A_REWRITE: u64 = 10;
+
+/// What a decision depends on besides the version.
+#[derive(Clone, Copy, Debug)]
+pub struct Moment {
+    /// Seconds since 1970.
+    pub unix_secs: u64,
+    /// The oldest live snapshot; [`SEQNO_MAX`] if there is none.
+    pub oldest_snapshot: SeqNo,
+}
+
+impl Default for Moment {
+    fn default() -> Self {
+        Self {
+            unix_secs: 0,
+            oldest_snapshot: SEQNO_MAX,
+        }
+    }
+}
+
+/// A file that is due.
+pub struct Due<'a> {
+    /// Where it is.
+    pub level: usize,
+    /// Where it goes.
+    pub output_level: usize,
+    /// The file.
+    pub file: &'a Arc<FileMeta>,
+    /// Why.
+    pub reason: Reason,
+}
+
+/// The idle files that are due, the most urgent first. `base_level` is where level 0 goes.
+pub fn due<'a>(
+    version: &'a Version,
+    options: &'a ColumnFamilyOptions,
+    base_level: usize,
+    moment: Moment,
+) -> impl Iterator<Item = Due<'a>> {
+    const ORDER: [Reason; 4] = [
+        Reason::FilesMarkedForCompaction,
+        Reason::BottommostFiles,
+        Reason::Ttl,
+        Reason::PeriodicCompaction,
+    ];
+    let last = version.num_non_empty_levels().saturating_sub(1).max(1);
+    ORDER.into_iter().flat_map(move |reason| {
+        let asked = match reason {
+            Reason::Ttl => options.ttl > 0,
+            Reason::PeriodicCompaction => options.periodic_compaction_seconds > 0,
+            _ => true,
+        };
+        let files = asked.then(|| version.iter_files()).into_iter().flatten();
+        files
+            .filter(|(_, f)| !f.is_busy())
+            .filter_map(move |(level, file)| {
+                let down = if level == 0 { base_level } else { level + 1 };
+                let output_level = match reason {
+                    Reason::FilesMarkedForCompaction => {
+                        (file.marked_for_compaction && level < last).then_some(down)
+                    }
+                    Reason::BottommostFiles => {
+                        let due = has_droppable_tombstones(file, moment)
+                            && level > 0
+                            && is_bottommost(version, level, file);
+                        due.then_some(level)
+                    }
+                    Reason::Ttl => {
+                        let old = is_older(file.oldest_ancester_time, options.ttl, moment);
+                        (old && level < last).then_some(down)
+                    }
+                    _ => {
+                        let period = options.periodic_compaction_seconds;
+                        let old = is_older(file.file_creation_time, period, moment);
+                        let stays =
+                            level > 0 && (level >= last || is_bottommost(version, level, file));
+                        old.then_some(if stays { level } else { down })
+                    }
+                }?;
+                Some(Due {
+                    level,
+                    output_level,
+                    file,
+                    reason,
+                })
+            })
+    })
+}
+
+/// When the next file is due by its age, in seconds since 1970; `None` if none ever is.
+#[must_use]
+pub fn next_due_secs(version: &Version, options: &ColumnFamilyOptions) -> Option<u64> {
+    let after = |since: u64, secs: u64| {
+        (since > 0 && secs > 0).then(|| since.saturating_add(secs).saturating_add(1))
+    };
+    let files = version.iter_files().map(|(_, f)| f);
+    files
+        .flat_map(|f| {
+            [
+                after(f.oldest_ancester_time, options.ttl),
+                after(f.file_creation_time, options.periodic_compaction_seconds),
+            ]
+        })
+        .flatten()
+        .min()
+}
+
+/// The least sequence number that the oldest snapshot must pass for a bottommost file to be due;
+/// [`SEQNO_MAX`] if no file waits for that.
+#[must_use]
+pub fn waited_for_snapshot(version: &Version) -> SeqNo {
+    version
+        .iter_files()
+        .filter(|(level, f)| *level > 0 && is_worth_a_rewrite(f))
+        .filter(|(level, f)| is_bottommost(version, *level, f))
+        .map(|(_, f)| f.largest_seqno)
+        .min()
+        .unwrap_or(SEQNO_MAX)
+}
+
+/// `since` is 0 if it is not known.
+fn is_older(since: u64, secs: u64, moment: Moment) -> bool {
+    since > 0 && since.saturating_add(secs) < moment.unix_secs
+}
+
+/// As far as is known: of a file that nobody has opened yet nothing is.
+fn is_worth_a_rewrite(file: &FileMeta) -> bool {
+    file.counts.get().is_some_and(|(entries, deletions)| {
+        deletions > 0 && deletions.saturating_mul(TOMBSTONES_WORTH_A_REWRITE) >= entries
+    })
+}
+
+/// True if a rewrite drops all tombstones.
+fn has_droppable_tombstones(file: &FileMeta, moment: Moment) -> bool {
+    is_worth_a_rewrite(file) && file.largest_seqno < moment.oldest_snapshot
+}
+
+fn is_bottommost(version: &Version, level: usize, file: &FileMeta) -> bool {
+    let range = KeyRange {
+        smallest: file.smallest.clone(),
+        largest: file.largest.clone(),
+    };
+    first_overlap_below(version, level, &range).is_empty()
+}
+
+#[cfg(test)]
+mod tests;

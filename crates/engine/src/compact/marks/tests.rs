@@ -1,0 +1,120 @@
+use std::sync::Arc;
+
+use orogen_base::key::InternalKeyComparator;
+use orogen_base::seqno::SEQNO_MAX;
+
+use super::{Moment, due, next_due_secs, waited_for_snapshot};
+use crate::options::ColumnFamilyOptions;
+use crate::version::builder::VersionBuilder;
+use crate::version::edit::VersionEdit;
+use crate::version::{FileMeta, Version, text};
+
+/// A drawing with each file's times, and its entries and tombstones where they are known.
+fn version(drawing: &str, change: impl Fn(&mut FileMeta)) -> Version {
+    let icmp = InternalKeyComparator::default();
+    let drawn = text::parse(&icmp, 7, drawing).unwrap();
+    let mut edit = VersionEdit::of_column_family(0);
+    for (level, file) in drawn.iter_files() {
+        let mut file = FileMeta::clone(file);
+        change(&mut file);
+        edit.add_file(level, Arc::new(file));
+    }
+    let empty = Arc::new(Version::empty(icmp, 7));
+    let mut builder = VersionBuilder::new(&empty);
+    builder.apply(&edit).unwrap();
+    builder.build().unwrap()
+}
+
+fn show(version: &Version, options: &ColumnFamilyOptions, moment: Moment) -> String {
+    let due = due(version, options, 4, moment);
+    let words = due.map(|d| {
+        let (file, to) = (d.file.number, d.output_level);
+        format!("{file} L{}->L{to} {}", d.level, d.reason.name())
+    });
+    words.collect::<Vec<_>>().join(", ")
+}
+
+fn nothing_asked() -> ColumnFamilyOptions {
+    ColumnFamilyOptions::default()
+}
+
+#[test]
+fn marked_files_above_the_last_level_are_due() {
+    let shown = |drawing| {
+        show(
+            &version(drawing, |_| {}),
+            &nothing_asked(),
+            Moment::default(),
+        )
+    };
+    let why = "FilesMarkedForCompaction";
+    assert_eq!(
+        shown("L5\n1: a..b marked\nL6\n2: a..b"),
+        format!("1 L5->L6 {why}")
+    );
+    assert_eq!(shown("L5\n1: a..b\nL6\n2: a..b marked"), "");
+    assert_eq!(shown("L5\n1: a..b marked compacting\nL6\n2: a..b"), "");
+    assert_eq!(shown("L0\n1: a..b marked"), format!("1 L0->L4 {why}"));
+}
+
+#[test]
+fn tombstones_at_the_bottom_are_due_once_no_snapshot_needs_them() {
+    let drawing = "L5\n1: a..b seq=1..7\n2: m..n seq=1..9\nL6\n3: a..c seq=1..5\n4: d..f seq=1..6";
+    let v = version(drawing, |f| match f.number {
+        // Too few to be worth it.
+        4 => f.counts.set(100, 9),
+        _ => f.counts.set(100, 10),
+    });
+    let at = |oldest_snapshot| {
+        let moment = Moment {
+            oldest_snapshot,
+            ..Moment::default()
+        };
+        show(&v, &nothing_asked(), moment)
+    };
+    assert_eq!(
+        at(SEQNO_MAX),
+        "2 L5->L5 BottommostFiles, 3 L6->L6 BottommostFiles"
+    );
+    assert_eq!(at(9), "3 L6->L6 BottommostFiles");
+    assert_eq!(at(5), "");
+    assert_eq!(waited_for_snapshot(&v), 5);
+    let unknown = version(drawing, |_| {});
+    assert_eq!(show(&unknown, &nothing_asked(), Moment::default()), "");
+    assert_eq!(waited_for_snapshot(&unknown), SEQNO_MAX);
+}
+
+#[test]
+fn old_data_goes_down_and_old_files_are_written_anew() {
+    let drawing = "L0\n9: a..z\nL4\n1: a..b\n2: m..n\nL6\n3: a..c\n4: d..f";
+    let v = version(drawing, |f| {
+        (f.oldest_ancester_time, f.file_creation_time) = match f.number {
+            1 => (100, 200),
+            2 => (100, 100),
+            3 => (100, 100),
+            9 => (0, 100),
+            _ => (0, 0),
+        };
+    });
+    let asked = |ttl, periodic_compaction_seconds, unix_secs| {
+        let options = ColumnFamilyOptions {
+            ttl,
+            periodic_compaction_seconds,
+            ..ColumnFamilyOptions::default()
+        };
+        let moment = Moment {
+            unix_secs,
+            ..Moment::default()
+        };
+        (show(&v, &options, moment), next_due_secs(&v, &options))
+    };
+    assert_eq!(asked(0, 0, u64::MAX), (String::new(), None));
+    assert_eq!(asked(50, 0, 150), (String::new(), Some(151)));
+    let down = "1 L4->L5 Ttl, 2 L4->L5 Ttl";
+    assert_eq!(asked(50, 0, 151).0, down);
+    assert_eq!(asked(0, 50, 150), (String::new(), Some(151)));
+    let why = "PeriodicCompaction";
+    let anew = format!("9 L0->L4 {why}, 2 L4->L4 {why}, 3 L6->L6 {why}");
+    assert_eq!(asked(0, 50, 151).0, anew);
+    assert_eq!(asked(50, 50, 151).0, format!("{down}, {anew}"));
+}

@@ -1,0 +1,343 @@
+//! Ranges of user keys as a whole: how large they are, and dropping the tables inside them.
+//!
+//! Sizes come from the metadata of tables that lie inside a range, and from the index of the few
+//! that its ends cut. Tables are dropped with one edit, without being read.
+//!
+//! Invariants of dropping: (1) level 0 is left alone, for its tables overlap and an older one may
+//! not outlive a newer one by accident; (2) no table goes that a compaction reads; (3) of tables
+//! that share a user key all go or none.
+//!
+//! Source: RocksDB `db/version_set.cc` (`ApproximateSize`), `db/db_impl/db_impl.cc`
+//! (`DeleteFilesInRanges`).
+
+use std::cmp::Ordering;
+use std::sync::Arc;
+
+use orogen_base::key::{append_seek_key, user_key};
+use orogen_base::seqno::SEQNO_MAX;
+use orogen_base::{Error, FileNo, InternalIterator as _, Result, UserComparator};
+use orogen_memtable::MemTable;
+
+use crate::column_family::ColumnFamilyData;
+use crate::context::Context;
+use crate::obsolete;
+use crate::version::edit::VersionEdit;
+use crate::version::file_meta::FileMeta;
+use crate::version::level::{Level, compare_ends, ends_before};
+use crate::version_set::Change;
+
+/// User keys from `start` up to but not including `end`; `None` is no bound.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct UserKeyRange<'a> {
+    /// The first user key.
+    pub start: Option<&'a [u8]>,
+    /// The first user key after.
+    pub end: Option<&'a [u8]>,
+}
+
+impl<'a> UserKeyRange<'a> {
+    /// The keys from `start` up to but not including `end`.
+    #[must_use]
+    pub fn new(start: &'a [u8], end: &'a [u8]) -> Self {
+        Self {
+            start: Some(start),
+            end: Some(end),
+        }
+    }
+}
+
+/// What the size of a range counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SizeApproximationOptions {
+    /// Bytes of table files. Default true.
+    pub include_files: bool,
+    /// Bytes of keys and values in memtables; walks over those that lie in the range. Default
+    /// false.
+    pub include_memtables: bool,
+}
+
+impl Default for SizeApproximationOptions {
+    fn default() -> Self {
+        Self {
+            include_files: true,
+            include_memtables: false,
+        }
+    }
+}
+
+/// How a table lies to a range.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Lies {
+    Outside,
+    Cut,
+    Inside,
+}
+
+impl UserKeyRange<'_> {
+    fn is_empty(&self, order: &UserComparator) -> bool {
+        matches!((self.start, self.end), (Some(start), Some(end)) if !order.less(start, end))
+    }
+
+    fn of_file(&self, order: &UserComparator, file: &FileMeta) -> Lies {
+        let (first, last) = (file.smallest_user_key(), file.largest_user_key());
+        let before = self
+            .start
+            .is_some_and(|start| ends_before(order, &file.largest, start));
+        let after = self.end.is_some_and(|end| !order.less(first, end));
+        if before || after || self.is_empty(order) {
+            return Lies::Outside;
+        }
+        let starts_inside = self.start.is_none_or(|start| !order.less(first, start));
+        let ends_inside = self
+            .end
+            .is_none_or(|end| order.less(last, end) || ends_before(order, &file.largest, end));
+        if starts_inside && ends_inside {
+            Lies::Inside
+        } else {
+            Lies::Cut
+        }
+    }
+}
+
+/// About the bytes that each range takes.
+///
+/// # Errors
+/// `InvalidArgument` if nothing is to be counted; `Corruption` or `Io` of an index.
+pub(crate) fn approximate_sizes(
+    family: &ColumnFamilyData,
+    options: &SizeApproximationOptions,
+    ranges: &[UserKeyRange<'_>],
+) -> Result<Vec<u64>> {
+    if !options.include_files && !options.include_memtables {
+        return Err(Error::invalid_argument(
+            "sizes need files, memtables or both to count",
+        ));
+    }
+    let pinned = family.pin();
+    let order = &family.options.comparator;
+    let mut sizes = Vec::with_capacity(ranges.len());
+    for range in ranges {
+        let mut bytes = 0u64;
+        if options.include_files {
+            for level in pinned.version.levels() {
+                bytes = bytes.saturating_add(level_size(family, level, range)?);
+            }
+        }
+        if options.include_memtables && !range.is_empty(order) {
+            for table in pinned.memtables() {
+                bytes = bytes.saturating_add(memtable_size(order, table, range)?);
+            }
+        }
+        sizes.push(bytes);
+    }
+    Ok(sizes)
+}
+
+fn level_size(family: &ColumnFamilyData, level: &Level, range: &UserKeyRange<'_>) -> Result<u64> {
+    let order = &family.options.comparator;
+    let mut bytes = 0u64;
+    for file in level.files() {
+        let part = match range.of_file(order, file) {
+            Lies::Outside => 0,
+            Lies::Inside => file.size,
+            Lies::Cut => {
+                let key = |user: Option<&[u8]>| user.map(first_internal_key);
+                let (start, end) = (key(range.start), key(range.end));
+                let table = family.tables.reader(file)?;
+                table.approximate_size(start.as_deref(), end.as_deref())?
+            }
+        };
+        bytes = bytes.saturating_add(part);
+    }
+    Ok(bytes)
+}
+
+fn first_internal_key(user: &[u8]) -> Vec<u8> {
+    let mut key = Vec::new();
+    append_seek_key(&mut key, user, SEQNO_MAX);
+    key
+}
+
+fn memtable_size(
+    order: &UserComparator,
+    table: &Arc<dyn MemTable>,
+    range: &UserKeyRange<'_>,
+) -> Result<u64> {
+    let mut iter = table.clone().iter();
+    match range.start {
+        Some(start) => iter.seek(&first_internal_key(start)),
+        None => iter.seek_to_first(),
+    }
+    let mut bytes = 0;
+    while iter.valid()
+        && range
+            .end
+            .is_none_or(|end| order.less(user_key(iter.key()), end))
+    {
+        bytes += (iter.key().len() + iter.value().len()) as u64;
+        iter.next();
+    }
+    iter.status()?;
+    Ok(bytes)
+}
+
+/// Drops the tables that lie wholly inside one of `ranges`; returns their numbers.
+///
+/// # Errors
+/// `ReadOnly`, `Closed`, `Aborted` if the family is dropped meanwhile; `Io`, `NoSpace`.
+pub(crate) fn delete_files(
+    context: &Context,
+    family: &Arc<ColumnFamilyData>,
+    ranges: &[UserKeyRange<'_>],
+) -> Result<Vec<FileNo>> {
+    let _job = context.enter_job()?;
+    let chosen = {
+        // Under the lock under which compactions choose theirs.
+        let state = family.state();
+        let chosen: Vec<(usize, Arc<FileMeta>)> = state
+            .version
+            .levels()
+            .iter()
+            .enumerate()
+            .skip(1)
+            .flat_map(|(n, level)| {
+                let files = files_inside(&family.options.comparator, level, ranges);
+                files.into_iter().map(move |f| (n, f))
+            })
+            .collect();
+        chosen.iter().for_each(|(_, f)| f.being_compacted.set(true));
+        chosen
+    };
+    if chosen.is_empty() {
+        return Ok(Vec::new());
+    }
+    let mut edit = VersionEdit::of_column_family(family.id);
+    for (level, file) in &chosen {
+        edit.delete_file(*level, file.number);
+    }
+    let result = context.set.apply(vec![Change {
+        family: family.clone(),
+        edit,
+        install: None,
+    }]);
+    {
+        let _state = family.state();
+        chosen
+            .iter()
+            .for_each(|(_, f)| f.being_compacted.set(false));
+    }
+    context.update_stall(family);
+    if result.is_ok() {
+        let bytes: u64 = chosen.iter().map(|(_, f)| f.size).sum();
+        context.log.info(format_args!(
+            "[{}] files in ranges deleted: files={} bytes={bytes}",
+            family.name,
+            chosen.len()
+        ));
+    }
+    let numbers = chosen.into_iter().map(|(_, f)| f.number).collect();
+    obsolete::purge(context);
+    // A compaction may have found these files taken.
+    context.work.raise();
+    context.progress.raise();
+    result.map(|()| numbers)
+}
+
+/// The files of a sorted run that may go.
+fn files_inside(
+    order: &UserComparator,
+    level: &Level,
+    ranges: &[UserKeyRange<'_>],
+) -> Vec<Arc<FileMeta>> {
+    let files = level.files();
+    let mut chosen: Vec<bool> = files
+        .iter()
+        .map(|f| {
+            !f.being_compacted.get()
+                && ranges
+                    .iter()
+                    .any(|range| range.of_file(order, f) == Lies::Inside)
+        })
+        .collect();
+    let share = |i: usize| {
+        compare_ends(order, &files[i].largest, &files[i + 1].smallest) == Ordering::Equal
+    };
+    // What stays keeps its neighbours of the same user key, in both directions.
+    for i in 1..files.len() {
+        chosen[i] &= chosen[i - 1] || !share(i - 1);
+    }
+    for i in (1..files.len()).rev() {
+        chosen[i - 1] &= chosen[i] || !share(i - 1);
+    }
+    files
+        .iter()
+        .zip(chosen)
+        .filter(|(_, chosen)| *chosen)
+        .map(|(f, _)| f.clone())
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use orogen_base::key::{InternalKeyComparator, ParsedInternalKey, ValueKind};
+
+    fn key(user: &str, seqno: u64) -> Vec<u8> {
+        let kind = ValueKind::Value;
+        let user_key = user.as_bytes();
+        ParsedInternalKey {
+            user_key,
+            seqno,
+            kind,
+        }
+        .encode()
+    }
+
+    fn run(bounds: &[(&str, u64, &str, u64)]) -> Level {
+        let files = bounds.iter().enumerate().map(|(i, &(a, sa, b, sb))| {
+            Arc::new(FileMeta {
+                number: i as u64 + 1,
+                smallest: key(a, sa),
+                largest: key(b, sb),
+                ..FileMeta::default()
+            })
+        });
+        let icmp = InternalKeyComparator::new(UserComparator::BYTEWISE);
+        Level::new(1, &icmp, files.collect())
+    }
+
+    fn inside(level: &Level, ranges: &[UserKeyRange<'_>]) -> Vec<u64> {
+        let files = files_inside(&UserComparator::BYTEWISE, level, ranges);
+        files.iter().map(|f| f.number).collect()
+    }
+
+    #[test]
+    fn only_files_wholly_inside_a_range_are_chosen() {
+        let level = run(&[("a", 9, "c", 9), ("d", 9, "f", 9), ("g", 9, "i", 9)]);
+        let range =
+            |a: &'static str, b: &'static str| UserKeyRange::new(a.as_bytes(), b.as_bytes());
+        assert_eq!(inside(&level, &[range("b", "z")]), [2, 3]);
+        assert_eq!(inside(&level, &[range("a", "i")]), [1, 2]);
+        assert_eq!(inside(&level, &[range("a", "f"), range("g", "j")]), [1, 3]);
+        assert_eq!(inside(&level, &[UserKeyRange::default()]), [1, 2, 3]);
+        assert!(inside(&level, &[range("z", "a")]).is_empty());
+        level.files()[1].being_compacted.set(true);
+        assert_eq!(inside(&level, &[UserKeyRange::default()]), [1, 3]);
+    }
+
+    #[test]
+    fn neighbours_that_share_a_user_key_stay_together() {
+        let level = run(&[
+            ("a", 9, "c", 9),
+            ("c", 5, "c", 3),
+            ("c", 2, "f", 9),
+            ("g", 9, "i", 9),
+        ]);
+        let whole = UserKeyRange::default();
+        assert_eq!(inside(&level, &[whole]), [1, 2, 3, 4]);
+        let range = UserKeyRange::new(b"a", b"e");
+        assert!(inside(&level, &[range]).is_empty());
+        let range = UserKeyRange::new(b"b", b"z");
+        assert_eq!(inside(&level, &[range]), [4]);
+    }
+}

@@ -1,0 +1,149 @@
+//! Repair: a new directory out of what can still be read of a damaged one.
+//!
+//! ```text
+//! MANIFEST readable   tables keep their levels; a damaged one is replaced by what is left of it
+//! MANIFEST lost       all tables of a family are merged into one sorted run in its last level
+//! both                what the logs hold becomes tables of level 0
+//! ```
+//! The old directory is only read. [`examine`] tells what would be done; [`repair`] does it,
+//! under a temporary name that is renamed at the end. Of a directory that is whole there is
+//! nothing to repair, and nothing is made.
+//!
+//! Invariants: (1) an entry is kept if its block, or its record of a log, verifies; (2) where it is
+//! not, the report names the file, the bytes and the user keys between which it stood; (3) newer
+//! versions win over older ones: levels and epochs are kept, and where they are not known entries
+//! are merged by their sequence numbers.
+//!
+//! What cannot be known without a MANIFEST: whether a table was out of use already. A table whose
+//! entries a compaction had dropped, and that a crash left behind, brings them back. The report
+//! says when tables were taken without a MANIFEST.
+
+mod examine;
+mod logs;
+mod rebuild;
+
+use std::path::Path;
+
+use orogen_base::{Error, FileNo, Result};
+use orogen_sst::salvage::LostBlock;
+
+use crate::options::Options;
+
+/// Where the state of the tables comes from.
+#[derive(Clone, Debug)]
+pub enum ManifestState {
+    /// From the MANIFEST that CURRENT names.
+    Current(FileNo),
+    /// From a MANIFEST that CURRENT does not name, because it is missing or damaged.
+    Found(FileNo),
+    /// There is none that can be read, and why: from the tables themselves.
+    Lost(Error),
+}
+
+/// A table that is not whole.
+#[derive(Clone, Debug)]
+pub struct TableDamage {
+    /// Its number.
+    pub number: FileNo,
+    /// Its column family; empty if that is not known.
+    pub column_family: String,
+    /// Its level, if the MANIFEST tells.
+    pub level: Option<usize>,
+    /// What is wrong with it as a whole, such as that it is missing or does not open.
+    pub error: Option<Error>,
+    /// Entries that are kept.
+    pub entries: u64,
+    /// What is lost.
+    pub lost: Vec<LostBlock>,
+    /// Range tombstones were lost: what they deleted may show again.
+    pub range_tombstones_lost: bool,
+    /// Nobody knows which family it belongs to, so nothing of it is taken.
+    pub unassigned: bool,
+}
+
+/// A log with damage in it.
+#[derive(Clone, Debug)]
+pub struct LogDamage {
+    /// Its number.
+    pub number: FileNo,
+    /// What is wrong, with offset and bytes.
+    pub errors: Vec<Error>,
+}
+
+/// What was found, and what of it is taken.
+#[derive(Clone, Debug)]
+pub struct RepairReport {
+    /// Where the state comes from.
+    pub manifest: ManifestState,
+    /// The column families by id.
+    pub families: Vec<(u32, String)>,
+    /// Tables that are whole.
+    pub tables_whole: u64,
+    /// The others.
+    pub tables_damaged: Vec<TableDamage>,
+    /// Tables that the MANIFEST does not list; they are not taken.
+    pub tables_ignored: Vec<FileNo>,
+    /// Tables that were made elsewhere and taken in, without a MANIFEST to tell when: their
+    /// entries count as older than all others, and may be hidden by what they once replaced.
+    pub tables_of_unknown_age: Vec<FileNo>,
+    /// Entries that are taken from tables.
+    pub table_entries: u64,
+    /// Operations that are taken from logs.
+    pub log_operations: u64,
+    /// Logs with damage. A torn tail, as a crash leaves it, is none.
+    pub logs_damaged: Vec<LogDamage>,
+}
+
+impl RepairReport {
+    /// True if there is nothing to repair.
+    #[must_use]
+    pub fn is_healthy(&self) -> bool {
+        matches!(self.manifest, ManifestState::Current(_))
+            && self.tables_damaged.is_empty()
+            && self.logs_damaged.is_empty()
+    }
+}
+
+/// Called with bytes of tables read and bytes of tables in all.
+pub type Progress<'a> = &'a mut dyn FnMut(u64, u64);
+
+/// Looks at all of the directory `dir` and tells what a repair would do. Changes nothing.
+///
+/// # Errors
+/// `Busy` if somebody has it open; `InvalidArgument` if there is nothing of a database;
+/// `NotSupported` for blob files or an order that is not built in; `Io`.
+pub fn examine(
+    dir: impl AsRef<Path>,
+    options: &Options,
+    progress: Progress<'_>,
+) -> Result<RepairReport> {
+    let dir = dir.as_ref();
+    let _lock = examine::lock(dir, options)?;
+    Ok(examine::examine(dir, options, progress)?.0)
+}
+
+/// Makes the database `to` of what can be read of `dir`, which is not changed. Makes nothing if
+/// there is nothing to repair: see [`RepairReport::is_healthy`].
+///
+/// # Errors
+/// As [`examine`]; `InvalidArgument` if `to` exists; `NoSpace`: what was made is removed.
+pub fn repair(
+    dir: impl AsRef<Path>,
+    to: impl AsRef<Path>,
+    options: &Options,
+    progress: Progress<'_>,
+) -> Result<RepairReport> {
+    let (dir, to) = (dir.as_ref(), to.as_ref());
+    if options.db.fs.exists(to)? {
+        return Err(
+            Error::invalid_argument("repair needs a directory that does not exist")
+                .with("path", to.display()),
+        );
+    }
+    let _lock = examine::lock(dir, options)?;
+    let (report, plan) = examine::examine(dir, options, progress)?;
+    if !report.is_healthy() {
+        rebuild::rebuild(dir, to, options, &plan)?;
+    }
+    Ok(report)
+}

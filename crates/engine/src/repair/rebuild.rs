@@ -1,0 +1,445 @@
+//! Makes a new directory of what was found.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use orogen_base::key::{InternalKeyComparator, ParsedInternalKey, user_key};
+use orogen_base::range_del::{FragmentedRangeTombstones, RangeTombstone};
+use orogen_base::{FileNo, InternalIterator as _, Result, SeqNo, UserComparator, ValueKind};
+use orogen_env::fs::{read_file, write_file};
+use orogen_env::{Access, BufferedFile, FileSystem, WritableFile};
+use orogen_memtable::MemTable;
+use orogen_sst::salvage::Visitor;
+use orogen_sst::{TableBuilderOptions, TableIter, TableReadOptions, TableReader};
+use orogen_wal::Writer;
+
+use super::examine::{FamilyPlan, Plan, TablePlan, read_table, reader_options};
+use super::logs::each_record;
+use crate::batch::BatchOp;
+use crate::checkpoint::{link_or_copy, remove_all};
+use crate::compact::run::clip_tombstones;
+use crate::filename;
+use crate::options::{FileChecksumKind, Options};
+use crate::output::{NewFile, OutputOptions, OutputWriter};
+use crate::read::MergingIter;
+use crate::version::builder::VersionBuilder;
+use crate::version::edit::VersionEdit;
+use crate::version::file_meta::FileMeta;
+use crate::version::manifest::{self, FamilySnapshot};
+use crate::version::version::Version;
+use crate::version::wal_set::WalSet;
+
+/// Makes `to` of the plan for `from`.
+///
+/// # Errors
+/// `Io`, `NoSpace`: what was made is removed.
+pub(super) fn rebuild(from: &Path, to: &Path, options: &Options, plan: &Plan) -> Result<()> {
+    let fs = &*options.db.fs;
+    let mut name = to.as_os_str().to_owned();
+    name.push(".tmp");
+    let temporary = PathBuf::from(name);
+    if fs.exists(&temporary)? {
+        remove_all(fs, &temporary)?;
+    }
+    fs.create_dir_all(&temporary)?;
+    let work = Rebuild {
+        fs,
+        from,
+        to: &temporary,
+        options,
+        plan,
+    };
+    if let Err(e) = work.run() {
+        // The first error is the one that matters.
+        let _ = remove_all(fs, &temporary);
+        return Err(e);
+    }
+    fs.rename(&temporary, to)?;
+    let parent = to.parent().filter(|p| !p.as_os_str().is_empty());
+    fs.sync_dir(parent.unwrap_or_else(|| Path::new(".")))
+}
+
+struct Rebuild<'a> {
+    fs: &'a dyn FileSystem,
+    from: &'a Path,
+    to: &'a Path,
+    options: &'a Options,
+    plan: &'a Plan,
+}
+
+/// Memory for what the logs hold, and the tables that were made of it.
+struct FromLogs {
+    memtable: Arc<dyn MemTable>,
+    tables: Vec<FileMeta>,
+}
+
+impl Rebuild<'_> {
+    fn run(&self) -> Result<()> {
+        let mut next_file = self.plan.next_file;
+        let mut edits = BTreeMap::new();
+        for (&id, family) in &self.plan.families {
+            let mut edit = VersionEdit::of_column_family(id);
+            if self.plan.has_manifest {
+                self.keep_levels(id, family, &mut edit, &mut next_file)?;
+            } else {
+                self.merge(id, family, &mut edit, &mut next_file)?;
+            }
+            edits.insert(id, edit);
+        }
+        self.logs(&mut edits, &mut next_file)?;
+        self.head(edits, next_file)
+    }
+
+    /// Tables stay where they are; damaged ones are replaced.
+    fn keep_levels(
+        &self,
+        id: u32,
+        family: &FamilyPlan,
+        edit: &mut VersionEdit,
+        next_file: &mut FileNo,
+    ) -> Result<()> {
+        for table in &family.tables {
+            let Some((level, file)) = &table.listed else {
+                continue;
+            };
+            if table.is_whole {
+                let target = filename::table_path(self.to, table.number);
+                link_or_copy(self.fs, &table.path, &target)?;
+                edit.add_file(*level, file.clone());
+            } else if let Some(left) = self.rewrite(id, family, table, next_file)? {
+                edit.add_file(*level, Arc::new(left));
+            }
+        }
+        Ok(())
+    }
+
+    /// What is left of a damaged table, as a table; `None` if that is nothing.
+    fn rewrite(
+        &self,
+        id: u32,
+        family: &FamilyPlan,
+        table: &TablePlan,
+        next_file: &mut FileNo,
+    ) -> Result<Option<FileMeta>> {
+        // Tombstones go first, and are known only after all was read.
+        let found = match read_table(self.fs, family, table, &mut |_, _| Ok(())) {
+            Err(e) if e.is_file_not_found() => return Ok(None),
+            other => other?,
+        };
+        let order = &family.options.comparator;
+        let icmp = InternalKeyComparator::new(order.clone());
+        let mut tombstones = found.range_tombstones;
+        let mut epoch_number = 1;
+        if let Some((level, file)) = &table.listed {
+            epoch_number = file.epoch_number;
+            // RocksDB lets them reach beyond the table.
+            let clipped = clip_tombstones(&icmp, *level, &[(file.clone(), tombstones)]);
+            tombstones = Arc::new(FragmentedRangeTombstones::new(order, clipped));
+        }
+        let mut writer = self.writer(id, family, 0, epoch_number, &tombstones, next_file);
+        read_table(self.fs, family, table, &mut |key, value| {
+            writer.add(key, value)
+        })?;
+        Ok(writer.finish()?.into_iter().next())
+    }
+
+    /// All tables of a family become one sorted run.
+    fn merge(
+        &self,
+        id: u32,
+        family: &FamilyPlan,
+        edit: &mut VersionEdit,
+        next_file: &mut FileNo,
+    ) -> Result<()> {
+        let order = &family.options.comparator;
+        let icmp = InternalKeyComparator::new(order.clone());
+        let (mut children, mut tombstones, mut partial) = (Vec::new(), Vec::new(), Vec::new());
+        for table in &family.tables {
+            let (path, bytes) = if table.is_whole {
+                (table.path.clone(), table.bytes)
+            } else if let Some(left) = self.rewrite(id, family, table, next_file)? {
+                let path = filename::table_path(self.to, left.number);
+                partial.push(path.clone());
+                (path, left.size)
+            } else {
+                continue;
+            };
+            let file = self.fs.open(&path, Access::Sequential)?;
+            let reader = TableReader::open(file, bytes, reader_options(family, table))?;
+            let all = reader.range_tombstones();
+            tombstones.extend(all.iter().map(|(start, end, seqno)| RangeTombstone {
+                start: start.to_vec(),
+                end: end.to_vec(),
+                seqno,
+            }));
+            children.push(reader.iter(TableReadOptions::compaction()));
+        }
+        let tombstones = FragmentedRangeTombstones::new(order, tombstones);
+        let level = family.options.num_levels - 1;
+        let mut writer = self.writer(id, family, level, 1, &tombstones, next_file);
+        merge_entries(
+            order,
+            MergingIter::new(icmp, children),
+            &mut |key, value| writer.add(key, value),
+        )?;
+        for file in writer.finish()? {
+            edit.add_file(level, Arc::new(file));
+        }
+        for path in partial {
+            self.fs.remove_file(&path)?;
+        }
+        Ok(())
+    }
+
+    /// What the logs hold and the tables lack becomes tables of level 0.
+    fn logs(&self, edits: &mut BTreeMap<u32, VersionEdit>, next_file: &mut FileNo) -> Result<()> {
+        let plan = self.plan;
+        let fresh =
+            |family: &FamilyPlan| (family.options.memtable_factory)(&family.options.comparator);
+        let mut found: BTreeMap<u32, FromLogs> = plan
+            .families
+            .iter()
+            .map(|(&id, family)| {
+                let memtable = fresh(family);
+                let tables = Vec::new();
+                (id, FromLogs { memtable, tables })
+            })
+            .collect();
+        let mut epoch = edits
+            .values()
+            .flat_map(|e| e.new_files.iter().map(|(_, f)| f.epoch_number))
+            .max()
+            .unwrap_or(0);
+        // They were told of when the logs were examined.
+        let mut damaged = Vec::new();
+        each_record(
+            self.from,
+            self.fs,
+            &plan.logs,
+            &mut damaged,
+            &mut |log, batch| {
+                let mut seqno = batch.seqno;
+                for op in batch.iter() {
+                    let op = op?;
+                    let Some(id) = op.family().filter(|_| op.counts()) else {
+                        continue;
+                    };
+                    if let (Some(family), Some(from_logs)) =
+                        (plan.families.get(&id), found.get_mut(&id))
+                        && family.wants(log, seqno)
+                    {
+                        insert(&*from_logs.memtable, &op, seqno);
+                        let bytes = from_logs.memtable.memory_usage() as u64;
+                        if bytes >= family.options.write_buffer_size {
+                            let full = std::mem::replace(&mut from_logs.memtable, fresh(family));
+                            epoch += 1;
+                            let table = self.flush(id, family, &full, epoch, next_file)?;
+                            from_logs.tables.extend(table);
+                        }
+                    }
+                    seqno += 1;
+                }
+                Ok(())
+            },
+        )?;
+        for (id, mut from_logs) in found {
+            let family = &plan.families[&id];
+            epoch += 1;
+            let last = self.flush(id, family, &from_logs.memtable, epoch, next_file)?;
+            from_logs.tables.extend(last);
+            let edit = edits.entry(id).or_default();
+            for table in from_logs.tables {
+                edit.add_file(0, Arc::new(table));
+            }
+        }
+        Ok(())
+    }
+
+    fn flush(
+        &self,
+        id: u32,
+        family: &FamilyPlan,
+        memtable: &Arc<dyn MemTable>,
+        epoch: u64,
+        next_file: &mut FileNo,
+    ) -> Result<Option<FileMeta>> {
+        let tombstones = memtable.range_tombstones();
+        let mut writer = self.writer(id, family, 0, epoch, &tombstones, next_file);
+        let mut iter = memtable.clone().iter();
+        iter.seek_to_first();
+        while iter.valid() {
+            writer.add(iter.key(), iter.value())?;
+            iter.next();
+        }
+        iter.status()?;
+        Ok(writer.finish()?.into_iter().next())
+    }
+
+    fn writer<'w>(
+        &'w self,
+        id: u32,
+        family: &FamilyPlan,
+        level: usize,
+        epoch_number: u64,
+        tombstones: &FragmentedRangeTombstones,
+        next_file: &'w mut FileNo,
+    ) -> OutputWriter<'w> {
+        let cf = &family.options;
+        let now = self.options.db.clock.unix_secs();
+        let size = cf.target_file_size_base;
+        let options = OutputOptions {
+            table: TableBuilderOptions {
+                table: cf.table.clone(),
+                compression: cf.compression_of(level, level > 0),
+                compression_options: cf.compression_opts,
+                comparator: cf.comparator.clone(),
+                prefix_extractor: cf.prefix_extractor.clone(),
+                merge_operator_name: cf
+                    .merge_operator
+                    .as_ref()
+                    .map_or_else(|| "nullptr".to_owned(), |m| m.name().to_owned()),
+                column_family_id: id,
+                column_family_name: family.name.clone(),
+                db_id: self.plan.db_id.clone().unwrap_or_default(),
+                creation_time: now,
+                oldest_key_time: now,
+                file_creation_time: now,
+                file_checksum: self.options.db.file_checksum == FileChecksumKind::Crc32c,
+                ..TableBuilderOptions::default()
+            },
+            output_level: level,
+            target_file_size: size,
+            max_file_size: size,
+            max_compaction_bytes: u64::MAX,
+            grandparents: Vec::new(),
+            epoch_number,
+            compact_on_deletion: None,
+        };
+        let new_file: NewFile<'w> = Box::new(move || {
+            let number = *next_file;
+            *next_file += 1;
+            let file = self.fs.create(&filename::table_path(self.to, number))?;
+            Ok((
+                number,
+                Box::new(BufferedFile::new(file)) as Box<dyn WritableFile>,
+            ))
+        });
+        OutputWriter::new(
+            options,
+            tombstones.fragments().to_vec(),
+            (None, None),
+            new_file,
+        )
+    }
+
+    /// Everything but the tables.
+    fn head(&self, edits: BTreeMap<u32, VersionEdit>, next_file: FileNo) -> Result<()> {
+        let identity = filename::identity_path(self.from);
+        if let Ok(bytes) = read_file(self.fs, &identity) {
+            write_file(self.fs, &filename::identity_path(self.to), &bytes)?;
+        }
+        if let Some(number) = self.plan.newest_options
+            && let Ok(bytes) = read_file(self.fs, &filename::options_path(self.from, number))
+        {
+            write_file(self.fs, &filename::options_path(self.to, number), &bytes)?;
+        }
+        let mut versions = Vec::new();
+        for (id, edit) in edits {
+            let family = &self.plan.families[&id];
+            let icmp = InternalKeyComparator::new(family.options.comparator.clone());
+            let deepest = edit.new_files.iter().map(|(level, _)| level + 1).max();
+            let levels = family.options.num_levels.max(deepest.unwrap_or(0));
+            let mut builder = VersionBuilder::new(&Arc::new(Version::empty(icmp, levels)));
+            builder.apply(&edit)?;
+            versions.push((id, family, builder.build()?));
+        }
+        self.fs.sync_dir(self.to)?;
+        let number = next_file;
+        let file = self.fs.create(&filename::manifest_path(self.to, number))?;
+        let mut writer = Writer::new(file, number, false);
+        let snapshot = manifest::Snapshot {
+            db_id: self.plan.db_id.as_deref(),
+            next_file_number: number + 1,
+            last_sequence: self.plan.last_sequence,
+            min_log_number_to_keep: 0,
+            max_column_family: versions.iter().map(|v| v.0).max().unwrap_or(0),
+            wals: WalSet::default(),
+            families: versions
+                .iter()
+                .map(|(id, family, version)| FamilySnapshot {
+                    id: *id,
+                    name: &family.name,
+                    comparator: family.options.comparator.name(),
+                    log_number: number,
+                    version,
+                    full_history_ts_low: None,
+                })
+                .collect(),
+        };
+        snapshot.write(&mut writer)?;
+        writer.sync()?;
+        self.fs.sync_dir(self.to)?;
+        manifest::set_current(self.fs, self.to, number)
+    }
+}
+
+fn insert(memtable: &dyn MemTable, op: &BatchOp<'_>, seqno: SeqNo) {
+    match *op {
+        BatchOp::Put { key, value, .. } => memtable.insert(key, seqno, ValueKind::Value, value),
+        BatchOp::Merge { key, operand, .. } => {
+            memtable.insert(key, seqno, ValueKind::Merge, operand);
+        }
+        BatchOp::Delete { key, .. } => memtable.insert(key, seqno, ValueKind::Deletion, &[]),
+        BatchOp::SingleDelete { key, .. } => {
+            memtable.insert(key, seqno, ValueKind::SingleDeletion, &[]);
+        }
+        BatchOp::DeleteRange { start, end, .. } => {
+            memtable.insert_range_deletion(start, end, seqno);
+        }
+        BatchOp::LogData(_) => {}
+    }
+}
+
+/// Passes all entries on, each user key and sequence number once.
+///
+/// Two tables have the same entry where one is what a compaction made of the other; then an
+/// operand may stand in one of them and the value that it became in the other.
+fn merge_entries(
+    order: &UserComparator,
+    mut input: MergingIter<TableIter>,
+    visit: Visitor<'_>,
+) -> Result<()> {
+    let mut held: Option<(Vec<u8>, Vec<u8>)> = None;
+    input.seek_to_first();
+    while input.valid() {
+        let entry = (input.key().to_vec(), input.value().to_vec());
+        let again = match &held {
+            Some((key, _)) => {
+                let (old, new) = (
+                    ParsedInternalKey::parse(key)?,
+                    ParsedInternalKey::parse(&entry.0)?,
+                );
+                let same = old.seqno == new.seqno
+                    && order.compare(user_key(key), user_key(&entry.0)).is_eq();
+                same.then_some(old.kind)
+            }
+            None => None,
+        };
+        match again {
+            None => {
+                if let Some((key, value)) = held.replace(entry) {
+                    visit(&key, &value)?;
+                }
+            }
+            Some(ValueKind::Merge) => held = Some(entry),
+            Some(_) => {}
+        }
+        input.next();
+    }
+    input.status()?;
+    if let Some((key, value)) = held {
+        visit(&key, &value)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,187 @@
+//! Reading tables to see whether they are still what was written.
+//!
+//! Two checks: every block against its own checksum, and whole files against the checksum that
+//! the MANIFEST keeps. Both pin the versions they look at and read past the block cache, as slowly
+//! as they are asked to.
+
+use std::sync::Arc;
+
+use orogen_base::checksum::crc32c_extend;
+use orogen_base::{Error, ErrorKind, FileNo, Result};
+use orogen_env::{Access, FileSystem, RateLimiter};
+
+use crate::context::Context;
+use crate::filename;
+use crate::quarantine;
+use crate::version::file_meta::FileMeta;
+
+/// Bytes read at a time.
+const READ_LEN: usize = 1 << 20;
+
+/// How tables are verified.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct VerifyOptions {
+    /// Bytes read in a second at most; 0, the default: no limit.
+    pub bytes_per_second: u64,
+}
+
+/// What was verified.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct FilesVerified {
+    /// Files whose checksum is right.
+    pub verified: u64,
+    /// Files that the MANIFEST has no checksum of that is known here.
+    pub without_checksum: u64,
+}
+
+/// What [`crate::Db::scrub`] found.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct Scrubbed {
+    /// Tables that were read.
+    pub tables: u64,
+    /// Blocks whose checksum is right.
+    pub blocks: u64,
+    /// Tables with damage; see [`crate::Db::damaged_tables`].
+    pub damaged: Vec<FileNo>,
+}
+
+/// Called with bytes done and bytes in all.
+pub(crate) type Progress<'a> = &'a mut dyn FnMut(u64, u64);
+
+/// The limiter of `options`.
+pub(crate) fn limiter(context: &Context, options: &VerifyOptions) -> RateLimiter {
+    RateLimiter::new(options.bytes_per_second, context.clock.clone())
+}
+
+/// The CRC32C over a whole file. `advance` is told of the bytes read each time.
+///
+/// # Errors
+/// `Io`, `Corruption` if the file shrinks meanwhile.
+pub(crate) fn file_crc32c(
+    fs: &dyn FileSystem,
+    path: &std::path::Path,
+    limiter: &RateLimiter,
+    advance: &mut dyn FnMut(u64),
+) -> Result<(u64, u32)> {
+    let file = fs.open(path, Access::Sequential)?;
+    let size = file.size()?;
+    let mut chunk = vec![0; READ_LEN];
+    let (mut at, mut crc) = (0, 0);
+    while at < size {
+        let n = (size - at).min(READ_LEN as u64) as usize;
+        limiter.request(n as u64);
+        file.read_exact_at(at, &mut chunk[..n])?;
+        crc = crc32c_extend(crc, &chunk[..n]);
+        at += n as u64;
+        advance(n as u64);
+    }
+    Ok((size, crc))
+}
+
+/// The path of a table, under its present or its old name.
+///
+/// # Errors
+/// `Io`.
+pub(crate) fn table_path(context: &Context, file: &FileMeta) -> Result<std::path::PathBuf> {
+    let path = filename::table_path(&context.dir, file.number);
+    let old = filename::old_table_path(&context.dir, file.number);
+    Ok(if !context.fs.exists(&path)? && context.fs.exists(&old)? {
+        old
+    } else {
+        path
+    })
+}
+
+/// Reads and checks every block of every table, and goes on behind damage.
+///
+/// # Errors
+/// `Io`. Damage is in the answer.
+pub(crate) fn scrub(
+    context: &Context,
+    options: &VerifyOptions,
+    progress: Progress<'_>,
+) -> Result<Scrubbed> {
+    let pinned: Vec<_> = context
+        .set
+        .families()
+        .into_iter()
+        .map(|f| (f.pin(), f.tables.clone()))
+        .collect();
+    let total = pinned.iter().map(|(p, _)| p.version.total_bytes()).sum();
+    let limiter = limiter(context, options);
+    let (mut done, mut found) = (0, Scrubbed::default());
+    for (super_version, tables) in &pinned {
+        for (_, file) in super_version.version.iter_files() {
+            if context.is_closing() {
+                return Err(Error::aborted("database closes"));
+            }
+            let before = done;
+            let verified = tables.reader(file).and_then(|table| {
+                for block in table.blocks() {
+                    let bytes = block?.handle.size;
+                    limiter.request(bytes);
+                    found.blocks += 1;
+                    done += bytes;
+                    progress(done, total);
+                }
+                Ok(())
+            });
+            found.tables += 1;
+            match verified {
+                Ok(()) => {}
+                Err(e) if e.kind() == ErrorKind::Corruption => {
+                    quarantine::note(context, &e);
+                    found.damaged.push(file.number);
+                }
+                Err(e) => return Err(e),
+            }
+            done = before + file.size;
+            progress(done, total);
+        }
+    }
+    Ok(found)
+}
+
+/// Compares every table with the checksum that the MANIFEST has of it.
+///
+/// # Errors
+/// `Corruption` of the first file that differs; `Io`.
+pub(crate) fn verify_file_checksums(
+    context: &Context,
+    options: &VerifyOptions,
+    progress: Progress<'_>,
+) -> Result<FilesVerified> {
+    let pinned: Vec<_> = context.set.families().iter().map(|f| f.pin()).collect();
+    let files: Vec<&Arc<FileMeta>> = pinned
+        .iter()
+        .flat_map(|p| p.version.iter_files().map(|(_, f)| f))
+        .collect();
+    let total = files.iter().map(|f| f.size).sum();
+    let limiter = limiter(context, options);
+    let (mut done, mut found) = (0, FilesVerified::default());
+    for file in files {
+        let Some(wanted) = file.file_checksum.as_ref().and_then(|c| c.crc32c()) else {
+            found.without_checksum += 1;
+            done += file.size;
+            progress(done, total);
+            continue;
+        };
+        let path = table_path(context, file)?;
+        let (size, crc) = file_crc32c(&*context.fs, &path, &limiter, &mut |n| {
+            done += n;
+            progress(done, total);
+        })?;
+        if (size, crc) != (file.size, wanted) {
+            let error = Error::corruption("table is not what was written: its checksum differs")
+                .with("file", path.display())
+                .with("size", size)
+                .with("size_wanted", file.size)
+                .with("crc32c", format_args!("{crc:08x}"))
+                .with("crc32c_wanted", format_args!("{wanted:08x}"));
+            quarantine::note(context, &error);
+            return Err(error);
+        }
+        found.verified += 1;
+    }
+    Ok(found)
+}

@@ -1,0 +1,180 @@
+//! Writers wait for the families that they write to, and for no other.
+
+use orogen_base::ErrorKind;
+use orogen_engine::{ColumnFamily, Db, Options, WriteBatch, WriteOptions};
+use orogen_env::MemFileSystem;
+
+use crate::steer::{Gate, ends, hold_flushes_of, on_thread, settle, until};
+use crate::support::{DIR, scan, small};
+
+const WRITE: WriteOptions = WriteOptions {
+    sync: false,
+    disable_wal: false,
+    no_slowdown: false,
+};
+
+/// A database whose family `slow` is stopped: its flush stands at the gate, and a writer waits.
+fn stopped(
+    options: &mut Options,
+) -> (
+    Db,
+    ColumnFamily,
+    std::sync::Arc<Gate>,
+    std::sync::mpsc::Receiver<u32>,
+) {
+    let gate = Gate::new();
+    options.db.max_background_jobs = 4;
+    options.db.listeners = vec![hold_flushes_of("slow", &gate)];
+    let db = Db::open(DIR, options).expect("it opens");
+    let slow = db
+        .create_column_family("slow", options.cf.clone())
+        .expect("it is made");
+    let (writer, family) = (db.clone(), slow.clone());
+    let waiting = on_thread(move || {
+        for n in 0..100u32 {
+            // The family may be dropped, or the database closed.
+            let written = writer.put_opt(&WRITE, &family, &n.to_be_bytes(), &[7; 1000]);
+            if written.is_err() {
+                return n;
+            }
+        }
+        100
+    });
+    until(|| db.int_property(&slow, "rocksdb.is-write-stopped") == Some(1));
+    settle();
+    (db, slow, gate, waiting)
+}
+
+#[test]
+fn a_stopped_family_does_not_stop_the_others() {
+    let fs = MemFileSystem::new();
+    let (db, slow, gate, waiting) = stopped(&mut small(&fs));
+    let cf = db.default_column_family();
+    let cause = |family| db.property(family, "orogen.cf-write-stall-cause");
+    assert!(cause(&slow).is_some_and(|c| c.contains("sealed memtables")));
+    assert_eq!(cause(&cf).as_deref(), Some(""));
+    let writer = db.clone();
+    // Many memtables' worth, which are flushed meanwhile.
+    let others = on_thread(move || {
+        for n in 0..500u32 {
+            writer.put(&n.to_be_bytes(), &[7; 1000])?;
+        }
+        writer.flush()?;
+        writer.sync_wal()
+    });
+    ends(&others).unwrap();
+    assert_eq!(scan(&db, &cf).len(), 500);
+    assert!(scan(&db, &slow).len() < 100);
+    gate.open();
+    assert_eq!(ends(&waiting), 100);
+    assert_eq!(scan(&db, &slow).len(), 100);
+    until(|| cause(&slow).as_deref() == Some(""));
+}
+
+#[test]
+fn a_batch_waits_if_one_of_its_families_is_stopped() {
+    let fs = MemFileSystem::new();
+    let (db, slow, gate, waiting) = stopped(&mut small(&fs));
+    let mut batch = WriteBatch::new();
+    batch.put(0, b"both", b"1");
+    batch.put(slow.id(), b"both", b"1");
+    let hasty = WriteOptions {
+        no_slowdown: true,
+        ..WRITE
+    };
+    let refused = db.write_opt(&hasty, &mut batch.clone()).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Busy);
+    assert!(refused.context("cause").unwrap().contains("[slow]"));
+    let mut alone = WriteBatch::new();
+    alone.put(0, b"alone", b"1");
+    db.write_opt(&hasty, &mut alone).unwrap();
+    let writer = db.clone();
+    let both = on_thread(move || writer.write(batch));
+    settle();
+    assert!(db.get(b"both").unwrap().is_none(), "all or nothing");
+    assert!(both.try_recv().is_err());
+    gate.open();
+    ends(&both).unwrap();
+    ends(&waiting);
+    assert!(db.get(b"both").unwrap().is_some());
+}
+
+#[test]
+fn writers_that_queued_before_a_stop_do_not_fill_memtables_without_end() {
+    let fs = MemFileSystem::new();
+    let (db, slow, gate, waiting) = stopped(&mut small(&fs));
+    let writers: Vec<_> = (0..8u32)
+        .map(|w| {
+            let (db, slow) = (db.clone(), slow.clone());
+            on_thread(move || {
+                for n in 0..20 {
+                    let key = (1000 + w * 100 + n).to_be_bytes();
+                    db.put_opt(&WRITE, &slow, &key, &[7; 1000])
+                        .expect("it is written in the end");
+                    db.put(&key, b"1").expect("written");
+                }
+            })
+        })
+        .collect();
+    settle();
+    let sealed = db.int_property(&slow, "rocksdb.num-immutable-mem-table");
+    assert!(sealed.is_some_and(|n| n <= 3), "{sealed:?}");
+    gate.open();
+    writers.iter().for_each(ends);
+    ends(&waiting);
+    assert_eq!(scan(&db, &slow).len(), 260);
+}
+
+#[test]
+fn closing_and_dropping_let_those_go_who_wait() {
+    for drops in [false, true] {
+        let fs = MemFileSystem::new();
+        let (db, slow, gate, _waiting) = stopped(&mut small(&fs));
+        let (writer, family) = (db.clone(), slow.clone());
+        let held = on_thread(move || writer.put_opt(&WRITE, &family, b"k", b"v"));
+        settle();
+        assert!(held.try_recv().is_err());
+        if drops {
+            db.drop_column_family(&slow).unwrap();
+        } else {
+            let closing = db.clone();
+            let closed = on_thread(move || closing.close());
+            settle();
+            gate.open();
+            let _ = ends(&closed);
+        }
+        let _ = ends(&held);
+        gate.open();
+    }
+}
+
+#[test]
+fn logs_that_a_cold_family_pins_are_freed_and_looked_at_once() {
+    let fs = MemFileSystem::new();
+    let mut options = small(&fs);
+    options.db.max_total_wal_size = 64 << 10;
+    let db = Db::open(DIR, &options).unwrap();
+    let mut cold = options.cf;
+    cold.write_buffer_size = 64 << 20;
+    cold.min_write_buffer_number_to_merge = 4;
+    cold.max_write_buffer_number = 8;
+    let cold = db.create_column_family("cold", cold).unwrap();
+    for n in 0..1000u32 {
+        if n % 50 == 0 {
+            db.put_opt(&WRITE, &cold, &n.to_be_bytes(), b"1").unwrap();
+        }
+        db.put(&n.to_be_bytes(), &[7; 1000]).unwrap();
+    }
+    db.wait_for_background_work().unwrap();
+    let names = orogen_env::FileSystem::list(&fs, DIR.as_ref()).unwrap();
+    let logs: u64 = names
+        .iter()
+        .filter(|n| n.ends_with(".log"))
+        .map(|n| {
+            let path = std::path::Path::new(DIR).join(n);
+            orogen_env::FileSystem::metadata(&fs, &path).unwrap().size
+        })
+        .sum();
+    assert!(logs <= 4 * (64 << 10), "{logs} bytes of {names:?}");
+    assert_eq!(scan(&db, &cold).len(), 20);
+}

@@ -1,0 +1,135 @@
+//! Logs written through shared memory, on the machine's file system.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use orogen_engine::options::WalRecoveryMode;
+use orogen_engine::{Db, FlushOptions, Options, WriteOptions};
+use orogen_env::fs::{read_file, write_file};
+use orogen_env::{FileSystem, MemFileSystem, PosixFileSystem};
+
+use crate::support::{DIR, scan, small};
+
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new(name: &str) -> Self {
+        let dir = std::env::temp_dir().join(format!("orogen-{name}-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&dir);
+        Self(dir)
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+fn options() -> Options {
+    let mut options = small(&MemFileSystem::new());
+    options.db.fs = Arc::new(PosixFileSystem::new());
+    options.db.allow_mmap_writes = true;
+    options
+}
+
+/// What another process would find if this one died now.
+fn killed(dir: &Path) -> MemFileSystem {
+    let (from, to) = (PosixFileSystem::new(), MemFileSystem::new());
+    to.create_dir_all(Path::new(DIR)).expect("it is new");
+    for name in from.list(dir).expect("the database is there") {
+        let bytes = read_file(&from, &dir.join(&name)).expect("it stays there");
+        write_file(&to, &Path::new(DIR).join(&name), &bytes).expect("there is room");
+    }
+    to
+}
+
+fn put(db: &Db, range: std::ops::Range<u32>, sync: bool) {
+    let options = WriteOptions {
+        sync,
+        ..WriteOptions::default()
+    };
+    for n in range {
+        let (key, value) = (n.to_be_bytes(), vec![n as u8; n as usize % 300]);
+        db.put_opt(&options, &db.default_column_family(), &key, &value)
+            .expect("the disk is well");
+    }
+}
+
+#[test]
+fn every_write_that_returned_is_there_after_the_death_of_the_process() {
+    let dir = Scratch::new("mapped-killed");
+    let db = Db::open(&dir.0, &options()).unwrap();
+    let family = db.default_column_family();
+    for round in 0..6 {
+        // More than a window of the log, over several logs.
+        put(&db, round * 1000..(round + 1) * 1000, round % 5 == 4);
+        if round % 3 == 2 {
+            db.flush_opt(&FlushOptions { wait: false }, std::slice::from_ref(&family))
+                .unwrap();
+        }
+        // Nothing may change while it is copied.
+        db.wait_for_background_work().unwrap();
+        for mode in [
+            WalRecoveryMode::PointInTimeRecovery,
+            WalRecoveryMode::AbsoluteConsistency,
+            WalRecoveryMode::TolerateCorruptedTailRecords,
+        ] {
+            let mut after = small(&killed(&dir.0));
+            after.db.wal_recovery_mode = mode;
+            let again = Db::open(DIR, &after).unwrap();
+            let found = scan(&again, &again.default_column_family());
+            assert_eq!(found.len() as u32, (round + 1) * 1000, "{mode:?}");
+            assert!(found == scan(&db, &family), "{mode:?}");
+        }
+    }
+    let held = scan(&db, &family);
+    db.close().unwrap();
+    drop(db);
+    let db = Db::open(&dir.0, &options()).unwrap();
+    assert!(scan(&db, &db.default_column_family()) == held);
+}
+
+#[test]
+fn a_record_that_was_half_copied_is_a_torn_tail() {
+    let dir = Scratch::new("mapped-torn");
+    let db = Db::open(&dir.0, &options()).unwrap();
+    put(&db, 0..100, false);
+    let before = scan(&db, &db.default_column_family());
+    let whole = killed(&dir.0);
+    put(&db, 299..300, false);
+    let with_last = killed(&dir.0);
+    let logs = |fs: &MemFileSystem| {
+        let mut names = fs.list(Path::new(DIR)).unwrap();
+        names.retain(|n| n.ends_with(".log"));
+        let path = Path::new(DIR).join(&names[0]);
+        (path.clone(), read_file(fs, &path).unwrap())
+    };
+    let ((path, old), (_, new)) = (logs(&whole), logs(&with_last));
+    let first = old.iter().zip(&new).position(|(a, b)| a != b).unwrap();
+    let last = old.iter().zip(&new).rposition(|(a, b)| a != b).unwrap();
+    // Copied from front to back, or in any other order that the processor likes.
+    for cut in (first + 1..last).step_by(7) {
+        for from_the_back in [false, true] {
+            let mut torn = new.clone();
+            let missing = if from_the_back {
+                first..cut
+            } else {
+                cut..last + 1
+            };
+            torn[missing.clone()].copy_from_slice(&old[missing]);
+            let fs = whole.fork();
+            write_file(&fs, &path, &torn).unwrap();
+            for mode in [
+                WalRecoveryMode::PointInTimeRecovery,
+                WalRecoveryMode::SkipAnyCorruptedRecords,
+                WalRecoveryMode::TolerateCorruptedTailRecords,
+            ] {
+                let mut options = small(&fs.fork());
+                options.db.wal_recovery_mode = mode;
+                let db = Db::open(DIR, &options).unwrap();
+                assert!(scan(&db, &db.default_column_family()) == before, "{cut}");
+            }
+        }
+    }
+}

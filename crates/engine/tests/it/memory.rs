@@ -1,0 +1,153 @@
+//! One bound for the memory of memtables, tables and blocks.
+
+use std::sync::Arc;
+
+use orogen_base::PinnedValue;
+use orogen_engine::{Db, MemoryBudget, Options, ReadOptions, WriteOptions};
+use orogen_env::MemFileSystem;
+
+use crate::steer::{ends, on_thread};
+use crate::support::{DIR, small};
+
+const LIMIT: u64 = 4 << 20;
+
+fn bounded(fs: &MemFileSystem, budget: &Arc<MemoryBudget>) -> Options {
+    let mut options = small(fs);
+    // Each by itself far beyond the budget.
+    options.cf.write_buffer_size = 64 << 20;
+    options.cf.max_write_buffer_number = 8;
+    options.cf.target_file_size_base = 256 << 10;
+    options.cf.table.block_size = 4 << 10;
+    options.db.memory_budget = Some(budget.clone());
+    options
+}
+
+#[track_caller]
+fn within(budget: &MemoryBudget) {
+    let usage = budget.usage();
+    let most = LIMIT + LIMIT / 20;
+    assert!(usage.total() <= most, "{usage:?} of {most}");
+}
+
+fn key(n: u32) -> Vec<u8> {
+    format!("key{:06}", n * 7919 % 100_000).into_bytes()
+}
+
+fn load(db: &Db, budget: &MemoryBudget, writes: u32, value: usize) {
+    for n in 0..writes {
+        db.put(&key(n), &vec![n as u8; value])
+            .expect("it is written");
+        if n % 64 == 0 {
+            within(budget);
+        }
+    }
+}
+
+#[test]
+fn writes_large_and_small_stay_within_the_budget() {
+    for (writes, value) in [(20_000, 10), (8_000, 2_000), (60, 200_000)] {
+        let fs = MemFileSystem::new();
+        let budget = Arc::new(MemoryBudget::new(LIMIT));
+        let db = Db::open(DIR, &bounded(&fs, &budget)).unwrap();
+        load(&db, &budget, writes, value);
+        assert!(
+            value < 100 || !db.live_files().is_empty(),
+            "memtables are sealed early"
+        );
+        let text = db.property(&db.default_column_family(), "orogen.memory-usage");
+        assert!(text.unwrap().contains("memtables="));
+    }
+}
+
+#[test]
+fn reads_with_cursors_and_values_held_stay_within_the_budget() {
+    let fs = MemFileSystem::new();
+    let budget = Arc::new(MemoryBudget::new(LIMIT));
+    let db = Db::open(DIR, &bounded(&fs, &budget)).unwrap();
+    let cf = db.default_column_family();
+    load(&db, &budget, 10_000, 1000);
+    db.flush().unwrap();
+    let mut cursors = Vec::new();
+    let mut values: Vec<PinnedValue> = Vec::new();
+    for n in 0..10_000u32 {
+        let value = db.get(&key(n * 3)).unwrap();
+        // Each holds a block of its own: together more than a third of the budget.
+        if n % 25 == 0 {
+            values.extend(value);
+        }
+        if n % 500 == 0 {
+            let mut cursor = db.iter(&ReadOptions::default(), &cf).unwrap();
+            cursor.seek(&key(n));
+            cursors.push(cursor);
+        }
+        if n % 64 == 0 {
+            within(&budget);
+        }
+    }
+    let usage = budget.usage();
+    assert!(
+        usage.held_blocks + usage.block_cache > LIMIT / 2,
+        "{usage:?}"
+    );
+    for cursor in &mut cursors {
+        for _ in 0..200 {
+            if cursor.valid() {
+                cursor.next();
+            }
+        }
+        within(&budget);
+    }
+    drop((cursors, values));
+    assert_eq!(budget.usage().held_blocks, 0);
+}
+
+#[test]
+fn databases_and_families_share_one_budget() {
+    let fs = MemFileSystem::new();
+    let budget = Arc::new(MemoryBudget::new(LIMIT));
+    let options = bounded(&fs, &budget);
+    let writers: Vec<_> = ["/a", "/b", "/c"]
+        .into_iter()
+        .map(|dir| {
+            let db = Db::open(dir, &options).unwrap();
+            let other = db
+                .create_column_family("other", options.cf.clone())
+                .unwrap();
+            let budget = budget.clone();
+            on_thread(move || {
+                for n in 0..3000u32 {
+                    let write = WriteOptions::default();
+                    db.put(&key(n), &[7; 700]).expect("it is written");
+                    db.put_opt(&write, &other, &key(n), &[7; 300])
+                        .expect("it is written");
+                    db.get(&key(n / 2)).expect("it is read");
+                    if n % 64 == 0 {
+                        within(&budget);
+                    }
+                }
+                db
+            })
+        })
+        .collect();
+    let all: Vec<Db> = writers.iter().map(ends).collect();
+    within(&budget);
+    drop(all);
+    let usage = budget.usage();
+    assert_eq!((usage.memtables, usage.table_readers), (0, 0), "{usage:?}");
+}
+
+#[test]
+fn the_limit_can_be_changed() {
+    let fs = MemFileSystem::new();
+    let budget = Arc::new(MemoryBudget::new(4 * LIMIT));
+    let db = Db::open(DIR, &bounded(&fs, &budget)).unwrap();
+    for n in 0..10_000 {
+        db.put(&key(n), &[7; 1000]).unwrap();
+    }
+    db.flush().unwrap();
+    (0..10_000).for_each(|n| drop(db.get(&key(n)).unwrap()));
+    assert!(budget.usage().total() > LIMIT);
+    budget.set_limit(LIMIT);
+    within(&budget);
+    load(&db, &budget, 1000, 1000);
+}

@@ -1,0 +1,222 @@
+//! A damaged table is left alone, and everything else goes on.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use orogen_base::ErrorKind;
+use orogen_base::metrics::Ticker;
+use orogen_engine::events::{DamagedTable, EventListener};
+use orogen_engine::{
+    CompactRangeOptions, Db, LiveFile, Options, ReadOptions, UserKeyRange, VerifyOptions, filename,
+};
+use orogen_env::fs::{read_file, write_file};
+use orogen_env::{FileSystem, MemFileSystem};
+
+use crate::support::{DIR, scan, small};
+
+#[derive(Default)]
+struct Counter(AtomicU64);
+
+impl EventListener for Counter {
+    fn on_table_damaged(&self, info: &DamagedTable) {
+        assert!(info.from <= info.to);
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+fn key(n: u32) -> Vec<u8> {
+    format!("key{n:05}").into_bytes()
+}
+
+/// Tables below level 0 over 4000 keys, closed; and the files.
+fn filled(fs: &MemFileSystem) -> Vec<LiveFile> {
+    let db = Db::open(DIR, &small(fs)).expect("opens");
+    for n in 0..4000 {
+        db.put(&key(n), format!("{n:050}").as_bytes())
+            .expect("writes");
+    }
+    let family = db.default_column_family();
+    db.compact_range(&CompactRangeOptions::default(), &family, None, None)
+        .expect("compacts");
+    let files = db.live_files();
+    db.close().expect("closes");
+    assert!(files.len() > 4 && files.iter().all(|f| f.level > 0));
+    files
+}
+
+fn flip(fs: &MemFileSystem, number: u64) {
+    let path = filename::table_path(Path::new(DIR), number);
+    let mut bytes = read_file(fs, &path).expect("reads");
+    let at = bytes.len() / 3;
+    bytes[at] ^= 2;
+    write_file(fs, &path, &bytes).expect("writes");
+}
+
+fn options(fs: &MemFileSystem, listener: &Arc<Counter>) -> Options {
+    let mut options = small(fs);
+    options.db.listeners.push(listener.clone());
+    options
+}
+
+#[test]
+fn a_read_that_meets_damage_marks_the_table_and_the_rest_is_served() {
+    let fs = MemFileSystem::new();
+    let files = filled(&fs);
+    let victim = &files[files.len() / 2];
+    flip(&fs, victim.number);
+    let listener = Arc::new(Counter::default());
+    let db = Db::open(DIR, &options(&fs, &listener)).unwrap();
+    let family = db.default_column_family();
+    assert_eq!(db.property(&family, "orogen.damaged-files").unwrap(), "");
+    let mut failed = Vec::new();
+    for n in 0..4000 {
+        match db.get(&key(n)) {
+            Ok(found) => assert!(found.is_some(), "{n}"),
+            Err(e) => {
+                assert_eq!(e.kind(), ErrorKind::Corruption);
+                failed.push(key(n));
+            }
+        }
+    }
+    // One block.
+    assert!(!failed.is_empty() && failed.len() < 40, "{}", failed.len());
+    let damaged = db.damaged_tables();
+    assert_eq!(damaged.len(), 1);
+    let table = &damaged[0];
+    assert_eq!((table.number, table.level), (victim.number, victim.level));
+    assert!(table.offset.is_some());
+    // The range is exact: it holds what fails, and no block more.
+    assert!(table.from < failed[0] && table.to >= *failed.last().unwrap());
+    let inside = (0..4000).filter(|&n| key(n) > table.from && key(n) <= table.to);
+    assert_eq!(inside.count(), failed.len());
+    let text = db.property(&family, "orogen.damaged-files").unwrap();
+    assert!(
+        text.starts_with(&filename::table_name(victim.number)),
+        "{text}"
+    );
+    assert_eq!(listener.0.load(Ordering::Relaxed), 1);
+    let tickers = db.statistics();
+    assert_eq!(tickers.get(Ticker::DamagedTables), 1);
+    assert_eq!(
+        tickers.get(Ticker::BlockChecksumMismatch),
+        tickers.get(Ticker::FileReadCorruptionRetry)
+    );
+    // A scan ends with the error, behind it another one goes on.
+    let mut iter = db.iter(&ReadOptions::default(), &family).unwrap();
+    iter.seek(failed.last().unwrap());
+    assert!(!iter.valid() && iter.status().is_err());
+    let mut next = table.to.clone();
+    next.push(0);
+    iter.seek(&next);
+    assert!(iter.valid());
+    assert_eq!(listener.0.load(Ordering::Relaxed), 1);
+}
+
+#[test]
+fn compactions_leave_a_damaged_table_and_the_database_takes_writes() {
+    let fs = MemFileSystem::new();
+    let files = filled(&fs);
+    let victim = files[files.len() / 2].clone();
+    flip(&fs, victim.number);
+    let listener = Arc::new(Counter::default());
+    let db = Db::open(DIR, &options(&fs, &listener)).unwrap();
+    let family = db.default_column_family();
+    // Over all keys, so that compactions have to read the damaged table.
+    for round in 0..4 {
+        for n in 0..4000 {
+            db.put(&key(n), format!("{round} {n:050}").as_bytes())
+                .unwrap();
+        }
+    }
+    db.flush().unwrap();
+    db.wait_for_background_work().unwrap();
+    let all = db.compact_range(&CompactRangeOptions::default(), &family, None, None);
+    assert_eq!(all.unwrap_err().kind(), ErrorKind::Corruption);
+    assert_eq!(db.damaged_tables().len(), 1);
+    assert_eq!(listener.0.load(Ordering::Relaxed), 1);
+    assert_eq!(
+        db.int_property(&family, "rocksdb.background-errors"),
+        Some(0)
+    );
+    // Newer versions hide the damage.
+    for n in 0..4000 {
+        let value = db.get(&key(n)).unwrap().unwrap();
+        assert!(value.starts_with(b"3 "), "{n}");
+    }
+    // The table alone goes; what hides it stays.
+    let mut end = victim.largest.clone();
+    end.push(0);
+    let gone = db
+        .delete_files_in_ranges(&family, &[UserKeyRange::new(&victim.smallest, &end)])
+        .unwrap();
+    assert!(gone.contains(&victim.number));
+    assert!(db.damaged_tables().is_empty());
+    assert_eq!(db.property(&family, "orogen.damaged-files").unwrap(), "");
+    db.compact_range(&CompactRangeOptions::default(), &family, None, None)
+        .unwrap();
+    assert!(scan(&db, &family).len() > 3000);
+    db.close().unwrap();
+}
+
+#[test]
+fn a_scrub_finds_every_damaged_table() {
+    let fs = MemFileSystem::new();
+    let files = filled(&fs);
+    let mut victims = vec![files[0].number, files[3].number];
+    victims.sort_unstable();
+    for &victim in &victims {
+        flip(&fs, victim);
+    }
+    let gone = filename::table_path(Path::new(DIR), files[1].number);
+    fs.remove_file(&gone).unwrap();
+    let db = Db::open(DIR, &small(&fs)).unwrap();
+    let mut last = (0, 0);
+    let mut found = db
+        .scrub(&VerifyOptions::default(), &mut |done, total| {
+            assert!(done >= last.0 && done <= total);
+            last = (done, total);
+        })
+        .unwrap();
+    assert_eq!(last.0, last.1);
+    assert_eq!(found.tables, files.len() as u64);
+    victims.push(files[1].number);
+    victims.sort_unstable();
+    found.damaged.sort_unstable();
+    assert_eq!(found.damaged, victims);
+    let marked: Vec<u64> = db.damaged_tables().iter().map(|d| d.number).collect();
+    assert_eq!(marked, victims);
+    assert!(db.verify_checksums().is_err());
+    db.put(b"still", b"writable").unwrap();
+}
+
+#[test]
+fn a_damaged_table_in_level_0_does_not_stop_writers() {
+    let fs = MemFileSystem::new();
+    let options = small(&fs);
+    let db = Db::open(DIR, &options).unwrap();
+    for n in 0..100 {
+        db.put(&key(n), &[b'v'; 50]).unwrap();
+    }
+    db.flush().unwrap();
+    let victim = db.live_files()[0].clone();
+    assert_eq!(victim.level, 0);
+    db.close().unwrap();
+    flip(&fs, victim.number);
+    let db = Db::open(DIR, &options).unwrap();
+    // Every flush overlaps it, so none of them may sink below level 0.
+    for round in 0..3 * options.cf.level0_stop_writes_trigger {
+        for n in 0..100 {
+            db.put(&key(n), format!("{round}").as_bytes()).unwrap();
+        }
+        db.flush().unwrap();
+    }
+    db.wait_for_background_work().unwrap();
+    assert_eq!(db.damaged_tables().len(), 1);
+    let level0 = db.live_files().iter().filter(|f| f.level == 0).count();
+    assert!(level0 < options.cf.level0_stop_writes_trigger, "{level0}");
+    let last = format!("{}", 3 * options.cf.level0_stop_writes_trigger - 1);
+    for n in 0..100 {
+        assert_eq!(db.get(&key(n)).unwrap().as_deref(), Some(last.as_bytes()));
+    }
+}

@@ -1,0 +1,133 @@
+//! Sizes of ranges, and dropping the tables inside them.
+
+use orogen_engine::{CompactRangeOptions, Db, ReadOptions, SizeApproximationOptions, UserKeyRange};
+use orogen_env::MemFileSystem;
+
+use crate::support::{DIR, scan, small};
+
+fn key(n: u32) -> Vec<u8> {
+    format!("key{n:05}").into_bytes()
+}
+
+/// 4000 pairs of incompressible values, all below level 0.
+fn filled(fs: &MemFileSystem) -> Db {
+    let mut options = small(fs);
+    options.cf.compression = orogen_sst::CompressionType::None;
+    let db = Db::open(DIR, &options).expect("works");
+    for n in 0..4000 {
+        db.put(&key(n), &[b'v'; 50]).expect("works");
+    }
+    let family = db.default_column_family();
+    db.compact_range(&CompactRangeOptions::default(), &family, None, None)
+        .expect("works");
+    db.wait_for_background_work().expect("works");
+    assert!(db.live_files().iter().all(|f| f.level > 0));
+    db
+}
+
+#[test]
+fn sizes_of_parts_add_up_to_that_of_the_whole() {
+    let fs = MemFileSystem::new();
+    let db = filled(&fs);
+    let family = db.default_column_family();
+    let total: u64 = db.live_files().iter().map(|f| f.size).sum();
+    let bounds: Vec<Vec<u8>> = (0..=8).map(|i| key(i * 500)).collect();
+    let mut ranges: Vec<_> = bounds
+        .windows(2)
+        .map(|w| UserKeyRange::new(&w[0], &w[1]))
+        .collect();
+    ranges.push(UserKeyRange::default());
+    ranges.push(UserKeyRange::new(b"x", b"y"));
+    ranges.push(UserKeyRange::new(b"key9", b"key0"));
+    let files = SizeApproximationOptions::default();
+    let sizes = db.approximate_sizes(&files, &family, &ranges).unwrap();
+    assert_eq!(sizes[8..], [total, 0, 0]);
+    let parts: u64 = sizes[..8].iter().sum();
+    assert!(parts.abs_diff(total) < total / 50, "{parts} of {total}");
+    for part in &sizes[..8] {
+        assert!(part.abs_diff(total / 8) < total / 50, "{part} of {total}");
+    }
+}
+
+#[test]
+fn memtables_count_only_when_asked_for() {
+    let fs = MemFileSystem::new();
+    let db = Db::open(DIR, &small(&fs)).unwrap();
+    let family = db.default_column_family();
+    for n in 0..100 {
+        db.put(&key(n), &[b'v'; 10]).unwrap();
+    }
+    let (from, to) = (key(10), key(20));
+    let range = UserKeyRange::new(&from, &to);
+    let size = |include_files, include_memtables| {
+        let options = SizeApproximationOptions {
+            include_files,
+            include_memtables,
+        };
+        db.approximate_sizes(&options, &family, &[range])
+    };
+    assert_eq!(size(true, false).unwrap(), [0]);
+    // Ten entries of an eight-byte key, its trailer and ten bytes.
+    assert_eq!(size(false, true).unwrap(), [10 * (8 + 8 + 10)]);
+    assert!(size(false, false).is_err());
+}
+
+#[test]
+fn tables_inside_a_range_go_and_everything_outside_stays() {
+    let fs = MemFileSystem::new();
+    let db = filled(&fs);
+    let family = db.default_column_family();
+    // In the range, but in memory and in level 0.
+    db.put(&key(1500), b"new").unwrap();
+    db.flush().unwrap();
+    db.put(&key(1501), b"newer").unwrap();
+    let mut open = db.iter(&ReadOptions::default(), &family).unwrap();
+    let before = db.live_files();
+    let (from, to) = (key(1000), key(3000));
+    let gone = db
+        .delete_files_in_ranges(&family, &[UserKeyRange::new(&from, &to)])
+        .unwrap();
+    assert!(gone.len() > 2, "{gone:?}");
+    for file in &before {
+        let inside = file.level > 0 && file.smallest >= from && file.largest < to;
+        assert_eq!(gone.contains(&file.number), inside, "{file:?}");
+    }
+    let check = |db: &Db| {
+        let kept = |n: u32| {
+            before.iter().any(|f| {
+                f.level > 0
+                    && !gone.contains(&f.number)
+                    && (f.smallest.as_slice()..=f.largest.as_slice()).contains(&key(n).as_slice())
+            })
+        };
+        let want: Vec<Vec<u8>> = (0..4000)
+            .filter(|&n| kept(n) || n == 1500 || n == 1501)
+            .map(key)
+            .collect();
+        let got: Vec<Vec<u8>> = scan(db, &db.default_column_family())
+            .into_iter()
+            .map(|(k, _)| k)
+            .collect();
+        assert_eq!(got, want);
+        assert_eq!(db.get(&key(1500)).unwrap().as_deref(), Some(&b"new"[..]));
+    };
+    check(&db);
+    // Who looks at the tables already keeps them.
+    open.seek_to_first();
+    let mut count = 0;
+    while open.valid() {
+        count += 1;
+        open.next();
+    }
+    open.status().unwrap();
+    assert_eq!(count, 4000);
+    drop(open);
+    db.close().unwrap();
+    let db = Db::open(DIR, &small(&fs)).unwrap();
+    check(&db);
+    assert!(
+        db.delete_files_in_ranges(&db.default_column_family(), &[])
+            .unwrap()
+            .is_empty()
+    );
+}

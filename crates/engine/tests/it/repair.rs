@@ -1,0 +1,384 @@
+//! Repair: what is not damaged is found, and the rest is told of.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use orogen_base::ErrorKind;
+use orogen_engine::plugin::merge_operator;
+use orogen_engine::repair::{self, ManifestState, RepairReport};
+use orogen_engine::{
+    ColumnFamilyOptions, CompactRangeOptions, Db, FlushOptions, Options, WriteOptions,
+};
+use orogen_env::fs::{read_file, write_file};
+use orogen_env::{FileSystem, MemFileSystem, PowerCut};
+
+use crate::support::{DIR, scan, small};
+
+const NEW: &str = "/new";
+
+type Content = BTreeMap<String, BTreeMap<Vec<u8>, Vec<u8>>>;
+
+fn options(fs: &MemFileSystem) -> Options {
+    let mut options = small(fs);
+    options.cf.merge_operator = merge_operator::by_name("stringappend");
+    options
+}
+
+fn content(db: &Db) -> Content {
+    let families = db.column_families();
+    families
+        .iter()
+        .map(|f| (f.name().to_owned(), scan(db, f).into_iter().collect()))
+        .collect()
+}
+
+/// Two families in tables of several levels and in logs, killed; and what it held.
+fn sample() -> (MemFileSystem, Content) {
+    let fs = MemFileSystem::new();
+    let options = options(&fs);
+    let db = Db::open(DIR, &options).expect("opens");
+    let rocks = db
+        .create_column_family("rocks", options.cf)
+        .expect("is made");
+    let write = WriteOptions::default();
+    for n in 0..3000u32 {
+        let key = format!("key{:04}", n * 7 % 1500);
+        db.put(key.as_bytes(), format!("{n:050}").as_bytes())
+            .expect("writes");
+        if n % 5 == 0 {
+            let key = format!("rock{:03}", n % 400);
+            db.put_opt(&write, &rocks, key.as_bytes(), &n.to_be_bytes())
+                .expect("writes");
+        }
+        if n % 11 == 0 {
+            let key = format!("key{:04}", n * 3 % 1500);
+            db.delete(key.as_bytes()).expect("writes");
+        }
+        if n % 17 == 0 {
+            let key = format!("merge{:02}", n % 50);
+            db.merge_opt(&write, &rocks, key.as_bytes(), b"m")
+                .expect("writes");
+        }
+        if n == 1200 {
+            let family = db.default_column_family();
+            db.compact_range(&CompactRangeOptions::default(), &family, None, None)
+                .expect("compacts");
+        }
+        if n == 2000 {
+            db.flush_opt(&FlushOptions::default(), &db.column_families())
+                .expect("flushes");
+        }
+    }
+    db.wait_for_background_work().expect("rests");
+    let want = content(&db);
+    (fs.crash(PowerCut::KeepAll), want)
+}
+
+fn run(fs: &MemFileSystem) -> RepairReport {
+    let mut last = (0, 0);
+    let report = repair::repair(DIR, NEW, &options(fs), &mut |done, total| {
+        last = (done, total);
+    })
+    .expect("repairs");
+    assert_eq!(last.0, last.1);
+    report
+}
+
+fn repaired(fs: &MemFileSystem) -> Content {
+    let db = Db::open(NEW, &options(fs)).expect("opens");
+    db.verify_checksums().expect("is whole");
+    let content = content(&db);
+    // It can be written and compacted.
+    for family in db.column_families() {
+        let write = WriteOptions::default();
+        db.put_opt(&write, &family, b"new", b"1").expect("writes");
+        db.compact_range(&CompactRangeOptions::default(), &family, None, None)
+            .expect("compacts");
+    }
+    content
+}
+
+fn tables(fs: &MemFileSystem) -> Vec<String> {
+    let mut names = fs.list(Path::new(DIR)).expect("lists");
+    names.retain(|n| n.ends_with(".sst"));
+    names.sort();
+    names.iter().map(|n| format!("{DIR}/{n}")).collect()
+}
+
+fn everything(fs: &MemFileSystem, dir: &str) -> BTreeMap<String, Vec<u8>> {
+    let dir = Path::new(dir);
+    let names = fs.list(dir).expect("lists");
+    let read = |name: &String| read_file(fs, &dir.join(name)).expect("reads");
+    names.iter().map(|n| (n.clone(), read(n))).collect()
+}
+
+/// What differs between `want` and `got` lies in ranges that the report tells as lost.
+fn check(report: &RepairReport, want: &Content, got: &Content, what: &str) {
+    for (family, want) in want {
+        let got = &got[family];
+        let keys = want.keys().chain(got.keys());
+        for key in keys.filter(|k| want.get(*k) != got.get(*k)) {
+            let told = report
+                .tables_damaged
+                .iter()
+                .filter(|t| &t.column_family == family || t.unassigned)
+                .flat_map(|t| &t.lost)
+                .any(|lost| {
+                    lost.after.as_ref().is_none_or(|a| a <= key)
+                        && lost.up_to.as_ref().is_none_or(|b| key <= b)
+                });
+            let key = key.escape_ascii();
+            assert!(
+                told,
+                "{what}: {family} {key} differs, and nothing tells\n{report:?}"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_healthy_directory_is_left_alone() {
+    let (fs, want) = sample();
+    // A torn tail is what crashes leave.
+    let logs: Vec<String> = {
+        let mut names = fs.list(Path::new(DIR)).unwrap();
+        names.retain(|n| n.ends_with(".log"));
+        names.sort();
+        names
+    };
+    let log = Path::new(DIR).join(logs.last().unwrap());
+    let mut file = fs.open_append(&log).unwrap();
+    file.append(&[1, 2, 3, 4, 5]).unwrap();
+    drop(file);
+    let before = everything(&fs, DIR);
+    let report = run(&fs);
+    assert!(report.is_healthy(), "{report:?}");
+    assert!(report.tables_whole > 3 && report.log_operations > 0);
+    assert!(!fs.exists(Path::new(NEW)).unwrap());
+    assert!(everything(&fs, DIR) == before);
+    let db = Db::open(DIR, &options(&fs)).unwrap();
+    assert!(content(&db) == want);
+    let busy = repair::examine(DIR, &options(&fs), &mut |_, _| {}).unwrap_err();
+    assert_eq!(busy.kind(), ErrorKind::Busy);
+}
+
+#[test]
+fn all_is_found_without_current_and_without_manifest() {
+    for (without_manifest, without_options) in [(false, false), (true, false), (true, true)] {
+        let (fs, want) = sample();
+        for name in fs.list(Path::new(DIR)).unwrap() {
+            let gone = name == "CURRENT"
+                || (without_manifest && name.starts_with("MANIFEST"))
+                || (without_options && name.starts_with("OPTIONS"))
+                || (without_options && name == "IDENTITY");
+            if gone {
+                fs.remove_file(&Path::new(DIR).join(name)).unwrap();
+            }
+        }
+        let before = everything(&fs, DIR);
+        let dry = repair::examine(DIR, &options(&fs), &mut |_, _| {}).unwrap();
+        assert!(!dry.is_healthy());
+        assert!(!fs.exists(Path::new(NEW)).unwrap());
+        let report = run(&fs);
+        match report.manifest {
+            ManifestState::Found(_) => assert!(!without_manifest),
+            ManifestState::Lost(_) => assert!(without_manifest),
+            ManifestState::Current(_) => panic!("there is no CURRENT"),
+        }
+        assert!(report.tables_damaged.is_empty() && report.logs_damaged.is_empty());
+        assert_eq!(report.families.len(), 2);
+        assert!(
+            repaired(&fs) == want,
+            "{without_manifest} {without_options}"
+        );
+        assert!(everything(&fs, DIR) == before);
+    }
+}
+
+/// Damages a table; the number of the way says how.
+fn damage(fs: &MemFileSystem, table: &str, way: usize) {
+    let path = Path::new(table);
+    let good = read_file(fs, path).expect("reads");
+    let bad = match way {
+        // In the data, a third of the way.
+        0 => {
+            let mut bad = good.clone();
+            bad[good.len() / 3] ^= 8;
+            bad
+        }
+        1 => good[..good.len() / 2].to_vec(),
+        2 => good[..good.len() - 3].to_vec(),
+        // In the footer's neighbourhood: index or properties.
+        3 => {
+            let mut bad = good.clone();
+            let at = good.len() - 200.min(good.len() / 2);
+            bad[at] ^= 8;
+            bad
+        }
+        4 => vec![0; good.len()],
+        _ => {
+            fs.remove_file(path).expect("removes");
+            return;
+        }
+    };
+    write_file(fs, path, &bad).expect("writes");
+}
+
+#[test]
+fn only_what_is_told_as_lost_is_lost() {
+    let (sound, want) = sample();
+    let names = tables(&sound);
+    assert!(names.len() >= 4, "{names:?}");
+    for way in 0..6 {
+        for victims in [vec![0], vec![1], vec![names.len() - 1], vec![0, 2, 3]] {
+            for without_manifest in [false, true] {
+                let fs = sound.fork();
+                for &victim in &victims {
+                    damage(&fs, &names[victim], way);
+                }
+                if without_manifest {
+                    for name in fs.list(Path::new(DIR)).unwrap() {
+                        if name == "CURRENT" || name.starts_with("MANIFEST") {
+                            fs.remove_file(&Path::new(DIR).join(name)).unwrap();
+                        }
+                    }
+                }
+                let what = format!("way {way} tables {victims:?} no manifest {without_manifest}");
+                let before = everything(&fs, DIR);
+                let report = run(&fs);
+                assert!(everything(&fs, DIR) == before, "{what}");
+                let got = repaired(&fs);
+                if way == 5 && without_manifest {
+                    // Nobody knows of a table that is gone.
+                    assert!(report.tables_damaged.is_empty(), "{what}");
+                    continue;
+                }
+                assert_eq!(report.tables_damaged.len(), victims.len(), "{what}");
+                check(&report, &want, &got, &what);
+                if way == 0 {
+                    for table in &report.tables_damaged {
+                        assert_eq!(table.lost.len(), 1, "{what}");
+                        assert!(table.lost[0].bytes < 1000, "{what}");
+                        assert!(table.lost[0].up_to.is_some(), "{what}");
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn damage_in_a_log_costs_its_record_only() {
+    let (fs, want) = sample();
+    let mut logs = fs.list(Path::new(DIR)).unwrap();
+    logs.retain(|n| n.ends_with(".log"));
+    logs.sort();
+    let path = Path::new(DIR).join(logs.last().unwrap());
+    let mut bytes = read_file(&fs, &path).unwrap();
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    write_file(&fs, &path, &bytes).unwrap();
+    let report = run(&fs);
+    assert_eq!(report.logs_damaged.len(), 1);
+    assert!(report.logs_damaged[0].errors[0].context("offset").is_some());
+    let got = repaired(&fs);
+    let differences: usize = want
+        .iter()
+        .map(|(family, want)| {
+            let keys = want.keys().chain(got[family].keys());
+            let differ = keys.filter(|k| want.get(*k) != got[family].get(*k));
+            differ.collect::<std::collections::BTreeSet<_>>().len()
+        })
+        .sum();
+    // A batch of one operation.
+    assert!(differences <= 1, "{differences}");
+}
+
+#[test]
+fn orders_and_empty_directories() {
+    let fs = MemFileSystem::new();
+    fs.create_dir_all(Path::new(DIR)).unwrap();
+    let error = repair::examine(DIR, &options(&fs), &mut |_, _| {}).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+    // A family in another order is told by its tables.
+    let db = Db::open(DIR, &options(&fs)).unwrap();
+    let reverse = ColumnFamilyOptions {
+        comparator: orogen_base::UserComparator::REVERSE_BYTEWISE,
+        ..ColumnFamilyOptions::default()
+    };
+    let family = db.create_column_family("back", reverse.clone()).unwrap();
+    for n in 0..100u8 {
+        db.put_opt(&WriteOptions::default(), &family, &[n], &[n])
+            .unwrap();
+    }
+    db.flush_opt(&FlushOptions::default(), &db.column_families())
+        .unwrap();
+    let want = content(&db);
+    db.close().unwrap();
+    for name in fs.list(Path::new(DIR)).unwrap() {
+        if name == "CURRENT" || name.starts_with("MANIFEST") {
+            fs.remove_file(&Path::new(DIR).join(name)).unwrap();
+        }
+    }
+    run(&fs);
+    let mut options = options(&fs);
+    options.families.insert("back".to_owned(), reverse);
+    let db = Db::open(NEW, &options).unwrap();
+    assert!(content(&db) == want);
+}
+
+#[test]
+fn a_crash_at_any_call_leaves_the_new_directory_whole_or_not_there() {
+    let fs = MemFileSystem::new();
+    let db = Db::open(DIR, &options(&fs)).unwrap();
+    for n in 0..90u32 {
+        db.put(format!("key{n:03}").as_bytes(), &[b'v'; 30])
+            .unwrap();
+        if n % 30 == 20 {
+            db.flush().unwrap();
+        }
+    }
+    let want = content(&db);
+    db.close().unwrap();
+    fs.sync_all();
+    for without_manifest in [false, true] {
+        let sound = fs.fork();
+        for name in sound.list(Path::new(DIR)).unwrap() {
+            if name == "CURRENT" || (without_manifest && name.starts_with("MANIFEST")) {
+                sound.remove_file(&Path::new(DIR).join(name)).unwrap();
+            }
+        }
+        sound.sync_all();
+        let before = everything(&sound, DIR);
+        let mut calls = 0;
+        loop {
+            let fs = sound.fork();
+            fs.crash_after(calls);
+            let result = repair::repair(DIR, NEW, &options(&fs), &mut |_, _| {});
+            let ended = result.is_ok();
+            assert!(ended || fs.is_power_off(), "{calls}: {:?}", result.err());
+            for cut in [
+                PowerCut::KeepAll,
+                PowerCut::DropUnsynced,
+                PowerCut::Torn { seed: calls },
+            ] {
+                let disk = fs.crash(cut);
+                let what = format!("call {calls}, {cut:?}, no manifest {without_manifest}");
+                assert!(everything(&disk, DIR) == before, "{what}");
+                if disk.exists(Path::new(NEW)).unwrap() {
+                    assert!(repaired(&disk) == want, "{what}");
+                } else {
+                    assert!(!ended, "{what}: it is gone");
+                    // The next one is not in the way of what was left.
+                    run(&disk);
+                    assert!(repaired(&disk) == want, "{what}: again");
+                }
+            }
+            if ended {
+                break;
+            }
+            calls += 1;
+        }
+        assert!(calls > 10, "{calls}");
+    }
+}
