@@ -1,5 +1,6 @@
 //! A table that was written reads back as it was; after one changed byte it reads back the same,
-//! or says that it is damaged.
+//! or says that it is damaged. Salvage gives nothing that was not there, and what it does not give
+//! lies in a range that it tells as lost.
 
 #![no_main]
 
@@ -12,6 +13,7 @@ use orogen_base::{ErrorKind, InternalIterator, ParsedInternalKey, Result, ValueK
 use orogen_env::fs::read_file;
 use orogen_env::{FileSystem, MemFileSystem};
 use orogen_fuzz::{Choices, file};
+use orogen_sst::salvage::salvage;
 use orogen_sst::{
     BlockBasedOptions, CompressionOptions, CompressionType, TableBuilder, TableBuilderOptions,
     TableReadOptions, TableReader, TableReaderOptions, Visit,
@@ -117,6 +119,41 @@ fn read(bytes: Vec<u8>, keys: &Model) -> Result<(Model, usize)> {
     Ok((model, table.range_tombstones().count()))
 }
 
+fn check_salvage(bytes: Vec<u8>, want: &Model) {
+    let len = bytes.len() as u64;
+    let mut got = Model::new();
+    let found = salvage(
+        &file(bytes),
+        len,
+        &TableReaderOptions::default(),
+        &mut |key, value| {
+            let key = ParsedInternalKey::parse(key)?;
+            got.insert(key.user_key.to_vec(), (key.seqno, value.to_vec()));
+            Ok(())
+        },
+    );
+    let found = match found {
+        Ok(found) => found,
+        Err(e) => {
+            assert_eq!(e.kind(), ErrorKind::InvalidArgument, "{e}");
+            return;
+        }
+    };
+    for (key, pair) in want {
+        let told = || {
+            found.lost.iter().any(|lost| {
+                lost.after.as_ref().is_none_or(|a| a <= key)
+                    && lost.up_to.as_ref().is_none_or(|b| key <= b)
+            })
+        };
+        match got.remove(key) {
+            Some(it) => assert_eq!(&it, pair, "salvage changed an entry"),
+            None => assert!(told(), "an entry is lost and not told of"),
+        }
+    }
+    assert!(got.is_empty(), "salvage found what was never there");
+}
+
 fuzz_target!(|data: &[u8]| {
     let mut choices = Choices::new(data);
     let options = options(&mut choices);
@@ -131,6 +168,7 @@ fuzz_target!(|data: &[u8]| {
 
     let place = place % bytes.len();
     bytes[place] ^= mask;
+    check_salvage(bytes.clone(), &want.0);
     match read(bytes, &want.0) {
         Ok(got) => assert_eq!(got, want, "a changed byte at {place} was believed"),
         Err(e) => assert!(

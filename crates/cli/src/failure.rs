@@ -68,6 +68,7 @@ impl Failure {
             Self::Damaged(_) => 4,
             Self::Engine(e) if e.is_file_not_found() => 3,
             Self::Engine(e) => match e.kind() {
+                ErrorKind::NotFound => 3,
                 ErrorKind::Corruption => 4,
                 ErrorKind::Busy => 5,
                 ErrorKind::NoSpace => 6,

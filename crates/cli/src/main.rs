@@ -15,6 +15,7 @@ mod db;
 mod sst;
 mod wal;
 mod manifest;
+mod backup;
 mod bench;
 mod demo;
 
@@ -63,6 +64,9 @@ enum Command {
     /// Look into a MANIFEST.
     #[command(subcommand)]
     Manifest(manifest::ManifestCommand),
+    /// Make, verify and restore backups.
+    #[command(subcommand)]
+    Backup(backup::BackupCommand),
     /// Measure with db_bench's workloads and flags.
     Bench(bench::BenchArgs),
     /// Show what the engine does on real data.
@@ -79,6 +83,7 @@ fn run(command: Command, terminal: &mut Terminal) -> Result<(), Failure> {
         Command::Sst(command) => sst::run(command, terminal),
         Command::Wal(command) => wal::run(command, terminal),
         Command::Manifest(command) => manifest::run(command, terminal),
+        Command::Backup(command) => backup::run(command, terminal),
         Command::Bench(args) => bench::run(args, terminal),
         Command::Demo(command) => demo::run(command, terminal),
         Command::DemoWriter(args) => demo::run_writer(&args, terminal),

@@ -164,7 +164,7 @@ fn print_record(
         ))?;
         if !args.records_only {
             for op in batch.iter() {
-                let line = operation_text(args, terminal, &op?);
+                let line = operation_text(args.whole_values, terminal, &op?);
                 terminal.line(&format!("            {line}"))?;
             }
         }
@@ -173,10 +173,11 @@ fn print_record(
     Ok(batch.count)
 }
 
-fn operation_text(args: &DumpArgs, terminal: &Terminal, op: &BatchOp<'_>) -> String {
+/// An operation as a line.
+pub(crate) fn operation_text(whole_values: bool, terminal: &Terminal, op: &BatchOp<'_>) -> String {
     let value = |bytes: &[u8]| {
         let shown = terminal.show(bytes);
-        if args.whole_values {
+        if whole_values {
             shown
         } else {
             text::shorten(&shown, VALUE_WIDTH)
@@ -205,7 +206,8 @@ fn operation_text(args: &DumpArgs, terminal: &Terminal, op: &BatchOp<'_>) -> Str
     }
 }
 
-fn operation_json(terminal: &Terminal, op: &BatchOp<'_>) -> Value {
+/// An operation as JSON.
+pub(crate) fn operation_json(terminal: &Terminal, op: &BatchOp<'_>) -> Value {
     let show = |bytes: &[u8]| terminal.show(bytes);
     match op {
         BatchOp::Put { cf, key, value } => {

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use orogen_engine::filename::{self, FileKind};
-use orogen_env::FileSystem;
 use orogen_env::fs::read_file;
+use orogen_env::{FileSystem, MemFileSystem};
 
 use crate::engine::{Db, ReadOptions, Result};
 use crate::model::{Pairs, Prints, print_of_pair};
@@ -93,7 +93,8 @@ pub fn strays(db: &Db, fs: &dyn FileSystem, dir: &Path, logs_max: usize) -> Resu
                 manifests += 1;
                 name == current
             }
-            Some(FileKind::Temporary) | None => false,
+            Some(FileKind::Temporary) => false,
+            None => name == filename::ARCHIVE,
             Some(_) => true,
         };
         if !fine {
@@ -105,4 +106,17 @@ pub fn strays(db: &Db, fs: &dyn FileSystem, dir: &Path, logs_max: usize) -> Resu
         strays.push("missing MANIFEST".to_owned());
     }
     Ok(strays)
+}
+
+/// Copies an image to the machine's file system, to be looked at; what fails is left out.
+pub fn keep(image: &MemFileSystem, to: &Path) {
+    for dir in image.list(Path::new("/")).unwrap_or_default() {
+        let from = Path::new("/").join(&dir);
+        let _ = std::fs::create_dir_all(to.join(&dir));
+        for name in image.list(&from).unwrap_or_default() {
+            if let Ok(bytes) = read_file(image, &from.join(&name)) {
+                let _ = std::fs::write(to.join(&dir).join(&name), bytes);
+            }
+        }
+    }
 }

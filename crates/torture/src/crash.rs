@@ -205,7 +205,7 @@ fn crash_at(
             .check(&image, point.is_multiple_of(RECOVERY_STRIDE), torn_seed)
             .map_err(|what| {
                 if let (Some(dir), Some(image)) = (&config.keep, &kept) {
-                    keep(image, dir);
+                    content::keep(image, dir);
                 }
                 fail(Some((cut, seed)), format!("{what}; {progress:?}"))
             })?;
@@ -218,19 +218,6 @@ fn power_cut(cut: Cut, seed: u64) -> PowerCut {
         Cut::Keep => PowerCut::KeepAll,
         Cut::Drop => PowerCut::DropUnsynced,
         Cut::Torn => PowerCut::Torn { seed },
-    }
-}
-
-/// Copies an image to the machine's file system, to be looked at; what fails is left out.
-fn keep(image: &MemFileSystem, to: &Path) {
-    for dir in image.list(Path::new("/")).unwrap_or_default() {
-        let from = Path::new("/").join(&dir);
-        let _ = std::fs::create_dir_all(to.join(&dir));
-        for name in image.list(&from).unwrap_or_default() {
-            if let Ok(bytes) = orogen_env::fs::read_file(image, &from.join(&name)) {
-                let _ = std::fs::write(to.join(&dir).join(&name), bytes);
-            }
-        }
     }
 }
 

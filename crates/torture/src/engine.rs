@@ -3,6 +3,7 @@
 pub use orogen_base::{Error, ErrorKind, PinnedValue, Result, UserComparator};
 pub use orogen_engine::plugin::merge_operator::{self, MergeOperator};
 pub use orogen_engine::{
-    BottommostLevelCompaction, ColumnFamily, ColumnFamilyOptions, CompactRangeOptions, Db,
-    DbIterator, DbOptions, FlushOptions, Options, ReadOptions, Snapshot, WriteBatch, WriteOptions,
+    BottommostLevelCompaction, ColumnFamily, ColumnFamilyOptions, CompactOnDeletion,
+    CompactRangeOptions, Db, DbIterator, DbOptions, FlushOptions, Options, ReadOptions, Snapshot,
+    WriteBatch, WriteOptions,
 };

@@ -2,12 +2,12 @@
 //! without a failure.
 //!
 //! 1. Every failure that the caller sees is an error of a kind that fits: `Io` or `NoSpace` first,
-//!    `ReadOnly` after; never `Corruption`, never a panic, never a hang.
-//! 2. A write that failed and made the database read-only may be there or not, all of it or
+//!    `ReadOnly` or `NoSpace` after; never `Corruption`, never a panic, never a hang.
+//! 2. A write that failed and made the database refuse more may be there or not, all of it or
 //!    nothing; one that failed and left the database healthy is not there, nor is one that was
-//!    refused with `ReadOnly`; one that was acknowledged is there.
+//!    refused because of an earlier error; one that was acknowledged is there.
 //! 3. With the device whole again the open database can be read, and holds what 2 says; it takes
-//!    writes or refuses them with `ReadOnly`.
+//!    writes or refuses them with `ReadOnly`. After a full disk, of whatever call, it takes them.
 //! 4. It holds the same after it was closed and opened again, and then takes writes.
 //! 5. What survives a power cut at that moment has every write whose sync was acknowledged, and is
 //!    the state after some prefix of the history (families come and go apart from it). A failed
@@ -32,6 +32,21 @@ use crate::script::{DIR, Script, Step, call};
 
 /// More unknown outcomes than this in one run are not followed.
 const CANDIDATES_MAX: usize = 256;
+
+/// Resumes by hand after the disk has space again, of which one must succeed.
+const RESUMES_MAX: usize = 50;
+
+/// The kinds of call that a full disk can refuse.
+const NEEDS_SPACE: [OpKind; 8] = [
+    OpKind::Create,
+    OpKind::Reuse,
+    OpKind::Append,
+    OpKind::Sync,
+    OpKind::Truncate,
+    OpKind::Rename,
+    OpKind::Link,
+    OpKind::SyncDir,
+];
 
 /// How calls fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -117,7 +132,7 @@ impl Variant {
         for kind in OpKind::ALL {
             let writes = OpKind::CHANGING.contains(&kind) && kind != OpKind::Lock;
             for no_space in [false, true] {
-                if no_space && !matches!(kind, OpKind::Create | OpKind::Append | OpKind::Sync) {
+                if no_space && !NEEDS_SPACE.contains(&kind) {
                     continue;
                 }
                 for forever in [false, true] {
@@ -136,7 +151,7 @@ impl Variant {
                         });
                     }
                 }
-                if writes && !no_space {
+                if writes {
                     let way = Way::All;
                     all.push(Self {
                         kind,
@@ -249,6 +264,12 @@ pub fn run(script: &Script, config: &Config) -> Figure {
     }
 }
 
+/// True for the error of a write that was not tried because of an earlier one.
+fn is_refusal(error: &Error) -> bool {
+    let earlier = std::error::Error::source(error).is_some_and(|s| s.is::<Error>());
+    matches!(error.kind(), ErrorKind::ReadOnly | ErrorKind::NoSpace) && earlier
+}
+
 /// False if no fault was met.
 fn trial(script: &Script, variant: Variant, n: u64, counts: &Counts) -> Result<bool, String> {
     let memory = MemFileSystem::new();
@@ -326,7 +347,7 @@ impl World<'_> {
                     // A database that stays healthy has done nothing of it.
                     let healthy =
                         db.int_property(&db.default_column_family(), "rocksdb.background-errors");
-                    if healthy != Some(0) && e.kind() != ErrorKind::ReadOnly {
+                    if healthy != Some(0) && !is_refusal(&e) {
                         self.apply(&step, true);
                         if self.variant.turns_read_only() && !matches!(step, Step::Reopen) {
                             self.must_refuse(&db)?;
@@ -477,14 +498,24 @@ impl World<'_> {
             sync: true,
             disable_wal: false,
         };
-        match call(&db, &step, &self.options.cf) {
+        let mut written = call(&db, &step, &self.options.cf);
+        for _ in 0..RESUMES_MAX {
+            if !self.variant.no_space || written.is_ok() {
+                break;
+            }
+            // A job that began while the disk was full may fail after the first of these.
+            written = db
+                .resume()
+                .and_then(|()| call(&db, &step, &self.options.cf));
+        }
+        match written {
             Ok(()) => {
                 counts.resumed.fetch_add(1, Ordering::Relaxed);
                 self.apply(&step, false);
                 self.note_moment();
                 self.durable = self.history.len() - 1;
             }
-            Err(e) if e.kind() == ErrorKind::ReadOnly => {
+            Err(e) if e.kind() == ErrorKind::ReadOnly && !self.variant.no_space => {
                 counts.read_only.fetch_add(1, Ordering::Relaxed);
             }
             Err(e) => return Err(format!("a write after the fault gave: {e}")),

@@ -6,6 +6,8 @@
 //! metamorphic  random calls under random options, against a map
 //! concurrent   many threads, invariants of every snapshot
 //! damage       flipped bits, cut and exchanged pieces of the files
+//! full-disk    a real file system of 16 MiB, filled and freed again and again
+//! memory       what a budget counts, and what the process really takes
 //! ```
 //! A run gives a [`report::Figure`]: what was tried, how often, in what time; and for a failure one
 //! line that repeats it. Scripts and random calls come from seeds; background threads do not, so
@@ -20,6 +22,9 @@ pub mod scripts;
 pub mod content;
 pub mod crash;
 pub mod fault;
+pub mod kill;
 pub mod metamorphic;
 pub mod concurrent;
 pub mod damage;
+pub mod full_disk;
+pub mod memory;

@@ -9,7 +9,9 @@ use clap::{Args, Parser, Subcommand};
 use orogen_env::{Clock, SystemClock};
 use orogen_torture::fault::{Variant, Way};
 use orogen_torture::report::{Figure, Reliability};
-use orogen_torture::{concurrent, crash, damage, fault, guard, metamorphic, scripts};
+use orogen_torture::{
+    concurrent, crash, damage, fault, full_disk, guard, kill, memory, metamorphic, scripts,
+};
 
 /// Tries to break the engine, and tells how often it tried.
 #[derive(Parser)]
@@ -37,7 +39,16 @@ enum Command {
     Concurrent(ConcurrentArgs),
     /// Flips bits, cuts files off, exchanges pieces.
     Damage(DamageArgs),
-    /// All of them in their default size.
+    /// Fills a real file system of 16 MiB and frees it, again and again; needs root to mount it.
+    FullDisk(FullDiskArgs),
+    /// Kills a real process while it writes to a real file system.
+    Kill(KillArgs),
+    /// The process that is killed.
+    #[command(hide = true)]
+    KillChild(KillChildArgs),
+    /// Writes and reads far more than a budget of memory, and looks what the process takes.
+    Memory(MemoryArgs),
+    /// All of them in their default size, but for full-disk and memory.
     All,
 }
 
@@ -111,9 +122,15 @@ struct MetamorphicArgs {
     /// Calls of each.
     #[arg(long, default_value_t = 2000)]
     ops: u64,
-    /// Write the calls of a seed that fails to this file.
+    /// How often each: background threads run otherwise each time.
+    #[arg(long, default_value_t = 1)]
+    repeat: u64,
+    /// Write the calls of the seed to this file.
     #[arg(long)]
     trace: Option<PathBuf>,
+    /// Put the disk before the last open of a seed that fails here.
+    #[arg(long)]
+    keep: Option<PathBuf>,
 }
 
 #[derive(Args)]
@@ -142,6 +159,62 @@ struct DamageArgs {
     case: Option<u64>,
 }
 
+#[derive(Args)]
+struct MemoryArgs {
+    /// Bytes of the budget.
+    #[arg(long, default_value_t = 48 << 20)]
+    limit: u64,
+    /// Bytes of values that are written.
+    #[arg(long, default_value_t = 192 << 20)]
+    data: u64,
+    /// Decides keys and values.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+}
+
+#[derive(Args)]
+struct FullDiskArgs {
+    /// How often it is filled and freed.
+    #[arg(long, default_value_t = 50)]
+    cycles: u64,
+    /// Decides keys and values.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Write logs through memory.
+    #[arg(long)]
+    mapped: bool,
+}
+
+#[derive(Args)]
+struct KillArgs {
+    /// How often.
+    #[arg(long, default_value_t = 150)]
+    kills: u64,
+    /// Decides when, and under which options.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+}
+
+#[derive(Args)]
+struct KillChildArgs {
+    #[arg(long)]
+    dir: PathBuf,
+    #[arg(long)]
+    seed: u64,
+    #[arg(long)]
+    cycle: u64,
+}
+
+/// The run of `kill` with this program as the child.
+fn kill_config(kills: u64, seed: u64) -> Result<kill::Config, String> {
+    let program = std::env::current_exe().map_err(|e| format!("cannot find this program: {e}"))?;
+    Ok(kill::Config {
+        program,
+        kills,
+        seed,
+    })
+}
+
 fn main() -> ExitCode {
     let cli = Cli::parse();
     let threads = cli.threads.unwrap_or_else(guard::default_threads);
@@ -158,15 +231,18 @@ fn main() -> ExitCode {
                 seed,
                 seeds,
                 ops,
+                repeat,
                 ref trace,
+                ref keep,
             } = args;
-            let trace = trace.clone();
             tell(metamorphic::run(&metamorphic::Config {
                 threads,
                 seed,
                 seeds,
                 ops,
-                trace,
+                repeat,
+                trace: trace.clone(),
+                keep: keep.clone(),
             }));
             Ok(())
         }
@@ -199,9 +275,34 @@ fn main() -> ExitCode {
             }
             Ok(())
         }
+        Command::FullDisk(args) => {
+            let &FullDiskArgs {
+                cycles,
+                seed,
+                mapped,
+            } = args;
+            match full_disk::run(&full_disk::Config {
+                cycles,
+                seed,
+                mapped,
+            }) {
+                Ok(figure) => tell(figure),
+                Err(why) => println!("full-disk is skipped: {why}"),
+            }
+            Ok(())
+        }
+        Command::Kill(args) => {
+            kill_config(args.kills, args.seed).map(|config| tell(kill::run(&config)))
+        }
+        Command::KillChild(args) => kill::child(&args.dir, args.seed, args.cycle),
+        Command::Memory(args) => {
+            let &MemoryArgs { limit, data, seed } = args;
+            tell(memory::run(&memory::Config { limit, data, seed }));
+            Ok(())
+        }
         Command::All => {
             run_all(threads, &mut tell);
-            Ok(())
+            kill_config(150, 1).map(|config| tell(kill::run(&config)))
         }
     };
     if let Err(what) = done {

@@ -85,6 +85,7 @@ pub fn small_options() -> Options {
     let mut options = Options::default();
     options.db.info_log = false;
     options.db.create_if_missing = true;
+    options.db.bgerror_resume_retry_interval = 16_000;
     options.cf = small_family();
     options
 }

@@ -1,8 +1,8 @@
 //! `orogen db check`: reads every byte that the directory lives by, and verifies it.
 //!
 //! ```text
-//! CURRENT -> MANIFEST -> levels in order -> each table: size, every block's checksum, key order,
-//!                                           key range, count of entries
+//! CURRENT -> MANIFEST -> levels in order -> each table: size, every block's checksum, the whole
+//!                                           file's, key order, key range, count of entries
 //! logs -> every record's checksum and batch
 //! ```
 //! It needs no lock: of a directory that a process is working in, tables that leave meanwhile
@@ -13,6 +13,7 @@ use std::sync::Arc;
 
 use indicatif::ProgressBar;
 use orogen::{FileSystem, Options, UserComparator};
+use orogen_base::checksum::crc32c_extend;
 use orogen_base::key::{InternalKeyComparator, user_key};
 use orogen_base::limits::NUM_LEVELS_MAX;
 use orogen_base::{Error, ErrorKind, InternalIterator as _};
@@ -37,7 +38,7 @@ use crate::text;
 pub(crate) struct Args {
     #[command(flatten)]
     dir: Dir,
-    /// Verify checksums only, not the order and the number of entries.
+    /// Verify checksums of blocks only, not of files, nor the order and the number of entries.
     #[arg(long)]
     quick: bool,
 }
@@ -128,12 +129,38 @@ impl Check<'_> {
             bar.inc(block.handle.size);
         }
         if !self.quick {
+            self.file_checksum(path, file)?;
             found.entries = entries(&table, file, icmp).map_err(|e| match e.context("file") {
                 Some(_) => e,
                 None => e.with("file", path.display()),
             })?;
         }
         Ok(found)
+    }
+
+    /// Compares the whole file with the checksum that the MANIFEST has of it, if it has one.
+    fn file_checksum(&self, path: &Path, file: &FileMeta) -> orogen::Result<()> {
+        let Some(wanted) = file.file_checksum.as_ref().and_then(|c| c.crc32c()) else {
+            return Ok(());
+        };
+        let opened = self.fs.open(path, Access::Sequential)?;
+        let mut chunk = vec![0; 1 << 20];
+        let (mut at, mut crc) = (0, 0);
+        loop {
+            let n = opened.read_at(at, &mut chunk)?;
+            if n == 0 {
+                break;
+            }
+            crc = crc32c_extend(crc, &chunk[..n]);
+            at += n as u64;
+        }
+        if crc == wanted {
+            return Ok(());
+        }
+        Err(
+            Error::corruption("table is not what was written: its checksum differs")
+                .with("file", path.display()),
+        )
     }
 
     /// True if the newest version still lists the table.

@@ -7,6 +7,9 @@ mod stats;
 mod check;
 mod compact;
 mod checkpoint;
+mod ranges;
+mod updates;
+mod repair;
 pub(crate) mod tree;
 
 use clap::Subcommand;
@@ -33,6 +36,14 @@ pub(crate) enum DbCommand {
     Check(check::Args),
     /// Rewrite it without what nobody can see any more.
     Compact(compact::Args),
+    /// Print about how many bytes a range of keys takes.
+    Sizes(ranges::SizesArgs),
+    /// Drop tables inside a range of keys, without reading them: to free space.
+    DeleteFiles(ranges::DeleteFilesArgs),
+    /// Print the writes that are still in the logs.
+    Updates(updates::Args),
+    /// Make a new database of what can be read of a damaged one.
+    Repair(repair::Args),
     /// Make a second database with the same content.
     Checkpoint(checkpoint::Args),
     /// Draw its levels and files.
@@ -49,6 +60,10 @@ pub(crate) fn run(command: DbCommand, terminal: &mut Terminal) -> Result<(), Fai
         DbCommand::Stats(args) => stats::run(&args, terminal),
         DbCommand::Check(args) => check::run(&args, terminal),
         DbCommand::Compact(args) => compact::run(&args, terminal),
+        DbCommand::Sizes(args) => ranges::sizes(&args, terminal),
+        DbCommand::DeleteFiles(args) => ranges::delete_files(&args, terminal),
+        DbCommand::Updates(args) => updates::run(&args, terminal),
+        DbCommand::Repair(args) => repair::run(&args, terminal),
         DbCommand::Checkpoint(args) => checkpoint::run(&args, terminal),
         DbCommand::Tree(args) => tree::run(&args, terminal),
     }

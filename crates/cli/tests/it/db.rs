@@ -293,3 +293,46 @@ fn bench_hands_its_flags_on() {
     assert!(ok(&["bench", "--flags"]).contains("--write_buffer_size"));
     assert_eq!(orogen(&["bench", "--nonsense=1"]).code, 2);
 }
+
+#[test]
+fn ranges_have_sizes_and_their_tables_can_be_dropped() {
+    let dir = TempDir::new("cli-ranges");
+    let db = sample(&dir, 2000);
+    // The newer half is in the log.
+    let sizes = json(&["db", "sizes", &db]);
+    assert!(sizes["table_bytes"].as_u64().unwrap() > 1000, "{sizes}");
+    let in_log = json(&["db", "sizes", &db, "--from", "key001990"]);
+    assert_eq!(in_log["table_bytes"], 0);
+    assert!(in_log["memtable_bytes"].as_u64().unwrap() > 9 * 20);
+    fails(2, &["db", "delete-files", &db]);
+    // Level 0 is left alone.
+    let none = json(&["db", "delete-files", &db, "--all-keys"]);
+    assert_eq!(none["tables"].as_array().unwrap().len(), 0);
+    ok(&["db", "compact", &db, "--force"]);
+    let gone = json(&["db", "delete-files", &db, "--from", "key", "--to", "l"]);
+    assert_eq!(gone["tables"].as_array().unwrap().len(), 1);
+    assert_eq!(ok(&["db", "scan", &db, "--count"]), "0\n");
+    assert_eq!(
+        ok(&["db", "scan", &db, "--cf", "rocks", "--count"]),
+        "2000\n"
+    );
+}
+
+#[test]
+fn updates_in_the_log_are_printed_and_those_that_are_gone_are_told() {
+    let dir = TempDir::new("cli-updates");
+    let db = sample(&dir, 100);
+    let all = json(&["db", "updates", &db]);
+    let all = all.as_array().unwrap();
+    // The first 51 batches of two went with their log.
+    assert_eq!(all.len(), 49);
+    assert_eq!(all[0]["sequence_number"], 103);
+    assert_eq!(all[0]["operations"][0]["key"], "key000051");
+    let some = ok(&["db", "updates", &db, "--since", "199", "--limit", "1"]);
+    assert!(
+        some.starts_with("sequence 199 count 2\n  put cf=0 key000099"),
+        "{some}"
+    );
+    fails(3, &["db", "updates", &db, "--since", "5"]);
+    fails(1, &["db", "updates", &db, "--since", "500"]);
+}

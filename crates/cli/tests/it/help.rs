@@ -2,7 +2,7 @@
 
 use super::ok;
 
-const COMMANDS: [&[&str]; 16] = [
+const COMMANDS: [&[&str]; 26] = [
     &["db", "create"],
     &["db", "put"],
     &["db", "get"],
@@ -11,12 +11,22 @@ const COMMANDS: [&[&str]; 16] = [
     &["db", "stats"],
     &["db", "check"],
     &["db", "compact"],
+    &["db", "sizes"],
+    &["db", "delete-files"],
+    &["db", "updates"],
+    &["db", "repair"],
     &["db", "checkpoint"],
     &["db", "tree"],
     &["sst", "dump"],
     &["sst", "check"],
     &["wal", "dump"],
     &["manifest", "dump"],
+    &["backup", "create"],
+    &["backup", "list"],
+    &["backup", "verify"],
+    &["backup", "restore"],
+    &["backup", "delete"],
+    &["backup", "purge"],
     &["bench"],
     &["demo", "packages"],
 ];

@@ -5,6 +5,7 @@ use std::process::{Command, Stdio};
 
 use orogen_testkit::TempDir;
 
+mod backup;
 mod db;
 mod damage;
 mod demo;

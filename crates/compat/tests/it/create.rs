@@ -7,7 +7,7 @@ use orogen_base::{UserComparator, slice_transform};
 use orogen_compat::{Case, programs};
 use orogen_engine::plugin::merge_operator;
 use orogen_engine::{ColumnFamilyOptions, Db, Options};
-use orogen_sst::{BlockBasedOptions, CompressionType};
+use orogen_sst::{BlockBasedOptions, BlockIndex, CompressionType};
 use orogen_testkit::Rng;
 
 use crate::scratch;
@@ -51,6 +51,11 @@ fn any_options(rng: &mut Rng) -> ColumnFamilyOptions {
         },
         ..ColumnFamilyOptions::default()
     };
+    if rng.chance(1, 2) {
+        options.table.index_type = BlockIndex::TwoLevel;
+        options.table.partition_filters = rng.chance(2, 3);
+        options.table.metadata_block_size = *rng.pick(&[64, 500, 4096]);
+    }
     if rng.chance(1, 3) {
         options.prefix_extractor = slice_transform::by_name("rocksdb.FixedPrefix.4");
         assert!(options.prefix_extractor.is_some());

@@ -8,6 +8,7 @@ mod store;
 mod open;
 mod exchange;
 mod create;
+mod tools;
 
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;

@@ -42,6 +42,10 @@ pub(super) enum Action {
     CrashProcess,
     CutPower,
     Checkpoint,
+    Backup,
+    Repair,
+    Updates,
+    Scrub,
     CreateFamily,
     DropFamily,
     Properties,
@@ -52,7 +56,7 @@ pub(super) enum Action {
 }
 
 /// Each with how often it is drawn.
-const WEIGHTS: [(Action, u64); 30] = [
+const WEIGHTS: [(Action, u64); 34] = [
     (Action::Put, 260),
     (Action::Delete, 60),
     (Action::SingleDelete, 40),
@@ -76,6 +80,10 @@ const WEIGHTS: [(Action, u64); 30] = [
     (Action::CrashProcess, 2),
     (Action::CutPower, 2),
     (Action::Checkpoint, 2),
+    (Action::Backup, 2),
+    (Action::Repair, 2),
+    (Action::Updates, 6),
+    (Action::Scrub, 1),
     (Action::CreateFamily, 4),
     (Action::DropFamily, 2),
     (Action::Properties, 10),
@@ -176,6 +184,10 @@ impl World {
             Action::CrashProcess => self.crash(PowerCut::KeepAll),
             Action::CutPower => self.cut_power(),
             Action::Checkpoint => self.checkpoint(),
+            Action::Backup => self.backup(),
+            Action::Repair => self.repair(),
+            Action::Updates => self.updates(),
+            Action::Scrub => self.scrub(),
             Action::CreateFamily => self.create_family(),
             Action::DropFamily => self.drop_family(),
             Action::Properties => self.properties(),
@@ -367,13 +379,32 @@ impl World {
                 BottommostLevelCompaction::Force,
             ]),
             max_subcompactions: self.rng.range(0..4),
+            exclusive_manual_compaction: self.rng.chance(1, 4),
         };
         let family = self.handle(&name)?;
         self.note(|| format!("  compact {name} {begin:?} {end:?} {options:?}"));
-        fine(
-            self.db()
-                .compact_range(&options, &family, begin.as_deref(), end.as_deref()),
-        )
+        let (begin, end) = (begin.as_deref(), end.as_deref());
+        if self.rng.chance(1, 2) {
+            return fine(self.db().compact_range(&options, &family, begin, end));
+        }
+        let handle = self
+            .db()
+            .compact_range_async(&options, &family, begin, end)
+            .map_err(|e| e.to_string())?;
+        match self.rng.below(4) {
+            0 => {
+                handle.pause();
+                handle.resume();
+            }
+            1 => handle.cancel(),
+            // It goes on beside whatever comes next.
+            2 => return Ok(()),
+            _ => {}
+        }
+        match handle.wait() {
+            Err(e) if e.kind() == ErrorKind::Aborted => Ok(()),
+            other => fine(other),
+        }
     }
 
     fn cut_power(&mut self) -> Result<(), String> {

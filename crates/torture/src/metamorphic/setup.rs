@@ -1,11 +1,17 @@
 //! Options drawn at random.
 
+use std::sync::Arc;
+
 use orogen_base::checksum::ChecksumType;
 use orogen_base::slice_transform;
-use orogen_sst::{CompressionOptions, CompressionType};
+use orogen_engine::MemoryBudget;
+use orogen_env::{RateLimiter, SystemClock};
+use orogen_sst::{BlockIndex, CompressionOptions, CompressionType};
 use orogen_testkit::Rng;
 
-use crate::engine::{ColumnFamilyOptions, DbOptions, UserComparator, merge_operator};
+use crate::engine::{
+    ColumnFamilyOptions, CompactOnDeletion, DbOptions, UserComparator, merge_operator,
+};
 
 /// What stays the same for the life of a family.
 #[derive(Clone, Debug)]
@@ -77,6 +83,13 @@ pub(super) fn family(rng: &mut Rng, fixed: &Fixed) -> ColumnFamilyOptions {
     o.max_bytes_for_level_multiplier = *rng.pick(&[2.0, 3.5, 10.0]);
     o.level_compaction_dynamic_level_bytes = rng.chance(1, 2);
     o.max_compaction_bytes = *rng.pick(&[0, 0, 8 << 10, 64 << 10]);
+    o.ttl = *rng.pick(&[0, 0, 1]);
+    o.periodic_compaction_seconds = *rng.pick(&[0, 0, 1]);
+    o.compact_on_deletion = rng.chance(2, 3).then_some(CompactOnDeletion {
+        sliding_window_size: *rng.pick(&[0, 8, 64]),
+        deletion_trigger: 6,
+        deletion_ratio: *rng.pick(&[0.0, 0.3]),
+    });
     o.disable_auto_compactions = rng.chance(1, 10);
     let t = &mut o.table;
     t.block_size = *rng.pick(&[64, 256, 1024, 4096]);
@@ -88,6 +101,11 @@ pub(super) fn family(rng: &mut Rng, fixed: &Fixed) -> ColumnFamilyOptions {
     t.filter_bits_per_key = *rng.pick(&[0.0, 1.0, 5.5, 10.0, 20.0]);
     t.whole_key_filtering = rng.chance(3, 4);
     t.cache_index_and_filter_blocks = rng.chance(1, 3);
+    if rng.chance(1, 2) {
+        t.index_type = BlockIndex::TwoLevel;
+        t.partition_filters = rng.chance(2, 3);
+        t.metadata_block_size = *rng.pick(&[32, 200, 4096]);
+    }
     t.enable_index_compression = rng.chance(1, 2);
     t.verify_compression = rng.chance(1, 4);
     o
@@ -113,9 +131,16 @@ pub(super) fn database(rng: &mut Rng) -> DbOptions {
         max_subcompactions: rng.range(1..4),
         max_total_wal_size: *rng.pick(&[0, 0, 8 << 10, 64 << 10]),
         recycle_log_file_num: *rng.pick(&[0, 0, 1, 3]),
+        wal_size_limit_mb: *rng.pick(&[0, 0, 0, 1]),
         delayed_write_rate: 1 << 30,
         allow_concurrent_memtable_write: rng.chance(3, 4),
         db_write_buffer_size: *rng.pick(&[0, 0, 16 << 10]),
+        memory_budget: rng
+            .chance(1, 4)
+            .then(|| Arc::new(MemoryBudget::new(1 << 20))),
+        rate_limiter: rng
+            .chance(1, 4)
+            .then(|| Arc::new(RateLimiter::new(64 << 20, Arc::new(SystemClock)))),
         bytes_per_sync: *rng.pick(&[0, 512, 1 << 20]),
         max_manifest_file_size: *rng.pick(&[1, 1000, 1 << 30]),
         avoid_flush_during_recovery: rng.chance(1, 2),

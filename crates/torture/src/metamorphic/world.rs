@@ -49,6 +49,8 @@ pub(super) struct World {
     keys: u64,
     /// What was called, a line each, if anybody wants to know.
     pub(super) trace: Option<String>,
+    /// The disk before it was opened last.
+    pub(super) before_open: MemFileSystem,
 }
 
 impl World {
@@ -68,6 +70,7 @@ impl World {
             count: 0,
             keys,
             trace: traced.then(String::new),
+            before_open: MemFileSystem::new(),
         };
         world.open()?;
         Ok(world)
@@ -95,7 +98,7 @@ impl World {
     }
 
     /// Draws new settings for all that may change.
-    fn draw_options(&mut self) -> Options {
+    pub(super) fn draw_options(&mut self) -> Options {
         let mut options = Options {
             db: setup::database(&mut self.rng),
             ..Options::default()
@@ -113,7 +116,20 @@ impl World {
         for (name, family) in &mut self.families {
             family.options = options.family(name).clone();
         }
-        self.note(|| format!("open {:#?}", options.families));
+        self.note(|| {
+            let d = &options.db;
+            format!(
+                "open jobs={} wal={} recycle={} manifest={} lazy={} buffer={} {:#?}",
+                d.max_background_jobs,
+                d.max_total_wal_size,
+                d.recycle_log_file_num,
+                d.max_manifest_file_size,
+                d.avoid_flush_during_recovery,
+                d.db_write_buffer_size,
+                options.families
+            )
+        });
+        self.before_open = self.fs.fork();
         let db = Db::open(DIR, &options).map_err(|e| format!("open failed: {e}"))?;
         self.db = Some(db);
         self.compare_all()
@@ -175,6 +191,33 @@ impl World {
             .map_err(|e| format!("cannot close the checkpoint: {e}"))?;
         drop(db);
         Db::destroy(dir, &options).map_err(|e| format!("cannot destroy the checkpoint: {e}"))
+    }
+
+    /// Opens what repair made of tables alone, compares it and removes it. A family without a
+    /// pair has no table that knows its name; of a family that was dropped a log may know.
+    pub(super) fn compare_salvaged(&mut self, dir: &str) -> Result<(), String> {
+        let mut options = self.draw_options();
+        options.db.create_missing_column_families = true;
+        let opened = Db::open(dir, &options);
+        let db = opened.map_err(|e| format!("cannot open what was repaired: {e}"))?;
+        let mut found = content::pairs(&db).map_err(|e| format!("cannot read all: {e}"))?;
+        found.retain(|name, _| !name.starts_with("recovered_"));
+        for (name, expected) in self.current() {
+            let pairs = found.remove(&name).unwrap_or_default();
+            if pairs != *expected {
+                let (n, of) = (pairs.len(), expected.len());
+                return Err(format!(
+                    "family {name}: {n} pairs instead of {of} after repair"
+                ));
+            }
+        }
+        if let Some(name) = found.keys().next() {
+            return Err(format!("family {name} comes from nowhere"));
+        }
+        db.close()
+            .map_err(|e| format!("cannot close what was repaired: {e}"))?;
+        drop(db);
+        Db::destroy(dir, &options).map_err(|e| format!("cannot destroy what was repaired: {e}"))
     }
 
     pub(super) fn step_cursors(&mut self) -> Result<(), String> {
@@ -367,9 +410,11 @@ fn same(db: &Db, expected: &View) -> Result<(), String> {
         };
         let value = |m: &Pairs| show(m.get(key).map(|v| (key.as_slice(), v.as_slice())));
         return Err(format!(
-            "family {name} holds {}, not {}",
+            "family {name} holds {}, not {} ({} pairs instead of {})",
             value(pairs),
-            value(expected)
+            value(expected),
+            pairs.len(),
+            expected.len()
         ));
     }
     Ok(())

@@ -3,7 +3,7 @@
 #![expect(clippy::print_stdout, reason = "each run tells its figure")]
 
 use orogen_torture::report::Figure;
-use orogen_torture::{concurrent, crash, damage, fault, metamorphic, scripts};
+use orogen_torture::{concurrent, crash, damage, fault, full_disk, kill, metamorphic, scripts};
 
 fn tell(figure: &Figure) {
     println!("{figure}");
@@ -47,4 +47,40 @@ fn damage() {
     for way in damage::Way::ALL {
         tell(&damage::run(way, &damage::Config::default()));
     }
+}
+
+#[test]
+fn full_disk() {
+    for mapped in [false, true] {
+        let config = full_disk::Config {
+            cycles: 10,
+            mapped,
+            ..full_disk::Config::default()
+        };
+        match full_disk::run(&config) {
+            Ok(figure) => tell(&figure),
+            Err(why) => println!("skipped: {why}"),
+        }
+    }
+}
+
+#[test]
+fn killed_processes() {
+    tell(&kill::run(&kill::Config {
+        program: env!("CARGO_BIN_EXE_orogen-torture").into(),
+        kills: 60,
+        seed: 1,
+    }));
+}
+
+/// In a process of its own, whose memory nothing else takes.
+#[test]
+fn memory() {
+    let out = std::process::Command::new(env!("CARGO_BIN_EXE_orogen-torture"))
+        .arg("memory")
+        .output()
+        .expect("the program runs");
+    let text = String::from_utf8_lossy(&out.stdout);
+    println!("{text}");
+    assert!(out.status.success(), "{text}");
 }
