@@ -111,6 +111,8 @@ flags! {
     compression_ratio: f64 = 0.5,
     /// Bytes of the block cache.
     cache_size: u64 = 8 << 20,
+    /// Write logs through shared memory.
+    mmap_write: bool = false,
     /// Bytes of a memtable.
     write_buffer_size: u64 = 64 << 20,
     /// Memtables of a family.
@@ -121,6 +123,10 @@ flags! {
     block_size: usize = 4096,
     /// Put index and filter blocks into the block cache.
     cache_index_and_filter_blocks: bool = false,
+    /// Write index and filters in partitions.
+    partition_index_and_filters: bool = false,
+    /// Bytes of a partition.
+    metadata_block_size: usize = 4096,
     /// Verify checksums of blocks that are read.
     verify_checksum: bool = true,
     /// Moves after each seek of seekrandom.

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier, Mutex, PoisonError};
 
 use orogen::{
-    BlockBasedOptions, BlockCache, ColumnFamilyOptions, CompressionType, Db, DbOptions,
+    BlockBasedOptions, BlockCache, BlockIndex, ColumnFamilyOptions, CompressionType, Db, DbOptions,
     FlushOptions, Options, Statistics,
 };
 use orogen_base::{Error, Result};
@@ -77,6 +77,13 @@ fn options(flags: &Flags, codec: CompressionType, statistics: &Arc<Statistics>) 
         block_size: flags.block_size,
         filter_bits_per_key: flags.bloom_bits.max(0.0),
         cache_index_and_filter_blocks: flags.cache_index_and_filter_blocks,
+        index_type: if flags.partition_index_and_filters {
+            BlockIndex::TwoLevel
+        } else {
+            BlockIndex::BinarySearch
+        },
+        partition_filters: flags.partition_index_and_filters,
+        metadata_block_size: flags.metadata_block_size,
         ..BlockBasedOptions::default()
     };
     let cache_bytes = usize::try_from(flags.cache_size).unwrap_or(usize::MAX);
@@ -85,6 +92,7 @@ fn options(flags: &Flags, codec: CompressionType, statistics: &Arc<Statistics>) 
             create_if_missing: true,
             max_background_jobs: flags.max_background_jobs,
             max_subcompactions: flags.subcompactions,
+            allow_mmap_writes: flags.mmap_write,
             statistics: statistics.clone(),
             ..DbOptions::default()
         },

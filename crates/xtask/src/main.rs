@@ -56,7 +56,7 @@ const SUBCOMMANDS: [Subcommand; 6] = [
     },
     Subcommand {
         name: "bench",
-        about: "measure beside RocksDB's db_bench, in one run",
+        about: "measure beside other engines, in one run",
         help: bench::HELP,
         run: bench::run,
     },

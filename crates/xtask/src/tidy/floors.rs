@@ -49,7 +49,7 @@ const PLAN: [Place; 19] = [
     place("orogen-cache", 1, &[]),
     place("orogen-trie", 1, &[]),
     place("orogen-wal", 2, &["orogen-env"]),
-    place("orogen-memtable", 2, &["orogen-trie"]),
+    place("orogen-memtable", 2, &["orogen-env", "orogen-trie"]),
     place(
         "orogen-sst",
         2,

@@ -27,9 +27,13 @@ pub(super) fn check(tree: &Tree) -> Vec<Finding> {
             reached.extend(files.into_iter().map(|f| f.file.path.clone()));
         }
     }
-    // The fuzz targets are a workspace of their own.
+    // The fuzz targets and the peers are workspaces of their own.
     for file in tree.rust_files() {
-        if file.path.starts_with("fuzz/fuzz_targets") || file.path.ends_with("fuzz/src/lib.rs") {
+        let is_root = file.path.starts_with("fuzz/fuzz_targets")
+            || file.path.ends_with("fuzz/src/lib.rs")
+            || (file.path.starts_with("peers")
+                && (file.path.ends_with("src/main.rs") || file.path.ends_with("src/lib.rs")));
+        if is_root {
             let mut files = Vec::new();
             follow(tree, &file.path, &[], &mut files, &mut findings);
             reached.extend(files.into_iter().map(|f| f.file.path.clone()));
