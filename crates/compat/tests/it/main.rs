@@ -10,10 +10,15 @@ mod exchange;
 mod create;
 mod tools;
 
+use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
+use orogen_base::UserComparator;
+use orogen_base::key::InternalKeyComparator;
 use orogen_compat::Case;
+use orogen_engine::version::manifest;
+use orogen_env::PosixFileSystem;
 
 /// A folder for one test, emptied.
 fn scratch(name: &str) -> PathBuf {
@@ -34,6 +39,19 @@ fn written_by_rocksdb() -> &'static [Case] {
         let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join("written-by-rocksdb");
         orogen_compat::programs::written_by_rocksdb(&dir).unwrap()
     })
+}
+
+/// The tables that the MANIFEST lists. A killed process may leave others, begun and not finished.
+fn live_tables(case: &Case) -> HashSet<u64> {
+    let comparator = UserComparator::by_name(case.comparator()).unwrap();
+    let icmp = InternalKeyComparator::new(comparator);
+    let (_, recovered) = manifest::recover_current(&PosixFileSystem::new(), &case.db()).unwrap();
+    recovered
+        .families
+        .values()
+        .map(|f| f.version(&icmp, 64).unwrap())
+        .flat_map(|v| v.iter_files().map(|(_, f)| f.number).collect::<Vec<_>>())
+        .collect()
 }
 
 fn case(name: &str) -> &'static Case {

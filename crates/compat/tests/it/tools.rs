@@ -7,13 +7,14 @@ use std::sync::Arc;
 use orogen_base::UserComparator;
 use orogen_base::key::InternalKeyComparator;
 use orogen_engine::backup::{BackupEngine, BackupOptions};
+use orogen_engine::repair::TableDamage;
 use orogen_engine::version::manifest;
 use orogen_engine::{Db, Options, ReadOptions};
 use orogen_env::PosixFileSystem;
 
 use crate::open::is_supported;
 use crate::store::{self, options};
-use crate::{scratch, written_by_rocksdb};
+use crate::{live_tables, scratch, written_by_rocksdb};
 
 /// What `ldb` prints; it must end well.
 fn ldb(args: &[&str]) -> String {
@@ -162,10 +163,15 @@ fn what_rocksdb_wrote_is_repaired() {
             let case = original
                 .copy(&dir.join(format!("{name}-{without_manifest}")))
                 .unwrap();
+            if name == "log-recycled" {
+                // As a process leaves it that is killed when it has just begun a table.
+                std::fs::write(case.db().join("900000.sst"), b"").unwrap();
+            }
             let options = options(&case);
             let quiet = &mut |_: u64, _: u64| {};
             let whole = orogen_engine::repair::examine(case.db(), &options, quiet).unwrap();
             assert!(whole.is_healthy(), "{name}: {whole:?}");
+            let live = live_tables(&case);
             let mut tables = 0;
             for entry in std::fs::read_dir(case.db()).unwrap() {
                 let path = entry.unwrap().path();
@@ -193,12 +199,14 @@ fn what_rocksdb_wrote_is_repaired() {
                     assert!(without_manifest && name.starts_with("ingested"), "{name}");
                     continue;
                 }
-                if got != want || !report.tables_damaged.is_empty() {
+                // What a killed process did not finish tells no age either; nothing is lost with it.
+                let is_damaged = |t: &TableDamage| !without_manifest || live.contains(&t.number);
+                if got != want || report.tables_damaged.iter().any(is_damaged) {
                     wrong.push(format!(
                         "{name} {without_manifest} {family}: {} of {} {:?}",
                         got.len(),
                         want.len(),
-                        report.families
+                        report.tables_damaged
                     ));
                 }
             }
