@@ -4,6 +4,7 @@
 //! compaction, as long as one thread stays free for flushes. While the disk is full they try to
 //! resume from time to time. Close cancels compactions, lets flushes end, and joins the threads.
 
+use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -22,12 +23,36 @@ use crate::write::commit::WritePath;
 /// The threads of an open database.
 pub(crate) struct Background {
     context: Arc<Context>,
+    budget: Arc<Budget>,
     threads: Mutex<Vec<Thread>>,
 }
 
 struct Budget {
+    /// Threads that there are to be: those of higher places end.
+    jobs: AtomicUsize,
     compactions: AtomicUsize,
-    compactions_max: usize,
+    /// The places of the threads that run. Leaf lock.
+    places: Mutex<BTreeSet<usize>>,
+}
+
+impl Budget {
+    fn compactions_max(&self) -> usize {
+        self.jobs.load(Ordering::Relaxed).saturating_sub(1).max(1)
+    }
+
+    /// True if the thread at `place` is one too many; its place is then free.
+    fn gives_up(&self, place: usize) -> bool {
+        if place < self.jobs.load(Ordering::Relaxed) {
+            return false;
+        }
+        let mut places = self.places.lock();
+        // Looked at again: there may have come to be more.
+        let gives_up = place >= self.jobs.load(Ordering::Relaxed);
+        if gives_up {
+            places.remove(&place);
+        }
+        gives_up
+    }
 }
 
 impl Background {
@@ -37,31 +62,60 @@ impl Background {
     /// `Io` if the system gives no thread.
     pub(crate) fn start(write: &Arc<WritePath>) -> Result<Self> {
         let context = &write.context;
-        let jobs = context.options.max_background_jobs.max(1);
-        let budget = Arc::new(Budget {
-            compactions: AtomicUsize::new(0),
-            compactions_max: jobs.saturating_sub(1).max(1),
-        });
-        let mut started = Vec::new();
-        for i in 0..jobs {
-            let theirs = (write.clone(), budget.clone());
-            let spawned = threads::spawn(&format!("orogen-bg{i}"), move || {
-                work(&theirs.0, &theirs.1);
+        let jobs = context.db_options().max_background_jobs.max(1);
+        let background = Self {
+            context: context.clone(),
+            budget: Arc::new(Budget {
+                jobs: AtomicUsize::new(0),
+                compactions: AtomicUsize::new(0),
+                places: Mutex::default(),
+            }),
+            threads: Mutex::default(),
+        };
+        background.resize(write, jobs).inspect_err(|_| {
+            // Those that run are joined when they are dropped: let them end.
+            context.closing.store(true, Ordering::Release);
+            context.work.raise();
+        })?;
+        Ok(background)
+    }
+
+    /// Makes it `jobs` threads. Those that are too many end with the job that they run.
+    ///
+    /// # Errors
+    /// `Io` if the system gives no thread: there are as many as before. `Closed`.
+    pub(crate) fn resize(&self, write: &Arc<WritePath>, jobs: usize) -> Result<()> {
+        let mut threads = self.threads.lock();
+        if self.context.is_closing() {
+            return Err(Error::closed("database is closed"));
+        }
+        threads.retain(|t| !t.is_finished());
+        let before = {
+            let places = self.budget.places.lock();
+            let before = self.budget.jobs.swap(jobs, Ordering::Relaxed);
+            drop(places);
+            before
+        };
+        for place in 0..jobs {
+            if !self.budget.places.lock().insert(place) {
+                continue;
+            }
+            let theirs = (write.clone(), self.budget.clone());
+            let spawned = threads::spawn(&format!("orogen-bg{place}"), move || {
+                work(&theirs.0, &theirs.1, place);
             });
             match spawned {
-                Ok(thread) => started.push(thread),
+                Ok(thread) => threads.push(thread),
                 Err(e) => {
-                    // Those that run are joined when they are dropped: let them end.
-                    context.closing.store(true, Ordering::Release);
-                    context.work.raise();
+                    self.budget.places.lock().remove(&place);
+                    self.budget.jobs.store(before, Ordering::Relaxed);
+                    self.context.work.raise();
                     return Err(e);
                 }
             }
         }
-        Ok(Self {
-            context: context.clone(),
-            threads: Mutex::new(started),
-        })
+        self.context.work.raise();
+        Ok(())
     }
 
     /// Ends the threads and waits for them. The context must be closing.
@@ -77,14 +131,19 @@ const COMPACTION: &str = "compaction";
 /// A thread waits so long at least before it looks again for what is to be retried.
 const RETRY_MICROS_MIN: u64 = 1000;
 
-fn work(write: &WritePath, budget: &Budget) {
+fn work(write: &WritePath, budget: &Budget, place: usize) {
     let context = &*write.context;
     let _lock = context.lock.lock().clone();
-    context.background.lock().push(std::thread::current().id());
+    let own = std::thread::current().id();
+    context.background.lock().push(own);
     loop {
         // Counted before looking: what is raised after the look ends the wait.
         let seen = context.work.count();
         if context.is_closing() {
+            return;
+        }
+        if budget.gives_up(place) {
+            context.background.lock().retain(|&id| id != own);
             return;
         }
         // A panic, of a user's listener or filter say, must not leave waiters without an answer.
@@ -129,7 +188,7 @@ fn run_one(write: &WritePath, budget: &Budget) -> bool {
     {
         return false;
     }
-    if budget.compactions.fetch_add(1, Ordering::AcqRel) >= budget.compactions_max {
+    if budget.compactions.fetch_add(1, Ordering::AcqRel) >= budget.compactions_max() {
         budget.compactions.fetch_sub(1, Ordering::AcqRel);
         return false;
     }

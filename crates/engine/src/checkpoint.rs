@@ -133,7 +133,7 @@ pub(crate) fn write_head(
         context.set.db_id().as_bytes(),
     )?;
     let families: Vec<_> = moment.families.iter().map(|(f, _, _)| f.clone()).collect();
-    let text = options_map::to_text(&context.options, &families);
+    let text = options_map::to_text(&context.db_options(), &options_map::current(&families));
     write_file(
         fs,
         &filename::options_path(dir, moment.next_file),
@@ -155,7 +155,7 @@ pub(crate) fn write_head(
             .map(|(family, version, log_number)| FamilySnapshot {
                 id: family.id,
                 name: &family.name,
-                comparator: family.options.comparator.name(),
+                comparator: family.icmp.user.name(),
                 log_number: *log_number,
                 version,
                 full_history_ts_low: None,

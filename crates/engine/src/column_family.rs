@@ -15,6 +15,7 @@ use parking_lot::{Mutex, MutexGuard};
 
 use crate::compact::Running;
 use crate::options::ColumnFamilyOptions;
+use crate::plugin::merge_operator::MergeOperator;
 use crate::super_version::{MemHandle, SuperVersion};
 use crate::tables::FamilyTables;
 use crate::version::version::Version;
@@ -52,7 +53,10 @@ pub(crate) struct FamilyState {
 pub(crate) struct ColumnFamilyData {
     pub(crate) id: u32,
     pub(crate) name: String,
-    pub(crate) options: ColumnFamilyOptions,
+    /// Folds merge operands; fixed, like everything that reads depend on.
+    pub(crate) merge_operator: Option<Arc<dyn MergeOperator>>,
+    /// Replaced as a whole by `option_changes.rs`; no read and no write looks at it.
+    options: ArcSwap<ColumnFamilyOptions>,
     pub(crate) icmp: InternalKeyComparator,
     pub(crate) cache: Arc<BlockCache>,
     pub(crate) tables: Arc<FamilyTables>,
@@ -86,7 +90,8 @@ impl ColumnFamilyData {
             id,
             name: name.to_owned(),
             icmp: InternalKeyComparator::new(options.comparator.clone()),
-            options,
+            merge_operator: options.merge_operator.clone(),
+            options: ArcSwap::from_pointee(options),
             cache: tables.cache.clone(),
             tables: Arc::new(tables),
             dropped: AtomicBool::new(false),
@@ -111,6 +116,16 @@ impl ColumnFamilyData {
     /// The state, locked.
     pub(crate) fn state(&self) -> MutexGuard<'_, FamilyState> {
         self.state.lock()
+    }
+
+    /// The settings as they are now. Whoever takes several steps with them takes them once.
+    pub(crate) fn options(&self) -> Arc<ColumnFamilyOptions> {
+        self.options.load_full()
+    }
+
+    /// Takes other settings, which differ only where they may. The caller leads the write path.
+    pub(crate) fn set_options(&self, options: Arc<ColumnFamilyOptions>) {
+        self.options.store(options);
     }
 
     /// Publishes the memtables and version of `state` to readers.

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::ThreadId;
 use std::time::Duration;
 
+use arc_swap::ArcSwap;
 use orogen_base::metrics::{Statistics, Ticker};
 use orogen_base::seqno::SEQNO_MAX;
 use orogen_base::{Error, ErrorKind, FileNo, Result};
@@ -34,7 +35,9 @@ use crate::version_set::VersionSet;
 /// The shared parts of an open database.
 pub(crate) struct Context {
     pub(crate) dir: PathBuf,
+    /// The settings that the database was opened with. Those that may change: [`Self::db_options`].
     pub(crate) options: DbOptions,
+    current_options: ArcSwap<DbOptions>,
     pub(crate) fs: Arc<dyn FileSystem>,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) statistics: Arc<Statistics>,
@@ -70,6 +73,8 @@ pub(crate) struct Context {
     pub(crate) background: Mutex<Vec<ThreadId>>,
     /// Tables that turned out to be damaged. Leaf lock.
     pub(crate) damaged: Mutex<BTreeMap<FileNo, DamagedTable>>,
+    /// OPTIONS files written since the open, oldest first. Leaf lock.
+    pub(crate) options_files: Mutex<Vec<FileNo>>,
     next_memtable_id: AtomicU64,
     next_job_id: AtomicU64,
 }
@@ -138,6 +143,7 @@ impl Context {
             clock: options.clock.clone(),
             statistics: options.statistics.clone(),
             stall: StallController::new(options.delayed_write_rate),
+            current_options: ArcSwap::from_pointee(options.clone()),
             options,
             log: parts.log,
             health: parts.health,
@@ -159,9 +165,20 @@ impl Context {
             callers: Mutex::default(),
             background: Mutex::default(),
             damaged: Mutex::default(),
+            options_files: Mutex::default(),
             next_memtable_id: AtomicU64::new(1),
             next_job_id: AtomicU64::new(1),
         }
+    }
+
+    /// The settings as they are now.
+    pub(crate) fn db_options(&self) -> Arc<DbOptions> {
+        self.current_options.load_full()
+    }
+
+    /// Takes other settings, which differ only where they may. The caller leads the write path.
+    pub(crate) fn set_db_options(&self, options: Arc<DbOptions>) {
+        self.current_options.store(options);
     }
 
     pub(crate) fn is_closing(&self) -> bool {
@@ -353,7 +370,8 @@ impl Context {
     /// Looks at a family's debts and holds writers back as they ask; returns what has changed.
     pub(crate) fn judge_debts(&self, family: &ColumnFamilyData) -> Option<StallInfo> {
         let state = family.state();
-        let scores = Scores::compute(&state.version, &family.options);
+        let options = family.options();
+        let scores = Scores::compute(&state.version, &options);
         family
             .pending_compaction_bytes
             .store(scores.pending_compaction_bytes, Ordering::Relaxed);
@@ -362,7 +380,7 @@ impl Context {
             level0_files: state.version.num_files(0),
             pending_compaction_bytes: scores.pending_compaction_bytes,
         };
-        let verdict = (!family.is_dropped()).then(|| stall::judge(&family.options, debts));
+        let verdict = (!family.is_dropped()).then(|| stall::judge(&options, debts));
         // Under the family's lock: an older look must not undo a newer one, or a writer would
         // wait for a flush that has ended.
         self.stall.set(family.id, &family.name, verdict)

@@ -39,7 +39,7 @@ impl Core {
         let on_background_thread = context.background.lock().contains(&own);
         let flushed = if unlogged
             && !on_background_thread
-            && !context.options.avoid_flush_during_shutdown
+            && !context.db_options().avoid_flush_during_shutdown
             && context.check_writable().is_ok()
         {
             let families = context.set.families();

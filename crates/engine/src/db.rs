@@ -17,9 +17,11 @@ use crate::jobs::compaction_handle::CompactionHandle;
 use crate::jobs::{manual_compaction, manual_flush};
 use crate::obsolete;
 use crate::open;
+use crate::option_changes;
 use crate::options::{
-    ColumnFamilyOptions, CompactRangeOptions, FlushOptions, Options, WriteOptions,
+    ColumnFamilyOptions, CompactRangeOptions, DbOptions, FlushOptions, Options, WriteOptions,
 };
+use crate::options_map;
 use crate::properties;
 use crate::quarantine;
 use crate::ranges::{self, SizeApproximationOptions, UserKeyRange};
@@ -46,10 +48,10 @@ impl ColumnFamily {
         &self.0.name
     }
 
-    /// Its settings.
+    /// Its settings as they are now; see [`Db::set_options`].
     #[must_use]
-    pub fn options(&self) -> &ColumnFamilyOptions {
-        &self.0.options
+    pub fn options(&self) -> Arc<ColumnFamilyOptions> {
+        self.0.options()
     }
 }
 
@@ -182,6 +184,55 @@ impl Db {
             .exclusive(|| open::families::create(&core.context, &core.write, name, options))
             .inspect_err(|_| core.context.tell_failure())
             .map(ColumnFamily)
+    }
+
+    /// Changes settings of a family under RocksDB's names, with values as an OPTIONS file has
+    /// them: `[("write_buffer_size", "32m"), ("compression", "kZSTD")]`; those of tables as
+    /// `("block_based_table_factory", "{block_size=16384;}")`. All of one call change, or none.
+    ///
+    /// May change: `write_buffer_size` (from the next memtable on), `max_write_buffer_number`,
+    /// the triggers of level 0, the pending-bytes limits, sizes of files and levels and their
+    /// multipliers, `max_compaction_bytes`, `ttl`, `periodic_compaction_seconds`,
+    /// `disable_auto_compactions` (from the next look on, which follows at once), all settings of
+    /// compression, and of tables what their files are made by (from the next job on). When it
+    /// returns, a new OPTIONS file that holds the values is on disk for
+    /// [`Self::load_latest_options`]; [`Self::open`] itself does not take them from there.
+    ///
+    /// # Errors
+    /// `InvalidArgument` naming the `option` if it is not known, may not change, or has no such
+    /// value; `ReadOnly`, `Closed`; `Io` or `NoSpace` if the file cannot be written. Nothing has
+    /// changed then, but after an `Io` the file may be there.
+    pub fn set_options(&self, family: &ColumnFamily, changes: &[(&str, &str)]) -> Result<()> {
+        self.check_own(std::slice::from_ref(family))?;
+        option_changes::set_options(&self.core, &family.0, changes)
+    }
+
+    /// Changes settings of the database in the same way: `max_background_jobs`,
+    /// `max_subcompactions`, `max_total_wal_size`, `delayed_write_rate`, `bytes_per_sync`,
+    /// `avoid_flush_during_shutdown`. The rate of background writes is changed at the
+    /// [`orogen_env::RateLimiter`] itself.
+    ///
+    /// # Errors
+    /// See [`Self::set_options`].
+    pub fn set_db_options(&self, changes: &[(&str, &str)]) -> Result<()> {
+        option_changes::set_db_options(&self.core, changes)
+    }
+
+    /// The settings of the database as they are now.
+    #[must_use]
+    pub fn db_options(&self) -> Arc<DbOptions> {
+        self.context().db_options()
+    }
+
+    /// The settings that the newest OPTIONS file in `path` holds, over `base` for what a file
+    /// cannot hold: file system, clock, caches, plugins, listeners. Of operators and orders the
+    /// file has only names; those that are built in are taken where `base` has none.
+    ///
+    /// # Errors
+    /// `NotFound` if there is no OPTIONS file; `Corruption` if it does not parse;
+    /// `InvalidArgument` naming an `option` whose value we do not have; `Io`.
+    pub fn load_latest_options(path: impl AsRef<Path>, base: &Options) -> Result<Options> {
+        options_map::load(path.as_ref(), base)
     }
 
     /// Drops a family: its data is gone, its handle reads what it last saw.

@@ -106,8 +106,32 @@ pub struct DamagedTable {
     pub error: Error,
 }
 
+/// A setting that was changed while the database was open.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OptionChange {
+    /// RocksDB's name; those of tables behind `block_based_table_factory.`.
+    pub name: String,
+    /// The value before, as an OPTIONS file has it.
+    pub old: String,
+    /// The value from here on.
+    pub new: String,
+}
+
+/// Settings were changed while the database was open.
+#[derive(Clone, Debug)]
+pub struct OptionsChangedInfo {
+    /// The family whose settings they are; `None` for the database's.
+    pub column_family: Option<String>,
+    /// Those that differ now.
+    pub changes: Vec<OptionChange>,
+}
+
 /// Told of what the database does.
 pub trait EventListener: Send + Sync {
+    /// Settings were changed and are in effect.
+    fn on_options_changed(&self, info: &OptionsChangedInfo) {
+        let _ = info;
+    }
     /// A flush starts.
     fn on_flush_begin(&self, info: &FlushInfo) {
         let _ = info;

@@ -35,6 +35,7 @@ mod core;
 pub mod options_file;
 mod options_map;
 mod open;
+mod option_changes;
 mod checkpoint;
 mod ranges;
 mod updates;

@@ -159,6 +159,21 @@ fn delete(context: &Context, path: &Path) -> bool {
     }
 }
 
+/// OPTIONS files that are kept, the newest among them: one may just be read.
+const OPTIONS_FILES_KEPT: usize = 2;
+
+/// Notes that OPTIONS file `newest` is durable, and deletes older ones of this open.
+pub(crate) fn retire_options_files(context: &Context, newest: FileNo) {
+    let mut files = context.options_files.lock();
+    files.push(newest);
+    let old = files.len().saturating_sub(OPTIONS_FILES_KEPT);
+    let old: Vec<FileNo> = files.drain(..old).collect();
+    drop(files);
+    for number in old {
+        delete(context, &filename::options_path(&context.dir, number));
+    }
+}
+
 /// Deletes the partial outputs of a job that failed.
 pub(crate) fn discard(context: &Context, tables: &[FileNo]) {
     for &number in tables {

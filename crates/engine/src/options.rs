@@ -181,7 +181,24 @@ impl Default for DbOptions {
     }
 }
 
+/// Threads for flushes and compactions at most.
+const BACKGROUND_JOBS_MAX: usize = 1024;
+
 impl DbOptions {
+    /// Refuses settings that cannot work.
+    ///
+    /// # Errors
+    /// `InvalidArgument` naming the setting, its value and its bounds.
+    pub(crate) fn validate(&self) -> Result<()> {
+        if (1..=BACKGROUND_JOBS_MAX).contains(&self.max_background_jobs) {
+            return Ok(());
+        }
+        Err(Error::invalid_argument("option is out of bounds")
+            .with("option", "max_background_jobs")
+            .with("value", self.max_background_jobs)
+            .with("bounds", "1 to 1024"))
+    }
+
     /// True if logs that nothing needs are kept for readers of updates.
     #[must_use]
     pub fn archives_logs(&self) -> bool {

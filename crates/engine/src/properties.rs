@@ -159,7 +159,7 @@ pub(crate) fn number(context: &Context, family: &ColumnFamilyData, name: &str) -
         "num-running-flushes" => u64::from(state.flushing),
         "num-running-compactions" => state.running.len() as u64,
         "compaction-pending" => {
-            u64::from(Scores::compute(version, &family.options).needs_compaction())
+            u64::from(Scores::compute(version, &family.options()).needs_compaction())
         }
         "background-errors" => u64::from(context.health.check().is_err()),
         "cur-size-active-mem-table" => state.mem.table.memory_usage() as u64,
@@ -179,7 +179,7 @@ pub(crate) fn number(context: &Context, family: &ColumnFamilyData, name: &str) -
         "num-snapshots" => context.snapshots.count() as u64,
         "oldest-snapshot-sequence" => context.snapshots.oldest().unwrap_or(0),
         "oldest-snapshot-time" => context.snapshots.oldest_taken_secs().unwrap_or(0),
-        "base-level" => LevelTargets::compute(version, &family.options).base_level as u64,
+        "base-level" => LevelTargets::compute(version, &family.options()).base_level as u64,
         "estimate-pending-compaction-bytes" => {
             family.pending_compaction_bytes.load(Ordering::Relaxed)
         }
@@ -295,7 +295,7 @@ fn level_stats(version: &Version) -> String {
 
 fn cf_stats(family: &ColumnFamilyData) -> String {
     let state = family.state();
-    let scores = Scores::compute(&state.version, &family.options);
+    let scores = Scores::compute(&state.version, &family.options());
     let mut out = format!("\n** Compaction Stats [{}] **\n", family.name);
     out.push_str("Level    Files   Size(MB)  Target(MB)  Score\n");
     for level in 0..state.version.num_levels() {

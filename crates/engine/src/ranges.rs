@@ -114,7 +114,7 @@ pub(crate) fn approximate_sizes(
         ));
     }
     let pinned = family.pin();
-    let order = &family.options.comparator;
+    let order = &family.icmp.user;
     let mut sizes = Vec::with_capacity(ranges.len());
     for range in ranges {
         let mut bytes = 0u64;
@@ -134,7 +134,7 @@ pub(crate) fn approximate_sizes(
 }
 
 fn level_size(family: &ColumnFamilyData, level: &Level, range: &UserKeyRange<'_>) -> Result<u64> {
-    let order = &family.options.comparator;
+    let order = &family.icmp.user;
     let mut bytes = 0u64;
     for file in level.files() {
         let part = match range.of_file(order, file) {
@@ -201,7 +201,7 @@ pub(crate) fn delete_files(
             .enumerate()
             .skip(1)
             .flat_map(|(n, level)| {
-                let files = files_inside(&family.options.comparator, level, ranges);
+                let files = files_inside(&family.icmp.user, level, ranges);
                 files.into_iter().map(move |f| (n, f))
             })
             .collect();

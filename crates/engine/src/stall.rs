@@ -13,7 +13,7 @@
 //! `Hot path`: while no family holds anybody back, a writer reads one atomic.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use orogen_base::metrics::{HistogramKind, Statistics, Ticker};
@@ -134,7 +134,7 @@ pub(crate) enum Admission {
 /// Holds writers back.
 pub(crate) struct StallController {
     state: AtomicU8,
-    delayed_write_rate: u64,
+    delayed_write_rate: AtomicU64,
     /// Leaf lock.
     verdicts: Mutex<Verdicts>,
     changed: Condvar,
@@ -182,14 +182,20 @@ impl StallController {
     pub(crate) fn new(delayed_write_rate: u64) -> Self {
         Self {
             state: AtomicU8::new(NORMAL),
-            delayed_write_rate: delayed_write_rate.max(16),
+            delayed_write_rate: AtomicU64::new(delayed_write_rate.max(16)),
             verdicts: Mutex::default(),
             changed: Condvar::new(),
         }
     }
 
+    /// Takes another rate for the writers to come.
+    pub(crate) fn set_delayed_write_rate(&self, bytes_per_sec: u64) {
+        self.delayed_write_rate
+            .store(bytes_per_sec.max(16), Relaxed);
+    }
+
     fn rate(&self, verdict: &Verdict) -> u64 {
-        (self.delayed_write_rate as f64 * verdict.share).max(16.0) as u64
+        (self.delayed_write_rate.load(Relaxed) as f64 * verdict.share).max(16.0) as u64
     }
 
     /// Takes a family's new verdict; tells what has changed for listeners.
@@ -248,7 +254,7 @@ impl StallController {
         match verdicts.worst(None) {
             None => (
                 StallCondition::Normal,
-                self.delayed_write_rate,
+                self.delayed_write_rate.load(Relaxed),
                 String::new(),
             ),
             Some(held) => (

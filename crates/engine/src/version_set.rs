@@ -437,7 +437,7 @@ impl VersionSet {
             .map(|(family, version, log_number)| FamilySnapshot {
                 id: family.id,
                 name: &family.name,
-                comparator: family.options.comparator.name(),
+                comparator: family.icmp.user.name(),
                 log_number: *log_number,
                 version,
                 full_history_ts_low: None,

@@ -39,7 +39,7 @@ fn places<'a>(
         version: &pinned.version,
         tables: &family.tables,
         table_options,
-        merge_operator: family.options.merge_operator.as_ref(),
+        merge_operator: family.merge_operator.as_ref(),
         statistics: &context.statistics,
     }
 }
@@ -108,7 +108,7 @@ pub(crate) fn iter(
     let scan = Scan {
         options,
         read_seqno,
-        prefix_extractor: family.options.prefix_extractor.as_ref(),
+        prefix_extractor: family.tables.prefix_extractor.as_ref(),
         pin: pinned.clone(),
     };
     let iter = read::DbIterator::new(&places(context, family, &pinned, &table_options), scan)?;

@@ -156,59 +156,6 @@ impl BlockBasedOptions {
         }
         Ok(())
     }
-
-    /// The options under RocksDB's names as they stand in an OPTIONS file, for the ones that
-    /// this crate has.
-    #[must_use]
-    pub fn to_pairs(&self) -> Vec<(&'static str, String)> {
-        let checksum = match self.checksum {
-            ChecksumType::None => "kNoChecksum",
-            ChecksumType::Crc32c => "kCRC32c",
-            ChecksumType::XxHash => "kxxHash",
-            ChecksumType::XxHash64 => "kxxHash64",
-            ChecksumType::Xxh3 => "kXXH3",
-        };
-        let index_type = match self.index_type {
-            BlockIndex::BinarySearch => "kBinarySearch",
-            BlockIndex::TwoLevel => "kTwoLevelIndexSearch",
-        };
-        let filter = if self.filter_bits_per_key > 0.0 {
-            format!("bloomfilter:{}:false", self.filter_bits_per_key)
-        } else {
-            "nullptr".to_owned()
-        };
-        vec![
-            ("block_size", self.block_size.to_string()),
-            (
-                "block_size_deviation",
-                self.block_size_deviation.to_string(),
-            ),
-            (
-                "block_restart_interval",
-                self.block_restart_interval.to_string(),
-            ),
-            (
-                "index_block_restart_interval",
-                self.index_block_restart_interval.to_string(),
-            ),
-            ("format_version", self.format_version.to_string()),
-            ("checksum", checksum.to_owned()),
-            ("filter_policy", filter),
-            ("whole_key_filtering", self.whole_key_filtering.to_string()),
-            ("index_type", index_type.to_owned()),
-            ("partition_filters", self.partition_filters.to_string()),
-            ("metadata_block_size", self.metadata_block_size.to_string()),
-            (
-                "cache_index_and_filter_blocks",
-                self.cache_index_and_filter_blocks.to_string(),
-            ),
-            (
-                "enable_index_compression",
-                self.enable_index_compression.to_string(),
-            ),
-            ("verify_compression", self.verify_compression.to_string()),
-        ]
-    }
 }
 
 /// The text of the property `rocksdb.compression_options`.

@@ -440,7 +440,7 @@ impl Shared {
                 4 => {
                     let extra = self
                         .db
-                        .create_column_family("extra", family.options().clone())?;
+                        .create_column_family("extra", (*family.options()).clone())?;
                     self.db
                         .put_opt(&WriteOptions::default(), &extra, b"k", b"v")?;
                     self.db.drop_column_family(&extra)?;

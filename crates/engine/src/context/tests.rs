@@ -33,7 +33,7 @@ fn logs_of_a_family_made_after_the_list_are_not_given_up() {
     put(&core, 0);
     // A purge or a flush lists the families, and is held up.
     let listed = LogHolders::list(context);
-    let options = core.default_family.options.clone();
+    let options = (*core.default_family.options()).clone();
     let create = || families::create(context, &core.write, "new", options);
     let made = core.write.exclusive(create).unwrap();
     put(&core, made.id);

@@ -69,13 +69,14 @@ pub(crate) fn next(context: &Context) -> Option<CompactionJob> {
         .set
         .families()
         .into_iter()
-        .filter(|f| !f.options.disable_auto_compactions)
+        .filter(|f| !f.options().disable_auto_compactions)
         .filter_map(|family| {
             let version = family.state().version.clone();
-            let scores = Scores::compute(&version, &family.options);
+            let options = family.options();
+            let scores = Scores::compute(&version, &options);
             let base = scores.targets.base_level;
             let wanted = scores.needs_compaction()
-                || marks::due(&version, &family.options, base, moment)
+                || marks::due(&version, &options, base, moment)
                     .next()
                     .is_some();
             wanted.then(|| (scores.levels.first().map_or(0.0, |l| l.1), family))
@@ -92,8 +93,8 @@ pub(crate) fn idle_micros(context: &Context) -> u64 {
         .set
         .families()
         .iter()
-        .filter(|f| !f.options.disable_auto_compactions)
-        .filter_map(|f| marks::next_due_secs(&f.state().version.clone(), &f.options))
+        .filter(|f| !f.options().disable_auto_compactions)
+        .filter_map(|f| marks::next_due_secs(&f.state().version.clone(), &f.options()))
         .min()
         .unwrap_or(u64::MAX);
     // What is due and cannot run waits for another job, which wakes everybody at its end.
@@ -108,7 +109,7 @@ fn watch_snapshots(context: &Context) {
         .set
         .families()
         .iter()
-        .filter(|f| !f.options.disable_auto_compactions)
+        .filter(|f| !f.options().disable_auto_compactions)
         .map(|f| marks::waited_for_snapshot(&f.state().version.clone()))
         .min();
     let waited_for = waited_for.filter(|&seqno| seqno < SEQNO_MAX);
@@ -121,12 +122,16 @@ fn pick(context: &Context, family: &Arc<ColumnFamilyData>) -> Option<CompactionJ
         return None;
     }
     let version = state.version.clone();
-    let scores = Scores::compute(&version, &family.options);
+    let options = family.options();
+    if options.disable_auto_compactions {
+        return None;
+    }
+    let scores = Scores::compute(&version, &options);
     let running = state.taken(None);
     let moment = context.moment();
-    let plan = compact::pick(&version, &family.options, &scores, &running, moment)?;
+    let plan = compact::pick(&version, &options, &scores, &running, moment)?;
     let id = context.new_job_id();
-    let parts = context.options.max_subcompactions;
+    let parts = context.db_options().max_subcompactions;
     Some(CompactionJob::take(&mut state, family, plan, id, parts))
 }
 
@@ -374,7 +379,7 @@ impl CompactionJob {
 
     fn bounds(&self, context: &Context, read: &[Inputs]) -> Result<Vec<Vec<u8>>> {
         let parts = match self.max_subcompactions {
-            0 => context.options.max_subcompactions,
+            0 => context.db_options().max_subcompactions,
             n => n,
         };
         if parts < 2 || !self.plan.may_part() {
@@ -403,7 +408,7 @@ impl CompactionJob {
             error,
             created: Vec::new(),
         })?;
-        let options = &self.family.options;
+        let options = self.family.options();
         let filter = options
             .compaction_filter_factory
             .as_ref()

@@ -38,8 +38,9 @@ pub(crate) fn next(context: &Context) -> Option<FlushJob> {
     families.into_iter().find_map(|family| {
         let mut state = family.state();
         let oldest = state.imm.first()?.id;
-        let enough = state.imm.len() >= family.options.min_write_buffer_number_to_merge.max(1)
-            || state.imm.len() + 1 >= family.options.max_write_buffer_number;
+        let options = family.options();
+        let enough = state.imm.len() >= options.min_write_buffer_number_to_merge.max(1)
+            || state.imm.len() + 1 >= options.max_write_buffer_number;
         let requested = oldest <= state.flush_requested_up_to;
         if state.flushing || !(enough || requested) {
             return None;
@@ -177,7 +178,7 @@ pub(crate) fn write_level0_table(
     family: &ColumnFamilyData,
     memtables: &[Arc<MemHandle>],
 ) -> Result<Option<FileMeta>> {
-    let order = &family.options.comparator;
+    let order = &family.icmp.user;
     let children: Vec<Box<dyn InternalIterator>> = memtables
         .iter()
         .rev()
@@ -200,7 +201,7 @@ pub(crate) fn write_level0_table(
     let rules = CompactionIterOptions::for_flush(
         order.clone(),
         context.snapshots.sorted_seqnos(),
-        family.options.merge_operator.clone(),
+        family.merge_operator.clone(),
     );
     let epoch_number = {
         let mut state = family.state();
@@ -214,7 +215,7 @@ pub(crate) fn write_level0_table(
         max_file_size: u64::MAX,
         max_compaction_bytes: u64::MAX,
         grandparents: Vec::new(),
-        compact_on_deletion: family.options.compact_on_deletion,
+        compact_on_deletion: family.options().compact_on_deletion,
         epoch_number,
     };
     match output::write(
@@ -249,7 +250,7 @@ pub(crate) fn table_options(
     level: usize,
     bottommost: bool,
 ) -> TableBuilderOptions {
-    let options = &family.options;
+    let options = family.options();
     let now = context.clock.unix_secs();
     let compression_options = match &options.bottommost_compression_opts {
         Some(own) if bottommost => *own,
@@ -283,7 +284,7 @@ pub(crate) fn new_file(context: &Context, priority: IoPriority) -> NewFile<'_> {
         let number: FileNo = context.set.new_file_number();
         let path: PathBuf = filename::table_path(&context.dir, number);
         let mut file = BufferedFile::new(context.fs.create(&path)?)
-            .bytes_per_sync(context.options.bytes_per_sync);
+            .bytes_per_sync(context.db_options().bytes_per_sync);
         if let Some(limiter) = &context.options.rate_limiter {
             file = file.rate_limiter(limiter.clone(), priority, context.closing.clone());
         }

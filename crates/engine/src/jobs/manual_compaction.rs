@@ -180,7 +180,7 @@ impl Manual<'_> {
     }
 
     fn base_level(&self, version: &Version) -> usize {
-        LevelTargets::compute(version, &self.request.family.options).base_level
+        LevelTargets::compute(version, &self.request.family.options()).base_level
     }
 
     fn range(&self) -> (Option<&[u8]>, Option<&[u8]>) {
@@ -201,11 +201,11 @@ impl Manual<'_> {
         let rewrite_last = match self.request.options.bottommost_level_compaction {
             BottommostLevelCompaction::Skip => false,
             BottommostLevelCompaction::IfHaveCompactionFilter => {
-                family.options.compaction_filter_factory.is_some()
+                family.options().compaction_filter_factory.is_some()
             }
             BottommostLevelCompaction::Force => true,
         };
-        let may_move = family.options.compaction_filter_factory.is_none();
+        let may_move = family.options().compaction_filter_factory.is_none();
         let mut level = 0;
         while level <= last {
             let version = family.state().version.clone();
@@ -332,7 +332,7 @@ impl Manual<'_> {
                 },
                 ..*request
             };
-            match compact::pick_range(&version, &family.options, &running, request) {
+            match compact::pick_range(&version, &family.options(), &running, request) {
                 RangePick::Nothing => return Ok(None),
                 RangePick::Damaged(number) => {
                     let path = filename::table_path(&self.context.dir, number);
@@ -417,10 +417,11 @@ pub(crate) fn wait_until_idle(context: &Context) -> Result<()> {
         let moment = context.moment();
         let busy = context.set.families().iter().any(|family| {
             let state = family.state();
+            let options = family.options();
             let flushes = state.flushing
-                || state.imm.len() >= family.options.min_write_buffer_number_to_merge.max(1)
+                || state.imm.len() >= options.min_write_buffer_number_to_merge.max(1)
                 || (!state.imm.is_empty()
-                    && state.imm.len() + 1 >= family.options.max_write_buffer_number)
+                    && state.imm.len() + 1 >= options.max_write_buffer_number)
                 || state
                     .imm
                     .first()
@@ -428,10 +429,10 @@ pub(crate) fn wait_until_idle(context: &Context) -> Result<()> {
             if flushes || !state.running.is_empty() || state.manual_running > 0 {
                 return true;
             }
-            let scores = Scores::compute(&state.version, &family.options);
-            !family.options.disable_auto_compactions
+            let scores = Scores::compute(&state.version, &options);
+            !options.disable_auto_compactions
                 && state.exclusive_manual == 0
-                && compact::pick(&state.version, &family.options, &scores, &[], moment).is_some()
+                && compact::pick(&state.version, &options, &scores, &[], moment).is_some()
         });
         if !busy {
             return Ok(());

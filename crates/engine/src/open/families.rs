@@ -9,6 +9,7 @@ use crate::column_family::ColumnFamilyData;
 use crate::context::Context;
 use crate::open::recover::write_options_file;
 use crate::options::ColumnFamilyOptions;
+use crate::options_map;
 use crate::tables::FamilyTables;
 use crate::version::edit::{ColumnFamilyChange, VersionEdit};
 use crate::version::version::Version;
@@ -55,7 +56,8 @@ pub(crate) fn assemble(
 /// Writes the OPTIONS file anew. Without it the change holds all the same, and the next open
 /// writes one.
 fn renew_options_file(context: &Context) {
-    if let Err(e) = write_options_file(context) {
+    let all = options_map::current(&context.set.families());
+    if let Err(e) = write_options_file(context, &context.db_options(), &all) {
         context
             .log
             .warn(format_args!("cannot write the OPTIONS file: {e}"));

@@ -29,8 +29,8 @@ use crate::jobs::flush::write_level0_table;
 use crate::obsolete;
 use crate::open::families::assemble;
 use crate::open::replay::{Replayed, replay};
-use crate::options::{ColumnFamilyOptions, Options};
-use crate::options_map;
+use crate::options::{ColumnFamilyOptions, DbOptions, Options};
+use crate::options_map::{self, NamedFamily};
 use crate::sequence::Sequence;
 use crate::version::edit::{FILE_NUMBER_MAX, VersionEdit};
 use crate::version::manifest::{self, RecoveredManifest};
@@ -93,6 +93,7 @@ pub(crate) fn open(dir: &Path, options: &Options, mode: Mode) -> Result<Core> {
     let fs = options.db.fs.clone();
     let read_only = mode == Mode::ReadOnly;
     options.cf.validate()?;
+    options.db.validate()?;
     let exists = fs.exists(&filename::current_path(dir))?;
     if exists && options.db.error_if_exists {
         return Err(
@@ -283,7 +284,8 @@ fn finish_open(
     for (name, family_options) in missing {
         crate::open::families::create(context, &write, name, family_options.clone())?;
     }
-    let newest_options = write_options_file(context)?;
+    let all = options_map::current(&context.set.families());
+    let newest_options = write_options_file(context, &context.db_options(), &all)?;
     obsolete::purge(context);
     obsolete::remove_strays(context, newest_options, &left_out)?;
     for family in context.set.families() {
@@ -432,7 +434,7 @@ fn start_clean(
         for table in tables {
             edit.add_file(0, Arc::new(table));
         }
-        let fresh = context.new_memtable(&family.options, log);
+        let fresh = context.new_memtable(&family.options(), log);
         changes.push(Change {
             family: family.clone(),
             edit,
@@ -446,15 +448,20 @@ fn start_clean(
 ///
 /// # Errors
 /// `Io`, `NoSpace`.
-pub(crate) fn write_options_file(context: &Context) -> Result<FileNo> {
+pub(crate) fn write_options_file(
+    context: &Context,
+    db: &DbOptions,
+    families: &[NamedFamily],
+) -> Result<FileNo> {
     let number = context.set.new_file_number();
-    let text = options_map::to_text(&context.options, &context.set.families());
+    let text = options_map::to_text(db, families);
     let temporary = filename::temporary_options_path(&context.dir, number);
     write_file(&*context.fs, &temporary, text.as_bytes())?;
     context
         .fs
         .rename(&temporary, &filename::options_path(&context.dir, number))?;
     context.fs.sync_dir(&context.dir)?;
+    obsolete::retire_options_files(context, number);
     Ok(number)
 }
 

@@ -279,7 +279,7 @@ fn write_full_memtables(
             if !state.mem.is_full() {
                 continue;
             }
-            let fresh = context.new_memtable(&family.options, log);
+            let fresh = context.new_memtable(&family.options(), log);
             let full = std::mem::replace(&mut state.mem, fresh);
             family.publish(&state);
             full

@@ -104,12 +104,13 @@ impl MemTables {
                 )
                 .with("column_family_id", cf));
             };
-            let options = &entry.family.options;
             let wrong = match op {
-                BatchOp::Merge { .. } if options.merge_operator.is_none() => {
+                BatchOp::Merge { .. } if entry.family.merge_operator.is_none() => {
                     "merge needs a merge operator in the column family's options"
                 }
-                BatchOp::DeleteRange { start, end, .. } if options.comparator.less(end, start) => {
+                BatchOp::DeleteRange { start, end, .. }
+                    if entry.family.icmp.user.less(end, start) =>
+                {
                     "end of the range is before its start"
                 }
                 _ => continue,

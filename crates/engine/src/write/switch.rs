@@ -163,13 +163,14 @@ impl WritePath {
     /// Bytes of logs beyond which the oldest one is freed. With one family there is no bound but
     /// its memtables'.
     fn derive_wal_bytes_max(&self, families: &[Arc<ColumnFamilyData>]) -> u64 {
-        match self.context.options.max_total_wal_size {
+        match self.context.db_options().max_total_wal_size {
             0 if families.len() < 2 => u64::MAX,
             0 => families
                 .iter()
                 .map(|f| {
-                    let memtables = f.options.max_write_buffer_number as u64;
-                    let bytes = f.options.write_buffer_size.saturating_mul(memtables);
+                    let options = f.options();
+                    let memtables = options.max_write_buffer_number as u64;
+                    let bytes = options.write_buffer_size.saturating_mul(memtables);
                     bytes.saturating_mul(4)
                 })
                 .fold(0, u64::saturating_add),
@@ -209,7 +210,7 @@ impl WritePath {
         }
         let log = context.logs.current();
         for family in &sealing {
-            let fresh = context.new_memtable(&family.options, log);
+            let fresh = context.new_memtable(&family.options(), log);
             let mut state = family.state();
             let sealed = std::mem::replace(&mut state.mem, fresh);
             if flush == Flush::Now {

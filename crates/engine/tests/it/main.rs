@@ -13,6 +13,7 @@ mod logs;
 mod manual_compaction;
 mod memory;
 mod mapped_logs;
+mod option_changes;
 mod pipeline;
 mod quarantine;
 mod ranges;

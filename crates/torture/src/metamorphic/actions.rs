@@ -48,6 +48,7 @@ pub(super) enum Action {
     Scrub,
     CreateFamily,
     DropFamily,
+    ChangeOptions,
     Properties,
     VerifyChecksums,
     ReadOnlyOpen,
@@ -56,7 +57,7 @@ pub(super) enum Action {
 }
 
 /// Each with how often it is drawn.
-const WEIGHTS: [(Action, u64); 34] = [
+const WEIGHTS: [(Action, u64); 35] = [
     (Action::Put, 260),
     (Action::Delete, 60),
     (Action::SingleDelete, 40),
@@ -86,6 +87,7 @@ const WEIGHTS: [(Action, u64); 34] = [
     (Action::Scrub, 1),
     (Action::CreateFamily, 4),
     (Action::DropFamily, 2),
+    (Action::ChangeOptions, 8),
     (Action::Properties, 10),
     (Action::VerifyChecksums, 1),
     (Action::ReadOnlyOpen, 1),
@@ -190,6 +192,7 @@ impl World {
             Action::Scrub => self.scrub(),
             Action::CreateFamily => self.create_family(),
             Action::DropFamily => self.drop_family(),
+            Action::ChangeOptions => self.change_options(),
             Action::Properties => self.properties(),
             Action::VerifyChecksums => fine(self.db().verify_checksums()),
             Action::ReadOnlyOpen => self.read_only_open(),
@@ -452,6 +455,41 @@ impl World {
         self.families.remove(&name);
         for taken in &mut self.snapshots {
             taken.view.remove(&name);
+        }
+        Ok(())
+    }
+
+    /// Changes some settings while the database is open; whatever they are, nothing else changes.
+    fn change_options(&mut self) -> Result<(), String> {
+        let name = self.draw_family();
+        let family = self.handle(&name)?;
+        let mut changes = Vec::new();
+        for _ in 0..self.rng.range(1..5) {
+            let (option, values) = *self.rng.pick(&setup::CHANGES);
+            changes.push((option, *self.rng.pick(values)));
+        }
+        let jobs = ["1", "2", "4"];
+        let sync = ["0", "512", "1m"];
+        let of_db = [
+            ("max_background_jobs", *self.rng.pick(&jobs)),
+            ("bytes_per_sync", *self.rng.pick(&sync)),
+        ];
+        self.note(|| format!("change options of {name}: {changes:?}, of all: {of_db:?}"));
+        let db = self.db();
+        fine(db.set_options(&family, &changes))?;
+        fine(db.set_db_options(&of_db))?;
+        let fixed = [("write_buffer_size", "1m"), ("num_levels", "9")];
+        must_be(db.set_options(&family, &fixed), ErrorKind::InvalidArgument)?;
+        let now = family.options();
+        let mut base = Options::default();
+        base.db.fs = Arc::new(self.fs.clone());
+        let stored = fine(Db::load_latest_options(DIR, &base))?;
+        let of_file = stored.family(&name);
+        if of_file.write_buffer_size != now.write_buffer_size || of_file.table != now.table {
+            return Err("the OPTIONS file does not hold the settings".to_owned());
+        }
+        if let Some(family) = self.families.get_mut(&name) {
+            family.options = (*now).clone();
         }
         Ok(())
     }

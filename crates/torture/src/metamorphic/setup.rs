@@ -123,6 +123,48 @@ fn compression(rng: &mut Rng) -> CompressionOptions {
     o
 }
 
+/// What is changed while the database is open, and to what.
+pub(super) const CHANGES: [(&str, &[&str]); 16] = [
+    ("write_buffer_size", &["4k", "16k", "1m"]),
+    ("max_write_buffer_number", &["2", "3", "6"]),
+    ("level0_file_num_compaction_trigger", &["1", "2", "5"]),
+    ("target_file_size_base", &["2k", "8k", "1m"]),
+    ("target_file_size_multiplier", &["1", "3"]),
+    ("max_bytes_for_level_base", &["4k", "64k", "1m"]),
+    ("max_bytes_for_level_multiplier", &["2", "3.5", "10.0"]),
+    ("max_compaction_bytes", &["8k", "64k", "1g"]),
+    ("ttl", &["0", "1"]),
+    ("periodic_compaction_seconds", &["0", "1"]),
+    ("disable_auto_compactions", &["true", "false", "false"]),
+    (
+        "compression",
+        &["kNoCompression", "kLZ4Compression", "kZSTD"],
+    ),
+    (
+        "compression_per_level",
+        &["", "kNoCompression:kZSTD", "kSnappyCompression"],
+    ),
+    (
+        "compression_opts",
+        &["{level=1;}", "{max_dict_bytes=1024;}"],
+    ),
+    (
+        "block_based_table_factory",
+        &[
+            "{block_size=64;block_restart_interval=1;}",
+            "{block_size=4k;format_version=5;}",
+            "{checksum=kCRC32c;filter_policy=bloomfilter:5:false;}",
+            "{filter_policy=nullptr;}",
+            "{index_type=kTwoLevelIndexSearch;partition_filters=true;}",
+            "{index_type=kBinarySearch;partition_filters=false;}",
+        ],
+    ),
+    (
+        "bottommost_compression",
+        &["kDisableCompressionOption", "kZSTD"],
+    ),
+];
+
 /// Settings of the database.
 pub(super) fn database(rng: &mut Rng) -> DbOptions {
     DbOptions {

@@ -1,0 +1,130 @@
+use orogen_base::ErrorKind;
+use orogen_sst::{CompressionOptions, CompressionType};
+
+use super::*;
+
+#[test]
+fn merge_operators_of_both_spellings_are_found() {
+    for text in [
+        "StringAppendOperator",
+        "{id=StringAppendOperator;delimiter=,;}",
+    ] {
+        let op = stored_merge_operator(text).unwrap();
+        assert_eq!(op.full_merge(b"", Some(b"a"), &[b"b"]).unwrap(), b"a,b");
+    }
+    assert!(stored_merge_operator("nullptr").is_none());
+}
+
+/// Every item, by printing what it reads.
+fn round_trip<T: Clone>(items: &[Item<T>], options: &T, other: &T) {
+    for item in items {
+        let mut copy = options.clone();
+        for text in [(item.print)(other), (item.print)(options)] {
+            (item.read)(&mut copy, &text).unwrap_or_else(|| panic!("{}={text}", item.name));
+            assert_eq!((item.print)(&copy), text, "{}", item.name);
+        }
+        let named: Vec<_> = items.iter().filter(|i| i.name == item.name).collect();
+        assert_eq!(named.len(), 1, "{}", item.name);
+    }
+}
+
+#[test]
+fn what_is_printed_is_read_back() {
+    let cf = ColumnFamilyOptions::default();
+    let mut other = ColumnFamilyOptions {
+        write_buffer_size: 1 << 20,
+        compression: CompressionType::Zstd,
+        compression_per_level: vec![CompressionType::None, CompressionType::Lz4],
+        bottommost_compression: Some(CompressionType::Zstd),
+        bottommost_compression_opts: Some(CompressionOptions {
+            level: -3,
+            checksum: true,
+            max_compressed_bytes_per_kb: 1000,
+            ..CompressionOptions::default()
+        }),
+        max_bytes_for_level_multiplier: 2.5,
+        disable_auto_compactions: true,
+        ttl: 7,
+        max_compaction_bytes: 1 << 30,
+        ..cf.clone()
+    };
+    other.table.filter_bits_per_key = 9.9;
+    other.table.checksum = orogen_base::checksum::ChecksumType::Crc32c;
+    other.table.cache_index_and_filter_blocks = true;
+    round_trip(items::FAMILY, &cf, &other);
+    round_trip(items::TABLE, &cf.table, &other.table);
+    let db = DbOptions::default();
+    let mut other = db.clone();
+    other.max_background_jobs = 7;
+    other.wal_recovery_mode = crate::options::WalRecoveryMode::AbsoluteConsistency;
+    round_trip(items::DB, &db, &other);
+}
+
+#[test]
+fn changes_are_all_made_or_none_and_the_culprit_is_named() {
+    let cf = ColumnFamilyOptions::default();
+    let change = |changes: &[(&str, &str)]| change_family(&cf, changes);
+    for (name, text) in [
+        ("num_levels", "9"),
+        ("comparator", "leveldb.BytewiseComparator"),
+        ("write_bufer_size", "1"),
+        ("write_buffer_size", "many"),
+        ("write_buffer_size", "1"),
+        ("disable_auto_compactions", "maybe"),
+        ("compression", "kXpressCompression"),
+        ("level0_slowdown_writes_trigger", "1000"),
+        (
+            "block_based_table_factory.cache_index_and_filter_blocks",
+            "true",
+        ),
+        ("block_based_table_factory.block_size", "0"),
+        ("block_based_table_factory", "{block_size"),
+    ] {
+        let error = change(&[("ttl", "5"), (name, text)]).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{name}");
+        let named = error.context("option").expect("the option is named");
+        assert!(name.contains(named), "{name}: {error}");
+    }
+    let (after, changed) = change(&[
+        ("write_buffer_size", "1m"),
+        ("compression", "kZSTD"),
+        ("ttl", "0"),
+        ("compression_opts", "{level=9;}"),
+        (
+            "block_based_table_factory",
+            "{block_size=16k;filter_policy=bloomfilter:12:false;}",
+        ),
+    ])
+    .unwrap();
+    assert_eq!(after.write_buffer_size, 1 << 20);
+    assert_eq!(after.compression_opts.level, 9);
+    assert_eq!(
+        (after.table.block_size, after.table.filter_bits_per_key),
+        (16 << 10, 12.0)
+    );
+    let names: Vec<&str> = changed.iter().map(|c| c.name.as_str()).collect();
+    assert_eq!(
+        names,
+        [
+            "write_buffer_size",
+            "compression",
+            "compression_opts",
+            "block_based_table_factory.block_size",
+            "block_based_table_factory.filter_policy",
+        ]
+    );
+    assert_eq!(
+        (changed[0].old.as_str(), changed[0].new.as_str()),
+        ("67108864", "1048576")
+    );
+    let db = DbOptions::default();
+    for (name, text) in [
+        ("max_background_jobs", "0"),
+        ("recycle_log_file_num", "3"),
+        ("x", "1"),
+    ] {
+        let refused = change_db(&db, &[("bytes_per_sync", "7"), (name, text)]);
+        let error = refused.err().expect("it is refused");
+        assert_eq!(error.context("option"), Some(name));
+    }
+}

@@ -1,0 +1,342 @@
+//! Settings that change while the database is open.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use orogen_base::ErrorKind;
+use orogen_engine::events::{EventListener, OptionsChangedInfo};
+use orogen_engine::{Db, Options, WriteOptions};
+use orogen_env::{Fault, FaultFileSystem, FileSystem, MemFileSystem, OpKind, PowerCut};
+use parking_lot::Mutex;
+
+use crate::steer::{ends, on_thread, settle, until};
+use crate::support::{DIR, scan, small};
+
+fn options_files(fs: &MemFileSystem) -> usize {
+    let names = fs.list(Path::new(DIR)).expect("it lists");
+    names.iter().filter(|n| n.starts_with("OPTIONS-")).count()
+}
+
+fn level0_files(db: &Db) -> u64 {
+    let files = db.property(&db.default_column_family(), "rocksdb.num-files-at-level0");
+    files.and_then(|n| n.parse().ok()).expect("a number")
+}
+
+fn fill(db: &Db, keys: std::ops::Range<u32>) {
+    for n in keys {
+        db.put(&n.to_be_bytes(), &[7; 100]).expect("written");
+    }
+}
+
+#[test]
+fn refused_changes_change_nothing_and_name_the_option() {
+    let fs = MemFileSystem::new();
+    let db = Db::open(DIR, &small(&fs)).unwrap();
+    let cf = db.default_column_family();
+    let before = fs.list(Path::new(DIR)).unwrap();
+    let set = |changes: &[(&str, &str)]| db.set_options(&cf, changes).unwrap_err();
+    for (name, value) in [("num_levels", "3"), ("no_such_option", "1"), ("ttl", "-1")] {
+        let error = set(&[("write_buffer_size", "1m"), (name, value)]);
+        assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+        assert_eq!(error.context("option"), Some(name));
+    }
+    assert_eq!(set(&[]).kind(), ErrorKind::InvalidArgument);
+    let error = db.set_db_options(&[("max_background_jobs", "4"), ("paranoid_checks", "false")]);
+    assert_eq!(
+        error.unwrap_err().context("option"),
+        Some("paranoid_checks")
+    );
+    assert_eq!(cf.options().write_buffer_size, 16 << 10);
+    assert_eq!(db.db_options().max_background_jobs, 2);
+    assert_eq!(fs.list(Path::new(DIR)).unwrap(), before, "no file was made");
+    let reader = Db::open_read_only(DIR, &small(&fs)).unwrap();
+    let error = reader.set_options(&reader.default_column_family(), &[("ttl", "1")]);
+    assert_eq!(error.unwrap_err().kind(), ErrorKind::ReadOnly);
+    db.close().unwrap();
+    let error = db
+        .set_db_options(&[("max_background_jobs", "4")])
+        .unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Closed);
+}
+
+#[test]
+fn changes_survive_a_power_loss_in_the_options_file() {
+    let fs = MemFileSystem::new();
+    let base = small(&fs);
+    let db = Db::open(DIR, &base).unwrap();
+    let other = db.create_column_family("other", base.cf).unwrap();
+    for n in 0..5u32 {
+        let bytes = (1 << 20) + n;
+        db.set_options(&other, &[("write_buffer_size", &bytes.to_string())])
+            .unwrap();
+    }
+    assert!(options_files(&fs) <= 2 + 1, "old ones go");
+    db.set_options(
+        &other,
+        &[
+            ("compression", "kZSTD"),
+            ("compression_per_level", "kNoCompression:kLZ4Compression"),
+            ("block_based_table_factory", "{block_size=1k;}"),
+            ("block_based_table_factory.filter_policy", "nullptr"),
+        ],
+    )
+    .unwrap();
+    db.set_db_options(&[("bytes_per_sync", "2m"), ("max_background_jobs", "3")])
+        .unwrap();
+    let crashed = fs.crash(PowerCut::DropUnsynced);
+    drop(db);
+    let base = small(&crashed);
+    let loaded = Db::load_latest_options(DIR, &base).unwrap();
+    let cf = loaded.family("other");
+    assert_eq!(cf.write_buffer_size, (1 << 20) + 4);
+    assert_eq!(cf.compression.name(), "kZSTD");
+    assert_eq!(cf.compression_per_level.len(), 2);
+    assert_eq!(
+        (cf.table.block_size, cf.table.filter_bits_per_key),
+        (1024, 0.0)
+    );
+    assert_eq!(loaded.family("default").write_buffer_size, 16 << 10);
+    assert_eq!(
+        (loaded.db.bytes_per_sync, loaded.db.max_background_jobs),
+        (2 << 20, 3)
+    );
+    let db = Db::open(DIR, &loaded).unwrap();
+    let other = db.column_family("other").unwrap();
+    assert_eq!(other.options().write_buffer_size, (1 << 20) + 4);
+    assert_eq!(options_files(&crashed), 1);
+    let missing = Db::load_latest_options("/none", &base).err().unwrap();
+    assert!(matches!(
+        missing.kind(),
+        ErrorKind::NotFound | ErrorKind::Io
+    ));
+}
+
+#[test]
+fn the_next_memtable_and_the_next_table_follow_the_change() {
+    let fs = MemFileSystem::new();
+    let mut options = small(&fs);
+    options.cf.disable_auto_compactions = true;
+    options.cf.write_buffer_size = 64 << 20;
+    let db = Db::open(DIR, &options).unwrap();
+    let cf = db.default_column_family();
+    fill(&db, 0..2000);
+    db.set_options(
+        &cf,
+        &[
+            ("write_buffer_size", "16k"),
+            ("block_based_table_factory.block_size", "64k"),
+            ("compression", "kNoCompression"),
+        ],
+    )
+    .unwrap();
+    let files = || level0_files(&db);
+    assert_eq!(files(), 0, "the memtable that there is keeps its size");
+    db.flush().unwrap();
+    assert_eq!(files(), 1);
+    let bytes = db.live_files()[0].size;
+    assert!(bytes > 200_000, "{bytes} bytes are not compressed");
+    fill(&db, 2000..4000);
+    db.flush().unwrap();
+    assert!(files() > 5, "{} files", files());
+    assert_eq!(scan(&db, &cf).len(), 4000);
+}
+
+#[test]
+fn a_raised_trigger_lets_a_stopped_writer_go_on() {
+    let fs = MemFileSystem::new();
+    let mut options = small(&fs);
+    options.cf.level0_slowdown_writes_trigger = 3;
+    options.cf.level0_stop_writes_trigger = 3;
+    // The compaction stands at a gate: the stop ends by nothing but the change.
+    options.cf.level0_file_num_compaction_trigger = 3;
+    let gate = crate::steer::Gate::new();
+    let held = gate.clone();
+    options.db.listeners = vec![Arc::new(crate::steer::Told {
+        compaction_begin: Some(Box::new(move |_| held.pass())),
+        ..crate::steer::Told::default()
+    })];
+    let db = Db::open(DIR, &options).unwrap();
+    let cf = db.default_column_family();
+    for n in 0..3 {
+        fill(&db, n..n + 1);
+        db.flush().unwrap();
+    }
+    gate.wait_for(1);
+    until(|| db.int_property(&cf, "rocksdb.is-write-stopped") == Some(1));
+    let (writer, family) = (db.clone(), cf.clone());
+    let waiting =
+        on_thread(move || writer.put_opt(&WriteOptions::default(), &family, b"waits", b"1"));
+    settle();
+    assert!(waiting.try_recv().is_err(), "it waits");
+    db.set_options(
+        &cf,
+        &[
+            ("level0_slowdown_writes_trigger", "30"),
+            ("level0_stop_writes_trigger", "40"),
+        ],
+    )
+    .unwrap();
+    ends(&waiting).unwrap();
+    assert_eq!(db.int_property(&cf, "rocksdb.is-write-stopped"), Some(0));
+    // And a lowered one stops at once.
+    db.set_options(
+        &cf,
+        &[
+            ("level0_slowdown_writes_trigger", "3"),
+            ("level0_stop_writes_trigger", "3"),
+        ],
+    )
+    .unwrap();
+    assert_eq!(db.int_property(&cf, "rocksdb.is-write-stopped"), Some(1));
+    gate.open();
+    db.wait_for_background_work().unwrap();
+}
+
+#[test]
+fn compactions_begin_when_they_are_enabled_or_due_by_a_new_trigger() {
+    let fs = MemFileSystem::new();
+    let mut options = small(&fs);
+    options.cf.disable_auto_compactions = true;
+    let db = Db::open(DIR, &options).unwrap();
+    let cf = db.default_column_family();
+    let files = || level0_files(&db);
+    let make = |n: u32| {
+        for i in 0..n {
+            fill(&db, i..i + 1);
+            db.flush().unwrap();
+        }
+    };
+    make(6);
+    db.wait_for_background_work().unwrap();
+    assert_eq!(files(), 6);
+    db.set_options(&cf, &[("disable_auto_compactions", "false")])
+        .unwrap();
+    until(|| files() < 4);
+    db.wait_for_background_work().unwrap();
+    db.set_options(&cf, &[("level0_file_num_compaction_trigger", "18")])
+        .unwrap();
+    make(10);
+    db.wait_for_background_work().unwrap();
+    assert!(files() >= 10);
+    db.set_options(&cf, &[("level0_file_num_compaction_trigger", "2")])
+        .unwrap();
+    until(|| files() < 2);
+    db.set_options(&cf, &[("disable_auto_compactions", "true")])
+        .unwrap();
+    make(5);
+    db.wait_for_background_work().unwrap();
+    assert!(files() >= 5);
+}
+
+#[test]
+fn threads_come_and_go_with_the_option() {
+    let fs = MemFileSystem::new();
+    let gate = crate::steer::Gate::new();
+    let mut options = small(&fs);
+    let held = gate.clone();
+    options.db.listeners = vec![Arc::new(crate::steer::Told {
+        flush_begin: Some(Box::new(move |info| {
+            if info.column_family.starts_with("held") {
+                held.pass();
+            }
+        })),
+        ..crate::steer::Told::default()
+    })];
+    let db = Db::open(DIR, &options).unwrap();
+    let no_wait = orogen_engine::FlushOptions { wait: false };
+    for n in 0..5 {
+        let family = db
+            .create_column_family(&format!("held{n}"), options.cf.clone())
+            .unwrap();
+        db.put_opt(&WriteOptions::default(), &family, b"k", b"v")
+            .unwrap();
+        db.flush_opt(&no_wait, &[family]).unwrap();
+    }
+    gate.wait_for(2);
+    settle();
+    let jobs = |n: &str| db.set_db_options(&[("max_background_jobs", n)]).unwrap();
+    jobs("1");
+    jobs("5");
+    // Five flushes at once: five threads, whatever became of the first two.
+    gate.wait_for(5);
+    jobs("1");
+    gate.open();
+    db.wait_for_background_work().unwrap();
+    fill(&db, 0..1000);
+    db.flush().unwrap();
+    jobs("3");
+    fill(&db, 0..1000);
+    db.flush().unwrap();
+    db.close().unwrap();
+}
+
+struct Heard(Mutex<Vec<OptionsChangedInfo>>);
+
+impl EventListener for Heard {
+    fn on_options_changed(&self, info: &OptionsChangedInfo) {
+        self.0.lock().push(info.clone());
+    }
+}
+
+#[test]
+fn listeners_and_the_log_hear_old_and_new_values() {
+    let fs = MemFileSystem::new();
+    let heard = Arc::new(Heard(Mutex::default()));
+    let mut options = small(&fs);
+    options.db.info_log = true;
+    options.db.listeners = vec![heard.clone()];
+    let db = Db::open(DIR, &options).unwrap();
+    let cf = db.default_column_family();
+    db.set_options(&cf, &[("ttl", "60"), ("write_buffer_size", "16384")])
+        .unwrap();
+    db.set_db_options(&[("delayed_write_rate", "1000000")])
+        .unwrap();
+    assert_eq!(
+        db.int_property(&cf, "rocksdb.actual-delayed-write-rate"),
+        Some(0)
+    );
+    let heard = heard.0.lock();
+    assert_eq!(heard.len(), 2);
+    assert_eq!(heard[0].column_family.as_deref(), Some("default"));
+    assert_eq!(heard[0].changes.len(), 1, "the other has the value already");
+    assert_eq!(heard[0].changes[0].old, "0");
+    assert_eq!(heard[0].changes[0].new, "60");
+    assert_eq!(heard[1].changes[0].name, "delayed_write_rate");
+    let log = orogen_env::fs::read_file(&fs, &Path::new(DIR).join("LOG")).unwrap();
+    let log = String::from_utf8(log).unwrap();
+    assert!(log.contains("[default] option ttl was 0 is 60"), "{log}");
+}
+
+#[test]
+fn a_file_that_cannot_be_written_leaves_the_settings_as_they_are() {
+    let fs = MemFileSystem::new();
+    let mut options: Options = small(&fs);
+    let faulty = Arc::new(FaultFileSystem::over_memory(fs));
+    options.db.fs = faulty.clone();
+    let db = Db::open(DIR, &options).unwrap();
+    let cf = db.default_column_family();
+    for kind in [
+        OpKind::Create,
+        OpKind::Append,
+        OpKind::Sync,
+        OpKind::Rename,
+        OpKind::SyncDir,
+    ] {
+        let fault = Fault::no_space().on(&[kind]).forever();
+        // A directory is synced under its own name.
+        faulty.faults().add(match kind {
+            OpKind::SyncDir => fault,
+            _ => fault.path_with("OPTIONS"),
+        });
+        let result = db.set_options(&cf, &[("ttl", "77")]);
+        assert_eq!(result.unwrap_err().kind(), ErrorKind::NoSpace, "{kind:?}");
+        let result = db.set_db_options(&[("max_background_jobs", "7")]);
+        assert_eq!(result.unwrap_err().kind(), ErrorKind::NoSpace, "{kind:?}");
+        faulty.faults().clear();
+        assert_eq!(cf.options().ttl, 0);
+        assert_eq!(db.db_options().max_background_jobs, 2);
+        db.put(b"k", b"v").unwrap();
+        db.set_options(&cf, &[("ttl", "78")]).unwrap();
+        db.set_options(&cf, &[("ttl", "0")]).unwrap();
+    }
+}
