@@ -97,6 +97,17 @@ impl<V: Send + Sync + 'static> Cache<V> {
     ///
     /// A value that does not fit a shard is returned but not kept.
     pub fn insert(&self, key: CacheKey, value: Arc<V>, charge: usize) -> Arc<V> {
+        self.insert_and_take(key, value, charge).0
+    }
+
+    /// As [`Self::insert`], and one of the values that are not here any more because of it: its
+    /// memory can be used again if nobody else has it.
+    pub fn insert_and_take(
+        &self,
+        key: CacheKey,
+        value: Arc<V>,
+        charge: usize,
+    ) -> (Arc<V>, Option<Arc<V>>) {
         self.shard(key.mix()).insert(key, value, charge)
     }
 

@@ -105,6 +105,28 @@ impl Ghost {
     }
 }
 
+/// What left, to be dropped outside the lock; most inserts push out one value.
+pub(crate) struct Leaving<V> {
+    pub(crate) first: Option<Arc<V>>,
+    more: Vec<Arc<V>>,
+}
+
+impl<V> Leaving<V> {
+    pub(crate) fn new() -> Self {
+        Self {
+            first: None,
+            more: Vec::new(),
+        }
+    }
+
+    fn push(&mut self, value: Arc<V>) {
+        match self.first {
+            None => self.first = Some(value),
+            Some(_) => self.more.push(value),
+        }
+    }
+}
+
 pub(crate) struct Residents<V> {
     table: HashMap<CacheKey, Entry<V>, RandomState>,
     small: Queue,
@@ -153,7 +175,7 @@ impl<V> Residents<V> {
         key: CacheKey,
         value: &Arc<V>,
         charge: usize,
-        leaving: &mut Vec<Arc<V>>,
+        leaving: &mut Leaving<V>,
     ) {
         if charge <= self.capacity {
             self.make_room(charge, leaving);
@@ -205,7 +227,7 @@ impl<V> Residents<V> {
         Some(entry.value)
     }
 
-    pub(crate) fn set_capacity(&mut self, capacity: usize, leaving: &mut Vec<Arc<V>>) {
+    pub(crate) fn set_capacity(&mut self, capacity: usize, leaving: &mut Leaving<V>) {
         self.capacity = capacity;
         self.make_room(0, leaving);
     }
@@ -227,7 +249,7 @@ impl<V> Residents<V> {
     }
 
     /// Evicts until `charge` more bytes fit, or nothing is here.
-    fn make_room(&mut self, charge: usize, leaving: &mut Vec<Arc<V>>) {
+    fn make_room(&mut self, charge: usize, leaving: &mut Leaving<V>) {
         let mut chances = SECOND_CHANCES_MAX;
         if self.usage() + self.held_bytes + charge > self.capacity && !self.held.is_empty() {
             self.left += 1;
@@ -247,7 +269,7 @@ impl<V> Residents<V> {
     }
 
     /// Takes the oldest entry off the small queue: to main if it was hit, else out.
-    fn step_small(&mut self, leaving: &mut Vec<Arc<V>>) {
+    fn step_small(&mut self, leaving: &mut Leaving<V>) {
         let Some(slot) = self.small.slots.pop_front() else {
             return;
         };
@@ -271,7 +293,7 @@ impl<V> Residents<V> {
     }
 
     /// Takes the oldest entry off the main queue: back to its tail if it was hit, else out.
-    fn step_main(&mut self, chances: &mut usize, leaving: &mut Vec<Arc<V>>) {
+    fn step_main(&mut self, chances: &mut usize, leaving: &mut Leaving<V>) {
         let Some(slot) = self.main.slots.pop_front() else {
             return;
         };
@@ -293,7 +315,7 @@ impl<V> Residents<V> {
         self.remove(slot.key, leaving);
     }
 
-    fn remove(&mut self, key: CacheKey, leaving: &mut Vec<Arc<V>>) {
+    fn remove(&mut self, key: CacheKey, leaving: &mut Leaving<V>) {
         if let Some(entry) = self.table.remove(&key) {
             self.evicted += 1;
             if Arc::strong_count(&entry.value) > 1 {

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use parking_lot::RwLock;
 
 use crate::CacheKey;
-use crate::resident::Residents;
+use crate::resident::{Leaving, Residents};
 
 /// Aligned so that the locks of two shards share no cache line.
 #[repr(align(128))]
@@ -24,18 +24,22 @@ impl<V> Shard<V> {
         self.0.read().get(key)
     }
 
-    pub(crate) fn insert(&self, key: CacheKey, value: Arc<V>, charge: usize) -> Arc<V> {
-        let mut leaving = Vec::new();
+    pub(crate) fn insert(
+        &self,
+        key: CacheKey,
+        value: Arc<V>,
+        charge: usize,
+    ) -> (Arc<V>, Option<Arc<V>>) {
+        let mut leaving = Leaving::new();
         let mut residents = self.0.write();
         if let Some(resident) = residents.get(key) {
             // The lock goes before `value`, whose drop may be long.
             drop(residents);
-            return resident;
+            return (resident, Some(value));
         }
         residents.insert(key, &value, charge, &mut leaving);
         drop(residents);
-        drop(leaving);
-        value
+        (value, leaving.first.take())
     }
 
     pub(crate) fn erase(&self, key: CacheKey) {
@@ -44,7 +48,7 @@ impl<V> Shard<V> {
     }
 
     pub(crate) fn set_capacity(&self, capacity: usize) {
-        let mut leaving = Vec::new();
+        let mut leaving = Leaving::new();
         self.0.write().set_capacity(capacity, &mut leaving);
         drop(leaving);
     }

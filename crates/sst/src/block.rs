@@ -20,7 +20,7 @@ mod index;
 
 pub(crate) use builder::BlockBuilder;
 pub(crate) use cursor::{BlockCursor, KeyOrder, compare_internal};
-pub(crate) use digest::IndexDigest;
+pub(crate) use digest::{IndexDigest, Located};
 pub(crate) use index::{IndexCursor, IndexFormat};
 
 use orogen_base::coding::get_fixed32;
@@ -61,6 +61,12 @@ impl Block {
             restarts: 0,
             num_restarts: 0,
         }
+    }
+
+    /// The memory of a block that is not needed any more.
+    pub(crate) fn take_bytes(&mut self) -> Vec<u8> {
+        (self.restarts, self.num_restarts) = (0, 0);
+        std::mem::take(&mut self.bytes)
     }
 
     /// All bytes.

@@ -305,16 +305,31 @@ fn expansion_max(kind: CompressionType) -> u64 {
     }
 }
 
-/// Decompresses a block of a table of `format_version`.
+/// Memory for `size` bytes: `spare`, if it is large enough and wastes little.
+#[inline]
+pub(crate) fn fitting(mut spare: Vec<u8>, size: usize) -> Vec<u8> {
+    if (size..=size + size / 8).contains(&spare.capacity()) {
+        spare.clear();
+        return spare;
+    }
+    Vec::with_capacity(size)
+}
+
+/// Decompresses a block of a table of `format_version`, into the memory of `spare` if it fits.
 pub(crate) fn decompress(
     kind: CompressionType,
     data: &[u8],
     dict: Option<&Dictionary>,
     format_version: u32,
+    spare: Vec<u8>,
 ) -> Result<Vec<u8>> {
     let damaged = || Error::corruption("compressed block is damaged").with("codec", kind.name());
     let (size, body) = match kind {
-        CompressionType::None => return Ok(data.to_vec()),
+        CompressionType::None => {
+            let mut out = fitting(spare, data.len());
+            out.extend_from_slice(data);
+            return Ok(out);
+        }
         CompressionType::Snappy => {
             let size = snap::raw::decompress_len(data).map_err(|e| damaged().caused_by(e))?;
             (size as u64, data)
@@ -340,7 +355,8 @@ pub(crate) fn decompress(
     let size = size as usize;
     let out = match kind {
         CompressionType::Snappy => {
-            let mut out = vec![0; size];
+            let mut out = fitting(spare, size);
+            out.resize(size, 0);
             let n = snap::raw::Decoder::new()
                 .decompress(body, &mut out)
                 .map_err(|e| damaged().caused_by(e))?;
@@ -349,10 +365,10 @@ pub(crate) fn decompress(
         }
         CompressionType::Lz4 | CompressionType::Lz4hc => {
             let dict = dict.map_or(&[][..], |d| &d.raw);
-            lz4::decompress(body, dict, size).ok_or_else(damaged)?
+            lz4::decompress(body, dict, size, fitting(spare, size)).ok_or_else(damaged)?
         }
         CompressionType::Zstd => {
-            let mut out = Vec::with_capacity(size);
+            let mut out = fitting(spare, size);
             ZSTD.with_borrow_mut(|context| match dict {
                 Some(dict) => context.decompress_using_ddict(&mut out, body, &dict.zstd),
                 None => context.decompress(&mut out, body),

@@ -136,7 +136,8 @@ impl Blocks<'_> {
         } else {
             None
         };
-        let (bytes, compression) = file.read_block(handle, Some(&self.window), dictionary, true)?;
+        let (bytes, compression) =
+            file.read_block(handle, Some(&self.window), dictionary, true, Vec::new())?;
         Ok(BlockInfo {
             kind,
             handle,

@@ -73,7 +73,8 @@ impl TableFile {
         Ok(handle.size as usize + BLOCK_TRAILER_LEN)
     }
 
-    /// The bytes of a block, decompressed, and the codec it was stored with.
+    /// The bytes of a block, decompressed into the memory of `spare` if it fits, and the codec
+    /// it was stored with.
     ///
     /// A block that is damaged is read once more: what went wrong may have been on its way here.
     pub(crate) fn read_block(
@@ -82,8 +83,9 @@ impl TableFile {
         window: Option<&Window>,
         dictionary: Option<&Dictionary>,
         verify: bool,
+        spare: Vec<u8>,
     ) -> Result<(Vec<u8>, CompressionType)> {
-        match self.read_block_once(handle, window, dictionary, verify) {
+        match self.read_block_once(handle, window, dictionary, verify, spare) {
             Err(e) if e.kind() == ErrorKind::Corruption && self.check_handle(handle).is_ok() => {
                 self.read_block_again(handle, dictionary, verify)
             }
@@ -98,7 +100,7 @@ impl TableFile {
         dictionary: Option<&Dictionary>,
         verify: bool,
     ) -> Result<(Vec<u8>, CompressionType)> {
-        let again = self.read_block_once(handle, None, dictionary, verify);
+        let again = self.read_block_once(handle, None, dictionary, verify, Vec::new());
         if let Some(s) = &self.statistics {
             s.add(Ticker::FileReadCorruptionRetry, 1);
             s.add(
@@ -118,65 +120,30 @@ impl TableFile {
         window: Option<&Window>,
         dictionary: Option<&Dictionary>,
         verify: bool,
+        spare: Vec<u8>,
     ) -> Result<(Vec<u8>, CompressionType)> {
         let len = self.check_handle(handle)?;
-        if let Some(stored) = window.and_then(|w| w.block(handle)) {
+        let expand = |stored: &[u8]| {
             let kind = self.check_block(stored, handle, verify)?;
             let body = &stored[..handle.size as usize];
-            return Ok((self.expand(body, kind, dictionary, handle)?, kind));
+            decompress(kind, body, dictionary, self.footer.format_version, spare)
+                .map(|bytes| (bytes, kind))
+                .map_err(|e| self.locate(e, handle.offset))
+        };
+        if let Some(stored) = window.and_then(|w| w.block(handle)) {
+            return expand(stored);
         }
         let mut raw = RAW.take();
         raw.resize(len, 0);
-        let result = self.read_into(&mut raw, handle, dictionary, verify);
-        match result {
-            Ok((Some(bytes), kind)) => {
-                if raw.capacity() <= RAW_KEPT_MAX {
-                    RAW.set(raw);
-                }
-                Ok((bytes, kind))
-            }
-            Ok((None, kind)) => {
-                raw.truncate(handle.size as usize);
-                if raw.capacity() > len + len / 4 {
-                    // A block of the cache must not hold on to a large buffer.
-                    let exact = raw.as_slice().to_vec();
-                    RAW.set(raw);
-                    return Ok((exact, kind));
-                }
-                Ok((raw, kind))
-            }
-            Err(e) => Err(e),
+        let result = self
+            .file
+            .read_exact_at(handle.offset, &mut raw)
+            .context("block_size", || handle.size)
+            .and_then(|()| expand(&raw));
+        if raw.capacity() <= RAW_KEPT_MAX {
+            RAW.set(raw);
         }
-    }
-
-    /// Reads a block; nothing is returned if `raw` itself is the block.
-    fn read_into(
-        &self,
-        raw: &mut [u8],
-        handle: BlockHandle,
-        dictionary: Option<&Dictionary>,
-        verify: bool,
-    ) -> Result<(Option<Vec<u8>>, CompressionType)> {
-        self.file
-            .read_exact_at(handle.offset, raw)
-            .context("block_size", || handle.size)?;
-        let kind = self.check_block(raw, handle, verify)?;
-        if kind == CompressionType::None {
-            return Ok((None, kind));
-        }
-        let body = &raw[..handle.size as usize];
-        Ok((Some(self.expand(body, kind, dictionary, handle)?), kind))
-    }
-
-    fn expand(
-        &self,
-        body: &[u8],
-        kind: CompressionType,
-        dictionary: Option<&Dictionary>,
-        handle: BlockHandle,
-    ) -> Result<Vec<u8>> {
-        decompress(kind, body, dictionary, self.footer.format_version)
-            .map_err(|e| self.locate(e, handle.offset))
+        result
     }
 
     /// Checks a block with its trailer; returns its codec.

@@ -21,6 +21,8 @@ use hash::hash32;
 pub(crate) use hash::hash64;
 use ribbon::Ribbon;
 
+use crate::prefetch::prefetch;
+
 /// The name under which all of RocksDB's built-in filters are found.
 pub(crate) const POLICY_NAME: &str = "rocksdb.BuiltinBloomFilter";
 /// Before the policy's name: one filter for the table.
@@ -256,25 +258,32 @@ impl FilterKind {
         }
     }
 
-    /// False if `key` was surely not added to `filter`.
+    /// Asks the processor for what `may_match` will look at first, for a key of this hash.
     #[inline]
-    pub(crate) fn may_match(self, filter: &[u8], key: &[u8]) -> bool {
+    pub(crate) fn prefetch(self, filter: &[u8], hash: u64) {
+        if let Self::FastLocalBloom { len, .. } = self {
+            prefetch(filter, line_of(hash as u32, len));
+        }
+    }
+
+    /// False if `key`, whose [`hash64`] is `hash`, was surely not added to `filter`.
+    #[inline]
+    pub(crate) fn may_match(self, filter: &[u8], key: &[u8], hash: u64) -> bool {
         match self {
             Self::FastLocalBloom { probes, len } => {
-                let h = hash64(key);
-                let at = line_of(h as u32, len);
+                let at = line_of(hash as u32, len);
                 let Some(line) = filter.get(at..).and_then(|f| f.first_chunk::<LINE_LEN>()) else {
                     return true;
                 };
-                let mut x = (h >> 32) as u32;
+                let mut x = (hash >> 32) as u32;
+                // To go on after a zero costs less than a branch that is guessed wrong.
+                let mut all = 1;
                 for _ in 0..probes {
                     let bit = (x >> 23) as usize;
-                    if line[bit >> 3] & (1 << (bit & 7)) == 0 {
-                        return false;
-                    }
+                    all &= line[bit >> 3] >> (bit & 7);
                     x = x.wrapping_mul(0x9e37_79b9);
                 }
-                true
+                all != 0
             }
             Self::LegacyBloom {
                 probes,
@@ -297,7 +306,7 @@ impl FilterKind {
                 }
                 true
             }
-            Self::Ribbon(ribbon) => ribbon.may_match(filter, key),
+            Self::Ribbon(ribbon) => ribbon.may_match(filter, hash),
             Self::AlwaysFalse => false,
             Self::AlwaysTrue => true,
         }

@@ -14,6 +14,7 @@ pub mod options;
 pub mod compress;
 pub mod footer;
 pub mod block;
+mod prefetch;
 mod filter;
 pub mod properties;
 pub mod builder;
@@ -31,7 +32,8 @@ pub use iter::TableIter;
 pub use options::{BlockBasedOptions, BlockIndex, CompressionOptions};
 pub use properties::{IndexType, TableProperties};
 pub use reader::{
-    Anchor, Readahead, TableReadOptions, TableReader, TableReaderOptions, ValueSource, Visit,
+    Anchor, LookupKey, Readahead, TableReadOptions, TableReader, TableReaderOptions, ValueSource,
+    Visit,
 };
 
 /// What the block cache keeps: a block's bytes after decompression.

@@ -12,6 +12,7 @@ mod get;
 mod open;
 mod position;
 
+use std::cell::Cell;
 use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 
@@ -24,11 +25,13 @@ use crate::block::{Block, IndexDigest, IndexFormat};
 use crate::compress::Dictionary;
 use crate::dump::BlockKind;
 use crate::file::{TableFile, Window};
+use crate::filter::FilterKind;
 use crate::footer::BlockHandle;
 use crate::iter::TableIter;
 use crate::properties::TableProperties;
 use crate::{BlockCache, CachedBlock};
 
+pub use get::LookupKey;
 pub(crate) use position::IndexPosition;
 
 /// How a table is opened.
@@ -166,7 +169,10 @@ struct Index {
 
 enum Filter {
     None,
-    Full(MetaBlock),
+    /// In the reader, with how it is read.
+    Pinned(Arc<Block>, FilterKind),
+    /// Found through the cache.
+    Cached(BlockHandle),
     /// The top stays in the reader.
     Partitioned(Arc<Block>, IndexFormat),
 }
@@ -186,6 +192,15 @@ impl BlockRef<'_> {
         }
     }
 }
+
+thread_local! {
+    /// A block that left the cache: the next one that is read takes its memory, which spares
+    /// the allocator two calls for each.
+    static SPARE: Cell<Option<Arc<Block>>> = const { Cell::new(None) };
+}
+
+/// Larger blocks are not kept.
+const SPARE_BYTES_MAX: usize = 64 << 10;
 
 /// An open table.
 pub struct TableReader {
@@ -274,9 +289,8 @@ impl TableReader {
             MetaBlock::Cached(_) => 0,
         };
         let filter = match &self.filter {
-            Filter::None => 0,
-            Filter::Full(m) => meta(m),
-            Filter::Partitioned(top, _) => top.memory_usage(),
+            Filter::None | Filter::Cached(_) => 0,
+            Filter::Pinned(block, _) | Filter::Partitioned(block, _) => block.memory_usage(),
         };
         size_of::<Self>()
             + meta(&self.index.top)
@@ -364,28 +378,41 @@ impl TableReader {
         } else {
             None
         };
+        let verify = read.verify_checksums;
+        let mut spare = SPARE
+            .take()
+            .unwrap_or_else(|| Arc::new(Block::raw(Vec::new())));
+        let memory = Arc::get_mut(&mut spare).map(Block::take_bytes);
+        let memory = memory.unwrap_or_default();
         let (bytes, _) = self
             .file
-            .read_block(handle, window, dictionary, read.verify_checksums)?;
-        let block = match kind {
+            .read_block(handle, window, dictionary, verify, memory)?;
+        let read_block = match kind {
             BlockKind::Filter | BlockKind::Dictionary => Block::raw(bytes),
             _ => Block::new(bytes).map_err(|e| self.file.locate(e, handle.offset))?,
         };
-        let block = Arc::new(block);
+        let block = match Arc::get_mut(&mut spare) {
+            Some(place) => {
+                *place = read_block;
+                spare
+            }
+            None => Arc::new(read_block),
+        };
         let Some((cache, id)) = self.cache.as_ref().filter(|_| read.fill_cache) else {
             return Ok(block);
         };
         let charge = block.memory_usage();
         self.tick(Ticker::BlockCacheAdd, 1);
         self.tick(Ticker::BlockCacheBytesWrite, charge as u64);
-        Ok(cache.insert(
-            CacheKey {
-                id: *id,
-                offset: handle.offset,
-            },
-            block,
-            charge,
-        ))
+        let key = CacheKey {
+            id: *id,
+            offset: handle.offset,
+        };
+        let (block, left) = cache.insert_and_take(key, block, charge);
+        if let Some(left) = left.filter(|b| b.memory_usage() <= SPARE_BYTES_MAX) {
+            SPARE.set(Some(left));
+        }
+        Ok(block)
     }
 
     /// A block from the cache or from the file.
@@ -450,9 +477,12 @@ impl TableReader {
     /// The digest of the index, if it has one.
     #[inline]
     pub(crate) fn index_digest(&self) -> Option<&IndexDigest> {
-        let make = || match &self.index.top {
-            MetaBlock::Pinned(block) => IndexDigest::new(block, &self.index.format),
-            MetaBlock::Cached(_) => None,
+        let make = || match (&self.index.top, &self.index.top_format) {
+            (MetaBlock::Pinned(block), None) => IndexDigest::new(block, &self.index.format),
+            // It would have to be made again whenever the block is read.
+            (MetaBlock::Cached(_), _) => None,
+            // The top of an index of two levels is small.
+            (_, Some(_)) => None,
         };
         self.index.digest.get_or_init(make).as_ref()
     }

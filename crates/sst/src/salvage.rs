@@ -328,7 +328,7 @@ fn block_at(bytes: &[u8], kind: ChecksumType) -> Option<(usize, Block)> {
         }
         let raw = match codec {
             CompressionType::None => bytes[..len].to_vec(),
-            _ => decompress(codec, &bytes[..len], None, SCAN_FORMAT_VERSION).ok()?,
+            _ => decompress(codec, &bytes[..len], None, SCAN_FORMAT_VERSION, Vec::new()).ok()?,
         };
         Some((len, Block::new(raw).ok()?))
     })

@@ -3,15 +3,21 @@
 //! A binary search of an index block waits for two lines of memory at each step, the restart
 //! array's and the key's. Here each key is one word, its first eight bytes behind what all keys
 //! begin with, and every 64th word stands once more in a small array that stays in the cache.
-//! The words narrow the search down to the few keys that share their word with the target.
-//! Only for the plain order of bytes. `Hot path`.
+//! The words narrow the search down to the few keys that share their word with the target: most
+//! often there is none, and the words alone say which block it is. Where the blocks stand one
+//! behind the other, as they do in most tables, a word of half the size tells where each begins,
+//! and a lookup does not touch the index at all. Only for the plain order of bytes. `Hot path`.
 
-use super::index::restart_key;
+use super::index::{IndexCursor, restart_key};
 use super::{Block, IndexFormat, KeyOrder};
+use crate::footer::{BLOCK_TRAILER_LEN, BlockHandle};
+use crate::prefetch::prefetch;
 
 /// Below so many keys the block itself is as fast.
 const KEYS_MIN: u32 = 64;
 const STRIDE: usize = 64;
+/// Words in a line of memory.
+const LINE_WORDS: usize = 8;
 
 /// The words of an index's keys.
 pub(crate) struct IndexDigest {
@@ -19,6 +25,21 @@ pub(crate) struct IndexDigest {
     /// Each 64th word.
     tops: Vec<u64>,
     words: Vec<u64>,
+    /// Where each block begins, and behind them where the next one would; empty where that does
+    /// not say it all.
+    offsets: Vec<u32>,
+}
+
+/// What the words tell of a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Located {
+    /// The number of the first entry of the index that is not before the key.
+    Entry(u32),
+    /// All entries are before the key.
+    AfterAll,
+    /// The restart points among which the last one before the key is, or the first if there is
+    /// none before.
+    Among(u32, u32),
 }
 
 /// The first eight bytes as a number that orders as they do; zeros where there are fewer.
@@ -60,35 +81,99 @@ impl IndexDigest {
             return None;
         }
         let tops = words.iter().step_by(STRIDE).copied().collect();
+        let offsets = block_offsets(block, format).unwrap_or_default();
         Some(Self {
             prefix,
             tops,
             words,
+            offsets,
         })
     }
 
-    /// The restart points among which the last one before `user_key` is, or the first if there
-    /// is none before.
+    /// The group of words in which `target` is, and asks the processor for it.
     #[inline]
-    pub(crate) fn narrow(&self, user_key: &[u8]) -> (u32, u32) {
-        let last = self.words.len() - 1;
+    fn group(&self, target: u64) -> std::ops::Range<usize> {
+        let start = self.tops.partition_point(|&w| w < target).saturating_sub(1) * STRIDE;
+        let end = (start + STRIDE).min(self.words.len());
+        // All at once: a search that asks for one line after the other waits for each.
+        for at in (start..end).step_by(LINE_WORDS) {
+            prefetch(&self.words, at);
+        }
+        for at in (start..end).step_by(2 * LINE_WORDS) {
+            prefetch(&self.offsets, at);
+        }
+        start..end
+    }
+
+    /// What the words tell of a user key.
+    #[inline]
+    pub(crate) fn locate(&self, user_key: &[u8]) -> Located {
+        let len = self.words.len();
         let Some(rest) = user_key.strip_prefix(&self.prefix[..]) else {
-            let at = if *user_key < self.prefix[..] { 0 } else { last };
-            return (at as u32, at as u32);
+            return match *user_key < self.prefix[..] {
+                true if self.is_one_each() => Located::Entry(0),
+                false if self.is_one_each() => Located::AfterAll,
+                true => Located::Among(0, 0),
+                false => Located::Among(len as u32 - 1, len as u32 - 1),
+            };
         };
         let target = word(rest);
-        let top = self.tops.partition_point(|&w| w < target).saturating_sub(1) * STRIDE;
-        let end = (top + STRIDE).min(self.words.len());
-        let below = top + self.words[top..end].partition_point(|&w| w < target);
+        let group = self.group(target);
+        let below = group.start + self.words[group].partition_point(|&w| w < target);
         let mut upto = below;
-        while upto < self.words.len() && self.words[upto] == target {
+        while upto < len && self.words[upto] == target {
             upto += 1;
         }
+        if below == upto && self.is_one_each() {
+            return match below < len {
+                true => Located::Entry(below as u32),
+                false => Located::AfterAll,
+            };
+        }
         let low = below.saturating_sub(1);
-        (low as u32, upto.saturating_sub(1).max(low) as u32)
+        Located::Among(low as u32, upto.saturating_sub(1).max(low) as u32)
+    }
+
+    /// True if each entry of the index is a restart point.
+    #[inline]
+    fn is_one_each(&self) -> bool {
+        !self.offsets.is_empty()
+    }
+
+    /// The block of an entry that [`Self::locate`] gave.
+    #[inline]
+    pub(crate) fn block(&self, entry: u32) -> BlockHandle {
+        let at = entry as usize;
+        match self.offsets.get(at..at + 2) {
+            Some(&[start, next]) => BlockHandle {
+                offset: u64::from(start),
+                size: u64::from(next - start) - BLOCK_TRAILER_LEN as u64,
+            },
+            _ => BlockHandle::default(),
+        }
     }
 
     pub(crate) fn memory_usage(&self) -> usize {
-        self.prefix.len() + 8 * (self.tops.len() + self.words.len())
+        self.prefix.len() + 8 * (self.tops.len() + self.words.len()) + 4 * self.offsets.len()
     }
+}
+
+/// Where the blocks of an index begin and the last one ends, if each entry is a restart point
+/// and each block stands right behind the one before.
+fn block_offsets(block: &Block, format: &IndexFormat) -> Option<Vec<u32>> {
+    let mut offsets = Vec::with_capacity(block.num_restarts() as usize + 1);
+    let mut cursor = IndexCursor::with_buffer(Vec::new());
+    let mut end = None;
+    let mut on = cursor.seek_to_first(block, format).ok()?;
+    while on {
+        let handle = cursor.handle();
+        if end.is_some_and(|end| end != handle.offset) {
+            return None;
+        }
+        offsets.push(u32::try_from(handle.offset).ok()?);
+        end = handle.end();
+        on = cursor.next(block, format).ok()?;
+    }
+    offsets.push(u32::try_from(end?).ok()?);
+    (offsets.len() == block.num_restarts() as usize + 1).then_some(offsets)
 }

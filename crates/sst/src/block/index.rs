@@ -98,6 +98,11 @@ impl IndexCursor {
     }
 
     #[inline]
+    pub(crate) fn invalidate(&mut self) {
+        self.at = NOWHERE;
+    }
+
+    #[inline]
     pub(crate) fn key(&self) -> &[u8] {
         &self.key
     }
@@ -213,6 +218,17 @@ impl IndexCursor {
     ) -> Result<bool> {
         let last = block.num_restarts().saturating_sub(1);
         self.seek_within(block, target, format, (0, last))
+    }
+
+    /// Moves to the entry at restart point `i`.
+    pub(crate) fn seek_to_restart(
+        &mut self,
+        block: &Block,
+        i: u32,
+        format: &IndexFormat,
+    ) -> Result<bool> {
+        self.key.clear();
+        self.enter(block, block.restart(i), format)
     }
 
     /// As `seek`, where the last restart point before `target` is known to be in `range`.

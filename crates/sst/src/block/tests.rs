@@ -176,6 +176,7 @@ fn index_cursors_find_the_block_of_a_key() {
 #[test]
 fn a_digest_narrows_a_seek_to_the_right_place() {
     let mut rng = Rng::new(9);
+    let mut blocks_known = 0;
     for round in 0..40u32 {
         let internal = round % 2 == 0;
         let order = match internal {
@@ -196,15 +197,24 @@ fn a_digest_narrows_a_seek_to_the_right_place() {
             key.extend(rng.key(9, 4));
             keys.insert(key);
         }
-        let mut b = BlockBuilder::new(1 + round % 4, format.delta_values);
-        let mut value = Vec::new();
-        BlockHandle { offset: 0, size: 9 }.encode(&mut value);
+        let interval = [1, 1, 2, 4][round as usize / 2 % 4];
+        let mut b = BlockBuilder::new(interval, format.delta_values);
+        // Blocks one behind the other, in some rounds with one that stands elsewhere.
+        let (mut handle, mut gap) = (BlockHandle { offset: 7, size: 9 }, round % 5 == 4);
         for key in &keys {
             let mut key = key.clone();
             if internal {
                 key.extend_from_slice(&(7u64 << 8).to_le_bytes());
             }
-            b.add_index(&key, &value, &[0]);
+            let (before, mut value, mut delta) = (handle.size, Vec::new(), Vec::new());
+            handle.size = 9 + rng.below(500);
+            handle.encode(&mut value);
+            put_varsigned64(&mut delta, handle.size as i64 - before as i64);
+            b.add_index(&key, &value, &delta);
+            handle.offset = handle.end().unwrap();
+            if interval == 1 && std::mem::take(&mut gap) {
+                handle.offset += 1;
+            }
         }
         let block = Block::new(b.finish().to_vec()).unwrap();
         let Some(digest) = IndexDigest::new(&block, &format) else {
@@ -227,16 +237,26 @@ fn a_digest_narrows_a_seek_to_the_right_place() {
             target.extend_from_slice(&(rng.below(10) << 8).to_le_bytes());
             let target = format.target(&target);
             let found = a.seek(&block, target, &format).unwrap();
-            let narrowed = b
-                .seek_within(&block, target, &format, digest.narrow(&user_key))
-                .unwrap();
-            assert_eq!(
-                (found, a.key()),
-                (narrowed, b.key()),
-                "{round} {user_key:?}"
-            );
+            let located = digest.locate(&user_key);
+            let narrowed = match located {
+                Located::AfterAll => false,
+                Located::Entry(i) => {
+                    blocks_known += 1;
+                    b.seek_to_restart(&block, i, &format).unwrap();
+                    assert_eq!(digest.block(i), a.handle(), "{round} {user_key:?}");
+                    true
+                }
+                Located::Among(low, high) => {
+                    b.seek_within(&block, target, &format, (low, high)).unwrap()
+                }
+            };
+            assert_eq!(found, narrowed, "{round} {user_key:?}");
+            if found {
+                assert_eq!((a.key(), a.handle()), (b.key(), b.handle()));
+            }
         }
     }
+    assert!(blocks_known > 500, "{blocks_known}");
 }
 
 #[test]

@@ -149,7 +149,7 @@ impl Output {
         kind: CompressionType,
         dictionary: Option<&Dictionary>,
     ) -> Result<()> {
-        if decompress(kind, &self.scratch, dictionary, 2)? == block {
+        if decompress(kind, &self.scratch, dictionary, 2, Vec::new())? == block {
             return Ok(());
         }
         Err(

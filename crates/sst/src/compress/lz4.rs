@@ -60,10 +60,16 @@ fn grow(out: &mut Vec<u8>, written: c_int) -> bool {
     }
 }
 
-/// Decompresses to `size` bytes at most; `None` if `data` is damaged.
-pub(super) fn decompress(data: &[u8], dict: &[u8], size: usize) -> Option<Vec<u8>> {
+/// Decompresses to `size` bytes at most, into the memory of `out`; `None` if `data` is damaged.
+pub(super) fn decompress(
+    data: &[u8],
+    dict: &[u8],
+    size: usize,
+    mut out: Vec<u8>,
+) -> Option<Vec<u8>> {
     let (src_len, capacity, dict_len) = (c_len(data.len())?, c_len(size)?, c_len(dict.len())?);
-    let mut out: Vec<u8> = Vec::with_capacity(size);
+    out.clear();
+    out.reserve_exact(size);
     let dst = out.as_mut_ptr().cast::<c_char>();
     let src = data.as_ptr().cast::<c_char>();
     let n = if dict.is_empty() {

@@ -22,7 +22,7 @@ fn every_codec_gives_back_what_it_took() {
             let mut out = Vec::new();
             if c.compress(&raw, n + 1000, &mut out).unwrap() {
                 assert_eq!(
-                    decompress(kind, &out, None, 5).unwrap(),
+                    decompress(kind, &out, None, 5, Vec::new()).unwrap(),
                     raw,
                     "{kind:?} {n}"
                 );
@@ -64,16 +64,25 @@ fn damage_is_an_error_and_never_a_bomb() {
                 let mut bad = out.clone();
                 bad[i] ^= 1 << bit;
                 // Without a checksum a flip may go unseen by the codec; it must only be bounded.
-                if let Ok(got) = decompress(kind, &bad, None, 5) {
+                if let Ok(got) = decompress(kind, &bad, None, 5, Vec::new()) {
                     assert!(got.len() <= 16_000_000);
                 }
             }
         }
-        assert!(decompress(kind, &[], None, 5).is_err());
-        assert!(decompress(kind, &[0xff, 0xff, 0xff, 0xff, 0x0f, 1, 2], None, 5).is_err());
+        assert!(decompress(kind, &[], None, 5, Vec::new()).is_err());
+        assert!(
+            decompress(
+                kind,
+                &[0xff, 0xff, 0xff, 0xff, 0x0f, 1, 2],
+                None,
+                5,
+                Vec::new()
+            )
+            .is_err()
+        );
     }
     assert_eq!(
-        decompress(CompressionType::Xpress, &[1], None, 5)
+        decompress(CompressionType::Xpress, &[1], None, 5, Vec::new())
             .unwrap_err()
             .kind(),
         orogen_base::ErrorKind::NotSupported
@@ -96,10 +105,10 @@ fn zstd_with_a_dictionary_needs_it_again() {
         assert!(c.compress(raw, 200, &mut out).unwrap());
         let dict = Dictionary::new(dict).unwrap();
         assert_eq!(
-            decompress(CompressionType::Zstd, &out, Some(&dict), 5).unwrap(),
+            decompress(CompressionType::Zstd, &out, Some(&dict), 5, Vec::new()).unwrap(),
             raw
         );
-        assert!(decompress(CompressionType::Zstd, &out, None, 5).is_err());
+        assert!(decompress(CompressionType::Zstd, &out, None, 5, Vec::new()).is_err());
     }
 }
 

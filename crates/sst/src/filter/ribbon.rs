@@ -6,8 +6,6 @@
 //! column more than those before. Source: RocksDB `util/ribbon_impl.h`, `util/ribbon_alg.h`;
 //! Dillinger, Walzer, "Ribbon filter: practically smaller than Bloom and Xor", 2021.
 
-use super::hash64;
-
 const BLOCK_SLOTS: u32 = 128;
 const SEGMENT_LEN: usize = 16;
 const COLUMNS_MAX: u32 = 32;
@@ -45,9 +43,9 @@ impl Ribbon {
         })
     }
 
-    /// False if `key` was surely not added to `filter`.
-    pub(super) fn may_match(self, filter: &[u8], key: &[u8]) -> bool {
-        let h = (hash64(key) ^ u64::from(self.seed)).wrapping_mul(0x6193_d459_236a_3a0d);
+    /// False if a key of this hash was surely not added to `filter`.
+    pub(super) fn may_match(self, filter: &[u8], hash: u64) -> bool {
+        let h = (hash ^ u64::from(self.seed)).wrapping_mul(0x6193_d459_236a_3a0d);
         let starts = u128::from(self.blocks * BLOCK_SLOTS - BLOCK_SLOTS + 1);
         let start = ((starts * u128::from(h)) >> 64) as u32;
         let (block, bit) = (start / BLOCK_SLOTS, start % BLOCK_SLOTS);

@@ -1,8 +1,11 @@
 //! Point lookups: filter, index, block, entry.
 //!
+//! A lookup has two halves: the first asks the filter and finds the data block, the second
+//! searches it.
 //! `Hot path`: the buffers of the cursors are the thread's and are used again.
 
 use std::cell::Cell;
+use std::sync::Arc;
 
 use orogen_base::key::append_seek_key;
 use orogen_base::metrics::Ticker;
@@ -10,11 +13,13 @@ use orogen_base::seqno::SEQNO_MAX;
 use orogen_base::slice_transform::SliceTransform;
 use orogen_base::{ParsedInternalKey, Result, SeqNo};
 
-use crate::block::{Block, BlockCursor, IndexCursor, IndexFormat, KeyOrder};
+use crate::CachedBlock;
+use crate::block::{Block, BlockCursor, IndexCursor, IndexFormat, KeyOrder, Located};
 use crate::dump::BlockKind;
-use crate::filter::FilterKind;
+use crate::filter::{FilterKind, hash64};
+use crate::footer::BlockHandle;
 
-use super::{Filter, TableReadOptions, TableReader, ValueSource, Visit};
+use super::{Filter, IndexPosition, TableReadOptions, TableReader, ValueSource, Visit};
 
 #[derive(Default)]
 struct Scratch {
@@ -44,6 +49,32 @@ thread_local! {
     };
 }
 
+/// A user key, hashed once for all the filters that are asked for it.
+#[derive(Clone, Copy)]
+pub struct LookupKey<'a> {
+    user_key: &'a [u8],
+    hash: u64,
+}
+
+impl<'a> LookupKey<'a> {
+    /// The key of a lookup.
+    #[inline]
+    #[must_use]
+    pub fn new(user_key: &'a [u8]) -> Self {
+        Self {
+            user_key,
+            hash: hash64(user_key),
+        }
+    }
+
+    /// The user key.
+    #[inline]
+    #[must_use]
+    pub fn user_key(&self) -> &'a [u8] {
+        self.user_key
+    }
+}
+
 impl TableReader {
     /// Shows the versions of `user_key` with sequence numbers up to `read_seqno`, newest first,
     /// until `visit` stops it. Range tombstones are not applied.
@@ -57,85 +88,149 @@ impl TableReader {
         read_seqno: SeqNo,
         visit: &mut dyn FnMut(ParsedInternalKey<'_>, ValueSource<'_>) -> Visit,
     ) -> Result<()> {
-        // All entries of an ingested table carry one sequence number, whatever is stored.
-        let seek_seqno = match self.global_seqno {
-            Some(global) if global > read_seqno => return Ok(()),
-            Some(_) => SEQNO_MAX,
-            None => read_seqno,
+        self.lookup(read, LookupKey::new(user_key), read_seqno, visit)
+    }
+
+    /// As [`Self::get`] for a key that is looked up in several tables.
+    ///
+    /// # Errors
+    /// As [`Self::get`].
+    pub fn lookup(
+        &self,
+        read: &TableReadOptions,
+        key: LookupKey<'_>,
+        read_seqno: SeqNo,
+        visit: &mut dyn FnMut(ParsedInternalKey<'_>, ValueSource<'_>) -> Visit,
+    ) -> Result<()> {
+        if !self.may_have_version(read, key, read_seqno)? {
+            return Ok(());
+        }
+        let Some(handle) = self.first_block(read, key, read_seqno)? else {
+            return Ok(());
         };
-        let filtered = !matches!(self.filter, Filter::None);
-        if filtered {
-            if !self.may_contain(read, user_key)? {
-                self.tick(Ticker::BloomFilterUseful, 1);
-                return Ok(());
+        let block = self.block(handle, BlockKind::Data, read)?;
+        self.search(read, key, read_seqno, (handle, block), visit)
+    }
+
+    /// Asks the processor for what the filter will look at first.
+    #[inline]
+    pub fn prefetch_filter(&self, key: LookupKey<'_>) {
+        if let (Filter::Pinned(block, kind), true) = (&self.filter, self.whole_key_filtering) {
+            kind.prefetch(block.bytes(), key.hash);
+        }
+    }
+
+    /// What is sought in the table's own order: all entries of an ingested table carry one
+    /// sequence number, whatever is stored. `None` if no entry is old enough.
+    #[inline]
+    fn seek_seqno(&self, read_seqno: SeqNo) -> Option<SeqNo> {
+        match self.global_seqno {
+            Some(global) if global > read_seqno => None,
+            Some(_) => Some(SEQNO_MAX),
+            None => Some(read_seqno),
+        }
+    }
+
+    /// False if the table surely has nothing of the key for this reader, by its filter and by
+    /// its sequence number.
+    #[inline]
+    fn may_have_version(
+        &self,
+        read: &TableReadOptions,
+        key: LookupKey<'_>,
+        read_seqno: SeqNo,
+    ) -> Result<bool> {
+        if self.seek_seqno(read_seqno).is_none() {
+            return Ok(false);
+        }
+        if matches!(self.filter, Filter::None) {
+            return Ok(true);
+        }
+        let may = if self.whole_key_filtering {
+            self.filter_may_match(read, key.user_key, key)?
+        } else {
+            self.prefix_may_match(read, key.user_key)?
+        };
+        let ticker = match may {
+            true => Ticker::BloomFilterFullPositive,
+            false => Ticker::BloomFilterUseful,
+        };
+        self.tick(ticker, 1);
+        Ok(may)
+    }
+
+    /// The data block where the versions of a key begin that are visible, if there are any.
+    #[inline]
+    fn first_block(
+        &self,
+        read: &TableReadOptions,
+        key: LookupKey<'_>,
+        read_seqno: SeqNo,
+    ) -> Result<Option<BlockHandle>> {
+        if let Some(digest) = self.index_digest() {
+            match digest.locate(key.user_key) {
+                Located::Entry(i) => return Ok(Some(digest.block(i))),
+                Located::AfterAll => return Ok(None),
+                Located::Among(..) => {}
             }
-            self.tick(Ticker::BloomFilterFullPositive, 1);
         }
         let mut scratch = SCRATCH.take();
-        scratch.target.clear();
-        append_seek_key(&mut scratch.target, user_key, seek_seqno);
-        let result = self.get_filtered(read, user_key, &mut scratch, visit);
+        let found = self.seek_index(read, key, read_seqno, &mut scratch, |index, on| {
+            Ok(on.then(|| index.handle()))
+        });
         SCRATCH.set(scratch);
-        if result? && filtered {
+        found
+    }
+
+    /// Places a cursor of the index before the versions of a key and does something with it.
+    fn seek_index<T>(
+        &self,
+        read: &TableReadOptions,
+        key: LookupKey<'_>,
+        read_seqno: SeqNo,
+        scratch: &mut Scratch,
+        act: impl FnOnce(&mut IndexPosition<'_>, bool) -> Result<T>,
+    ) -> Result<T> {
+        let seek_seqno = self.seek_seqno(read_seqno).unwrap_or_default();
+        scratch.target.clear();
+        append_seek_key(&mut scratch.target, key.user_key, seek_seqno);
+        let buffers = [&mut scratch.index_key, &mut scratch.part_key].map(std::mem::take);
+        let mut index = self.index_position(read, buffers)?;
+        let result = index
+            .seek(self, read, &scratch.target)
+            .and_then(|on| act(&mut index, on));
+        [scratch.index_key, scratch.part_key] = index.into_buffers();
+        result
+    }
+
+    /// Shows the versions of a key, beginning in the data block where the first one would be.
+    fn search(
+        &self,
+        read: &TableReadOptions,
+        key: LookupKey<'_>,
+        read_seqno: SeqNo,
+        block: (BlockHandle, Arc<CachedBlock>),
+        visit: &mut dyn FnMut(ParsedInternalKey<'_>, ValueSource<'_>) -> Visit,
+    ) -> Result<()> {
+        let mut scratch = SCRATCH.take();
+        let mut cursor = BlockCursor::with_buffer(std::mem::take(&mut scratch.data_key));
+        let mut search = Search {
+            table: self,
+            read,
+            key,
+            read_seqno,
+            shown: false,
+            visit,
+        };
+        let result = search.run(block, &mut cursor, &mut scratch);
+        let shown = search.shown;
+        scratch.data_key = cursor.into_buffer();
+        SCRATCH.set(scratch);
+        result?;
+        if shown && !matches!(self.filter, Filter::None) {
             self.tick(Ticker::BloomFilterFullTruePositive, 1);
         }
         Ok(())
-    }
-
-    /// As `get` without the filter; true if there was an entry.
-    fn get_filtered(
-        &self,
-        read: &TableReadOptions,
-        user_key: &[u8],
-        scratch: &mut Scratch,
-        visit: &mut dyn FnMut(ParsedInternalKey<'_>, ValueSource<'_>) -> Visit,
-    ) -> Result<bool> {
-        let order = KeyOrder::Internal(self.comparator.clone());
-        let buffers = [&mut scratch.index_key, &mut scratch.part_key].map(std::mem::take);
-        let mut index = self.index_position(read, buffers)?;
-        let mut cursor = BlockCursor::with_buffer(std::mem::take(&mut scratch.data_key));
-        let mut shown = false;
-        let mut more = index.seek(self, read, &scratch.target)?;
-        let mut first = true;
-        'blocks: while more {
-            let handle = index.handle();
-            let locate = |e| self.file.locate(e, handle.offset);
-            let block = self.block(handle, BlockKind::Data, read)?;
-            let mut on = if first {
-                cursor
-                    .seek(&block, &scratch.target, &order)
-                    .map_err(locate)?
-            } else {
-                cursor.seek_to_first(&block, &order).map_err(locate)?
-            };
-            first = false;
-            while on {
-                let mut key = ParsedInternalKey::parse(cursor.key()).map_err(locate)?;
-                if self.comparator.compare(key.user_key, user_key).is_ne() {
-                    break 'blocks;
-                }
-                if let Some(global) = self.global_seqno {
-                    key.seqno = global;
-                }
-                shown = true;
-                let value = ValueSource {
-                    block: &block,
-                    range: cursor.value_range(),
-                };
-                if visit(key, value) == Visit::Stop {
-                    break 'blocks;
-                }
-                on = cursor.next(&block, &order).map_err(locate)?;
-            }
-            // Older versions may stand in the next block only if this one ends with the key.
-            let end = self.index_user_key(index.key());
-            let ends_with_key = self.comparator.compare(end, user_key).is_eq()
-                && matches!(self.index_format().order, KeyOrder::Internal(_));
-            more = ends_with_key && index.next(self, read)?;
-        }
-        [scratch.index_key, scratch.part_key] = index.into_buffers();
-        scratch.data_key = cursor.into_buffer();
-        Ok(shown)
     }
 
     /// False if the table surely has no entry of `user_key`, by its filter.
@@ -144,7 +239,7 @@ impl TableReader {
     /// `Corruption` or `Io` from a filter block.
     pub fn may_contain(&self, read: &TableReadOptions, user_key: &[u8]) -> Result<bool> {
         if self.whole_key_filtering {
-            return self.filter_may_match(read, user_key, user_key);
+            return self.filter_may_match(read, user_key, LookupKey::new(user_key));
         }
         self.prefix_may_match(read, user_key)
     }
@@ -165,34 +260,122 @@ impl TableReader {
     pub fn prefix_may_match(&self, read: &TableReadOptions, user_key: &[u8]) -> Result<bool> {
         match &self.filter_prefix {
             Some(extractor) if extractor.in_domain(user_key) => {
-                self.filter_may_match(read, extractor.transform(user_key), user_key)
+                let prefix = LookupKey::new(extractor.transform(user_key));
+                self.filter_may_match(read, user_key, prefix)
             }
             _ => Ok(true),
         }
     }
 
     /// Asks the filter for `entry`, which is `user_key` or its prefix.
+    #[inline]
     fn filter_may_match(
         &self,
         read: &TableReadOptions,
-        entry: &[u8],
         user_key: &[u8],
+        entry: LookupKey<'_>,
     ) -> Result<bool> {
-        match &self.filter {
-            Filter::None => Ok(true),
-            Filter::Full(meta) => {
-                let block = self.meta_block(meta, BlockKind::Filter, read)?;
-                let bytes = block.get().bytes();
-                Ok(FilterKind::of(bytes).may_match(bytes, entry))
+        let handle = match &self.filter {
+            Filter::None => return Ok(true),
+            Filter::Pinned(block, kind) => {
+                return Ok(kind.may_match(block.bytes(), entry.user_key, entry.hash));
             }
-            Filter::Partitioned(top, format) => {
-                let Some(handle) = filter_partition(top, format, user_key)? else {
-                    return Ok(true);
-                };
-                let block = self.block(handle, BlockKind::Filter, read)?;
-                Ok(FilterKind::of(block.bytes()).may_match(block.bytes(), entry))
-            }
+            Filter::Cached(handle) => *handle,
+            Filter::Partitioned(top, format) => match filter_partition(top, format, user_key)? {
+                Some(handle) => handle,
+                None => return Ok(true),
+            },
+        };
+        let block = self.block(handle, BlockKind::Filter, read)?;
+        let filter = block.bytes();
+        Ok(FilterKind::of(filter).may_match(filter, entry.user_key, entry.hash))
+    }
+}
+
+/// A lookup that has its first data block.
+struct Search<'a, 'v> {
+    table: &'a TableReader,
+    read: &'a TableReadOptions,
+    key: LookupKey<'a>,
+    read_seqno: SeqNo,
+    /// An entry of the key was found.
+    shown: bool,
+    visit: &'v mut dyn FnMut(ParsedInternalKey<'_>, ValueSource<'_>) -> Visit,
+}
+
+impl Search<'_, '_> {
+    fn run(
+        &mut self,
+        (handle, block): (BlockHandle, Arc<CachedBlock>),
+        cursor: &mut BlockCursor,
+        scratch: &mut Scratch,
+    ) -> Result<()> {
+        let order = KeyOrder::Internal(self.table.comparator.clone());
+        let seek_seqno = self.table.seek_seqno(self.read_seqno).unwrap_or_default();
+        scratch.target.clear();
+        append_seek_key(&mut scratch.target, self.key.user_key, seek_seqno);
+        let on = cursor.seek(&block, &scratch.target, &order);
+        if self.show(on, cursor, handle, &block, &order)? {
+            return Ok(());
         }
+        // Older versions may stand in the next block, but only if this one ends with the key.
+        let (table, read, key) = (self.table, self.read, self.key);
+        table.seek_index(read, key, self.read_seqno, scratch, |index, mut more| {
+            loop {
+                let end = table.index_user_key(index.key());
+                let ends_with_key = more
+                    && table.comparator.compare(end, key.user_key).is_eq()
+                    && matches!(table.index_format().order, KeyOrder::Internal(_));
+                more = ends_with_key && index.next(table, read)?;
+                if !more {
+                    return Ok(());
+                }
+                let handle = index.handle();
+                let block = table.block(handle, BlockKind::Data, read)?;
+                let on = cursor.seek_to_first(&block, &order);
+                if self.show(on, cursor, handle, &block, &order)? {
+                    return Ok(());
+                }
+            }
+        })
+    }
+
+    /// Shows the versions from the cursor on; false if the block ends before it is known that
+    /// there are no more.
+    fn show(
+        &mut self,
+        on: Result<bool>,
+        cursor: &mut BlockCursor,
+        handle: BlockHandle,
+        block: &Arc<CachedBlock>,
+        order: &KeyOrder,
+    ) -> Result<bool> {
+        let table = self.table;
+        let locate = |e| table.file.locate(e, handle.offset);
+        let mut on = on.map_err(locate)?;
+        while on {
+            let mut key = ParsedInternalKey::parse(cursor.key()).map_err(locate)?;
+            if table
+                .comparator
+                .compare(key.user_key, self.key.user_key)
+                .is_ne()
+            {
+                return Ok(true);
+            }
+            if let Some(global) = table.global_seqno {
+                key.seqno = global;
+            }
+            self.shown = true;
+            let value = ValueSource {
+                block,
+                range: cursor.value_range(),
+            };
+            if (self.visit)(key, value) == Visit::Stop {
+                return Ok(true);
+            }
+            on = cursor.next(block, order).map_err(locate)?;
+        }
+        Ok(false)
     }
 }
 
@@ -201,7 +384,7 @@ fn filter_partition(
     top: &Block,
     format: &IndexFormat,
     user_key: &[u8],
-) -> Result<Option<crate::BlockHandle>> {
+) -> Result<Option<BlockHandle>> {
     let mut scratch = FILTER_SCRATCH.take();
     scratch.target.clear();
     append_seek_key(&mut scratch.target, user_key, SEQNO_MAX);

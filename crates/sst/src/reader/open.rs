@@ -15,7 +15,7 @@ use crate::block::{Block, BlockCursor, IndexFormat, KeyOrder};
 use crate::builder::{DICTIONARY_BLOCK, INDEX_BLOCK, PROPERTIES_BLOCK, RANGE_DEL_BLOCK};
 use crate::compress::Dictionary;
 use crate::file::{TableFile, Window};
-use crate::filter::{FULL_PREFIX, PARTITIONED_PREFIX, POLICY_NAME};
+use crate::filter::{FULL_PREFIX, FilterKind, PARTITIONED_PREFIX, POLICY_NAME};
 use crate::footer::{BlockHandle, FOOTER_LEN, Footer};
 use crate::properties::{EXTERNAL_SST_FILE_GLOBAL_SEQNO, IndexType, TableProperties};
 
@@ -186,7 +186,7 @@ impl Tail<'_> {
     fn bytes(&self, handle: BlockHandle) -> Result<Vec<u8>> {
         Ok(self
             .file
-            .read_block(handle, Some(&self.window), None, self.verify)?
+            .read_block(handle, Some(&self.window), None, self.verify, Vec::new())?
             .0)
     }
 
@@ -207,11 +207,12 @@ fn read_filter(
     Ok(match (full, partitioned) {
         (Some(handle), _) => {
             let bytes = tail.bytes(handle)?;
-            Filter::Full(if keep_in_cache {
-                MetaBlock::Cached(handle)
+            if keep_in_cache {
+                Filter::Cached(handle)
             } else {
-                MetaBlock::Pinned(Arc::new(Block::raw(bytes)))
-            })
+                let kind = FilterKind::of(&bytes);
+                Filter::Pinned(Arc::new(Block::raw(bytes)), kind)
+            }
         }
         (None, Some(handle)) => {
             let block = tail.block(handle)?;

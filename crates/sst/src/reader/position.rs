@@ -2,7 +2,7 @@
 
 use orogen_base::Result;
 
-use crate::block::IndexCursor;
+use crate::block::{IndexCursor, Located};
 use crate::dump::BlockKind;
 use crate::footer::BlockHandle;
 
@@ -79,10 +79,17 @@ impl<'a> IndexPosition<'a> {
         let Some(top_format) = table.top_index_format() else {
             let (top, target) = (self.top.get(), format.target(internal_key));
             return match table.index_digest() {
-                Some(digest) => {
-                    let range = digest.narrow(orogen_base::key::user_key(internal_key));
-                    self.top_cursor.seek_within(top, target, format, range)
-                }
+                Some(digest) => match digest.locate(orogen_base::key::user_key(internal_key)) {
+                    Located::Entry(i) => self.top_cursor.seek_to_restart(top, i, format),
+                    Located::AfterAll => {
+                        self.top_cursor.invalidate();
+                        Ok(false)
+                    }
+                    Located::Among(low, high) => {
+                        self.top_cursor
+                            .seek_within(top, target, format, (low, high))
+                    }
+                },
                 None => self.top_cursor.seek(top, target, format),
             };
         };
