@@ -110,6 +110,12 @@ tickers! {
     NumberMultigetCalls = "rocksdb.number.multiget.get",
     /// Keys asked for by `multi_get`.
     NumberMultigetKeysRead = "rocksdb.number.multiget.keys.read",
+    /// Blocks that `multi_get` read from files.
+    MultigetBlocksRead = "orogen.multiget.blocks.read",
+    /// Calls with which it read them: neighbours are read together.
+    MultigetReads = "orogen.multiget.reads",
+    /// Those of the calls that had to wait for the device.
+    MultigetReadsWaited = "orogen.multiget.reads.waited",
     /// Microseconds that writers were delayed or stopped.
     StallMicros = "rocksdb.stall.micros",
     /// Syncs of the WAL.

@@ -10,13 +10,16 @@ use std::sync::Arc;
 use orogen_base::metrics::{Statistics, Ticker};
 use orogen_base::range_del::FragmentedRangeTombstones;
 use orogen_base::slice_transform::SliceTransform;
-use orogen_base::{Error, Result, UserComparator};
+use orogen_base::{Error, ParsedInternalKey, Result, UserComparator};
 use orogen_env::{Access, FileSystem};
-use orogen_sst::{BlockCache, TableIter, TableReadOptions, TableReader, TableReaderOptions, Visit};
+use orogen_sst::{
+    BatchLookup, BlockCache, TableIter, TableReadOptions, TableReader, TableReaderOptions,
+    ValueSource, Visit,
+};
 
 use crate::filename;
 use crate::memory::MemoryBudget;
-use crate::read::{GetState, TableAccess};
+use crate::read::{Ask, GetState, TableAccess};
 use crate::version::file_meta::FileMeta;
 
 /// What opening a table of one family needs.
@@ -125,23 +128,49 @@ impl TableAccess for FamilyTables {
         }
     }
 
+    #[inline]
+    fn prefetch(&self, file: &FileMeta, state: &GetState<'_>) {
+        if let Some(table) = file.table.get() {
+            table.prefetch_filter(state.key());
+        }
+    }
+
+    fn get_batch(&self, options: &TableReadOptions, asks: &mut [Ask<'_, '_>]) {
+        let mut lookups = Vec::with_capacity(asks.len());
+        for ask in &mut *asks {
+            let (key, seqno) = (ask.state.key(), ask.state.read_seqno());
+            match self.reader(ask.file) {
+                Ok(table) => lookups.push(BatchLookup::new(table, key, seqno)),
+                Err(error) => ask.outcome = Err(error),
+            }
+        }
+        BatchLookup::prepare(&mut lookups, options);
+        let opened = asks.iter_mut().filter(|ask| ask.outcome.is_ok());
+        for (ask, lookup) in opened.zip(lookups) {
+            ask.outcome =
+                lookup.finish(options, &mut |entry, value| show(ask.state, entry, &value));
+        }
+    }
+
     fn get(
         &self,
         file: &Arc<FileMeta>,
         options: &TableReadOptions,
         state: &mut GetState<'_>,
     ) -> Result<()> {
-        let (key, seqno) = (state.user_key(), state.read_seqno());
+        let (key, seqno) = (state.key(), state.read_seqno());
         self.reader(file)?
-            .get(
-                options,
-                key,
-                seqno,
-                &mut |entry, value| match state.visit(entry, || value.pin()) {
-                    orogen_memtable::Visit::Continue => Visit::Continue,
-                    orogen_memtable::Visit::Stop => Visit::Stop,
-                },
-            )
+            .lookup(options, key, seqno, &mut |entry, value| {
+                show(state, entry, &value)
+            })
+    }
+}
+
+#[inline]
+fn show(state: &mut GetState<'_>, entry: ParsedInternalKey<'_>, value: &ValueSource<'_>) -> Visit {
+    match state.visit(entry, || value.pin()) {
+        orogen_memtable::Visit::Continue => Visit::Continue,
+        orogen_memtable::Visit::Stop => Visit::Stop,
     }
 }
 

@@ -58,6 +58,14 @@ pub trait RandomAccessFile: Send + Sync {
     /// # Errors
     /// `Io`.
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<usize>;
+    /// As [`Self::read_at`] if the bytes are in memory; `None` if somebody would have to wait
+    /// for the device. Where that cannot be told it waits.
+    ///
+    /// # Errors
+    /// `Io`.
+    fn read_at_without_waiting(&self, offset: u64, buf: &mut [u8]) -> Result<Option<usize>> {
+        self.read_at(offset, buf).map(Some)
+    }
     /// Bytes in the file now.
     ///
     /// # Errors

@@ -25,7 +25,7 @@ use std::sync::Arc;
 
 use orogen_base::{Error, Result};
 use rustix::fs::{Advice, FallocateFlags};
-use rustix::io::Errno;
+use rustix::io::{Errno, ReadWriteFlags};
 
 use mapped::MappedFile;
 
@@ -380,6 +380,21 @@ impl RandomAccessFile for PosixRandomAccessFile {
             }
         }
         Ok(done)
+    }
+
+    fn read_at_without_waiting(&self, offset: u64, buf: &mut [u8]) -> Result<Option<usize>> {
+        let wanted = buf.len();
+        loop {
+            let mut into = [io::IoSliceMut::new(buf)];
+            match rustix::io::preadv2(&self.file, &mut into, offset, ReadWriteFlags::NOWAIT) {
+                Ok(n) if n == wanted => return Ok(Some(n)),
+                // Some of it is in memory, or the file ends: `read_at` tells these apart.
+                Ok(_) | Err(Errno::AGAIN) => return Ok(None),
+                Err(Errno::INTR) => {}
+                // The file system cannot tell. Any other failure is met again by `read_at`.
+                Err(_) => return self.read_at(offset, buf).map(Some),
+            }
+        }
     }
 
     fn size(&self) -> Result<u64> {

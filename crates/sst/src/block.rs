@@ -27,6 +27,8 @@ use orogen_base::coding::get_fixed32;
 use orogen_base::pinned::Pin;
 use orogen_base::{Error, Result};
 
+use crate::prefetch::prefetch;
+
 const HASH_INDEX: u32 = 1 << 31;
 const UNIFORM_KEYS: u32 = 1 << 29;
 const SEPARATED_VALUES: u32 = 1 << 28;
@@ -61,6 +63,13 @@ impl Block {
             restarts: 0,
             num_restarts: 0,
         }
+    }
+
+    /// Asks the processor for what a search looks at first.
+    #[inline]
+    pub(crate) fn prefetch(&self) {
+        prefetch(&self.bytes, self.restarts as usize);
+        prefetch(&self.bytes, self.restarts as usize / 2);
     }
 
     /// The memory of a block that is not needed any more.

@@ -32,8 +32,8 @@ pub use iter::TableIter;
 pub use options::{BlockBasedOptions, BlockIndex, CompressionOptions};
 pub use properties::{IndexType, TableProperties};
 pub use reader::{
-    Anchor, LookupKey, Readahead, TableReadOptions, TableReader, TableReaderOptions, ValueSource,
-    Visit,
+    Anchor, BatchLookup, LookupKey, Readahead, TableReadOptions, TableReader, TableReaderOptions,
+    ValueSource, Visit,
 };
 
 /// What the block cache keeps: a block's bytes after decompression.

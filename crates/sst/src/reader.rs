@@ -9,6 +9,7 @@
 //! Source: RocksDB `table/block_based/block_based_table_reader.cc`.
 
 mod get;
+mod batch;
 mod open;
 mod position;
 
@@ -31,6 +32,7 @@ use crate::iter::TableIter;
 use crate::properties::TableProperties;
 use crate::{BlockCache, CachedBlock};
 
+pub use batch::BatchLookup;
 pub use get::LookupKey;
 pub(crate) use position::IndexPosition;
 

@@ -14,6 +14,7 @@ use crate::dump::BlockKind;
 use crate::tests_support::{MemFile, MemTable, Rng};
 use crate::*;
 
+mod batch;
 mod golden;
 mod partitioned;
 mod rocksdb_tools;

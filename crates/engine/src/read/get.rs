@@ -15,6 +15,7 @@ use std::sync::Arc;
 use orogen_base::metrics::Ticker;
 use orogen_base::{Error, ParsedInternalKey, PinnedValue, Result, SeqNo, ValueKind};
 use orogen_memtable::{MemTable, Visit};
+use orogen_sst::LookupKey;
 
 use super::Places;
 use super::merge::full_merge;
@@ -22,6 +23,9 @@ use super::table_access::TableAccess;
 use crate::plugin::merge_operator::MergeOperator;
 use crate::version::FileMeta;
 use crate::version::level::is_exclusive_end;
+
+/// Places whose filters are fetched before the first of them is asked.
+const PLACES_AHEAD: usize = 8;
 
 enum Outcome {
     /// Nothing that settles the question yet.
@@ -33,7 +37,7 @@ enum Outcome {
 
 /// What a point read knows so far; places feed it, newest first.
 pub struct GetState<'a> {
-    user_key: &'a [u8],
+    key: LookupKey<'a>,
     read_seqno: SeqNo,
     /// The newest range tombstone over the key; older versions are deleted.
     covering: SeqNo,
@@ -47,7 +51,7 @@ impl<'a> GetState<'a> {
     #[must_use]
     pub fn new(user_key: &'a [u8], read_seqno: SeqNo) -> Self {
         Self {
-            user_key,
+            key: LookupKey::new(user_key),
             read_seqno,
             covering: 0,
             operands: Vec::new(),
@@ -59,7 +63,14 @@ impl<'a> GetState<'a> {
     #[inline]
     #[must_use]
     pub fn user_key(&self) -> &'a [u8] {
-        self.user_key
+        self.key.user_key()
+    }
+
+    /// The key that is searched, as tables want it.
+    #[inline]
+    #[must_use]
+    pub fn key(&self) -> LookupKey<'a> {
+        self.key
     }
 
     /// The newest sequence number that the reader sees.
@@ -111,7 +122,7 @@ impl<'a> GetState<'a> {
 
     /// True if no older place can change the result.
     #[inline]
-    fn hides_older_places(&self) -> bool {
+    pub(super) fn hides_older_places(&self) -> bool {
         self.covering > 0 || self.is_settled()
     }
 
@@ -129,7 +140,8 @@ impl<'a> GetState<'a> {
             return Ok(base);
         }
         let operands: Vec<&[u8]> = self.operands.iter().rev().map(|o| &**o).collect();
-        full_merge(operator, self.user_key, base.as_deref(), &operands).map(|v| Some(v.into()))
+        full_merge(operator, self.key.user_key(), base.as_deref(), &operands)
+            .map(|v| Some(v.into()))
     }
 }
 
@@ -162,44 +174,34 @@ where
         result
     }
 
-    /// The values of many keys, each with its own result, in the order of `keys`.
-    ///
-    /// The keys are read in key order, so neighbours find each other's blocks in the cache.
-    pub fn multi_get(&self, keys: &[&[u8]], read_seqno: SeqNo) -> Vec<Result<Option<PinnedValue>>> {
-        let order = &self.version.icmp().user;
-        let mut by_key: Vec<usize> = (0..keys.len()).collect();
-        by_key.sort_by(|&a, &b| order.compare(keys[a], keys[b]));
-        let mut results: Vec<Result<Option<PinnedValue>>> = Vec::new();
-        results.resize_with(keys.len(), || Ok(None));
-        let mut bytes = 0;
-        for i in by_key {
-            results[i] = self.search(keys[i], read_seqno);
-            if let Ok(Some(value)) = &results[i] {
-                bytes += value.len() as u64;
-            }
-        }
-        self.statistics.add(Ticker::NumberMultigetCalls, 1);
-        self.statistics
-            .add(Ticker::NumberMultigetKeysRead, keys.len() as u64);
-        self.statistics.add(Ticker::BytesRead, bytes);
-        results
-    }
-
     fn search(&self, user_key: &[u8], read_seqno: SeqNo) -> Result<Option<PinnedValue>> {
         let mut state = GetState::new(user_key, read_seqno);
-        if self.search_memtables(&mut state) {
-            self.statistics.add(Ticker::MemtableHit, 1);
+        let level = if self.search_memtables(&mut state) {
+            None
         } else {
-            self.statistics.add(Ticker::MemtableMiss, 1);
-            let level = self.search_tables(&mut state)?;
-            if let Outcome::Value(_) = state.outcome {
-                let ticker = match level {
-                    0 => Ticker::GetHitL0,
-                    1 => Ticker::GetHitL1,
-                    _ => Ticker::GetHitL2AndUp,
-                };
-                self.statistics.add(ticker, 1);
-            }
+            Some(self.search_tables(&mut state)?)
+        };
+        self.finish(state, level)
+    }
+
+    /// The result of a search that ended in the memtables or at `level`, counted.
+    pub(super) fn finish(
+        &self,
+        state: GetState<'_>,
+        level: Option<usize>,
+    ) -> Result<Option<PinnedValue>> {
+        let ticker = match level {
+            None => Ticker::MemtableHit,
+            Some(_) => Ticker::MemtableMiss,
+        };
+        self.statistics.add(ticker, 1);
+        if let (Some(level), Outcome::Value(_)) = (level, &state.outcome) {
+            let ticker = match level {
+                0 => Ticker::GetHitL0,
+                1 => Ticker::GetHitL1,
+                _ => Ticker::GetHitL2AndUp,
+            };
+            self.statistics.add(ticker, 1);
         }
         let is_merged = !state.operands.is_empty();
         let result = state.finish(self.merge_operator);
@@ -220,8 +222,8 @@ where
         false
     }
 
-    fn search_memtable(&self, memtable: &dyn MemTable, state: &mut GetState<'_>) {
-        let (key, read_seqno) = (state.user_key, state.read_seqno);
+    pub(super) fn search_memtable(&self, memtable: &dyn MemTable, state: &mut GetState<'_>) {
+        let (key, read_seqno) = (state.user_key(), state.read_seqno);
         if memtable.has_range_tombstones() {
             let order = &self.version.icmp().user;
             let tombstones = memtable.range_tombstones();
@@ -234,41 +236,61 @@ where
 
     /// Searches level after level; returns the one where the search ended.
     fn search_tables(&self, state: &mut GetState<'_>) -> Result<usize> {
-        for file in self.version.files(0) {
-            if self.may_hold(file, state.user_key) {
-                self.search_neighbours(std::slice::from_ref(file), state)?;
+        let (version, key) = (self.version, state.user_key());
+        let newest = version.files(0).iter();
+        let newest = newest.filter(|f| self.may_hold(f, key));
+        let levels = version.levels().iter().enumerate().skip(1);
+        let levels = levels.map(|(number, level)| (number, level.candidates(version.icmp(), key)));
+        let mut places = newest
+            .map(|file| (0, std::slice::from_ref(file)))
+            .chain(levels.filter(|(_, files)| !files.is_empty()));
+        loop {
+            // What the filters of all places will be asked is known before the first answers.
+            let mut ahead: [(usize, &[Arc<FileMeta>]); PLACES_AHEAD] = [(0, &[]); PLACES_AHEAD];
+            let mut len = 0;
+            for (slot, place) in ahead.iter_mut().zip(&mut places) {
+                self.tables.prefetch(&place.1[0], state);
+                *slot = place;
+                len += 1;
+            }
+            for &(number, files) in &ahead[..len] {
+                self.search_neighbours(files, state)?;
                 if state.hides_older_places() {
-                    return Ok(0);
+                    return Ok(number);
                 }
             }
-        }
-        let order = self.version.icmp();
-        for (number, level) in self.version.levels().iter().enumerate().skip(1) {
-            self.search_neighbours(level.candidates(order, state.user_key), state)?;
-            if state.hides_older_places() {
-                return Ok(number);
+            if len < PLACES_AHEAD {
+                return Ok(version.num_levels());
             }
         }
-        Ok(self.version.num_levels())
     }
 
     /// True if the key is within the file's key range.
-    fn may_hold(&self, file: &FileMeta, user_key: &[u8]) -> bool {
+    pub(super) fn may_hold(&self, file: &FileMeta, user_key: &[u8]) -> bool {
         let order = &self.version.icmp().user;
         !order.less(user_key, file.smallest_user_key())
-            && match order.compare(user_key, file.largest_user_key()) {
-                std::cmp::Ordering::Less => true,
-                std::cmp::Ordering::Equal => !is_exclusive_end(&file.largest),
-                std::cmp::Ordering::Greater => false,
-            }
+            && !order.less(file.largest_user_key(), user_key)
+            && self.holds_up_to(file, user_key)
     }
 
-    /// Searches the files of one place that may hold the key. They are several only where
-    /// neighbours of a level share it: then their tombstones hide the entries of all of them.
-    fn search_neighbours(&self, files: &[Arc<FileMeta>], state: &mut GetState<'_>) -> Result<()> {
+    /// True if a key that is not behind the file's last one is before its end.
+    #[inline]
+    pub(super) fn holds_up_to(&self, file: &FileMeta, user_key: &[u8]) -> bool {
         let order = &self.version.icmp().user;
-        let (key, read_seqno) = (state.user_key, state.read_seqno);
-        let holders = || files.iter().filter(|f| self.may_hold(f, key));
+        !is_exclusive_end(&file.largest) || order.less(user_key, file.largest_user_key())
+    }
+
+    /// Searches the files of one place between whose first and last keys the key is. They are
+    /// several only where neighbours of a level share it: then their tombstones hide the entries
+    /// of all of them.
+    pub(super) fn search_neighbours(
+        &self,
+        files: &[Arc<FileMeta>],
+        state: &mut GetState<'_>,
+    ) -> Result<()> {
+        let order = &self.version.icmp().user;
+        let (key, read_seqno) = (state.user_key(), state.read_seqno);
+        let holders = || files.iter().filter(|f| self.holds_up_to(f, key));
         for file in holders() {
             state.add_covering(self.tables.covering_seqno(file, order, key, read_seqno)?);
         }

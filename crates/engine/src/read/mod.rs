@@ -13,6 +13,7 @@ pub mod read_options;
 pub mod merge;
 pub mod table_access;
 pub mod get;
+pub mod multi_get;
 pub mod level_iter;
 pub mod source;
 pub mod merging_iter;
@@ -33,7 +34,7 @@ pub use merging_iter::MergingIter;
 pub use range_del_agg::RangeDelAggregator;
 pub use read_options::ReadOptions;
 pub use snapshot::{Snapshot, SnapshotList};
-pub use table_access::TableAccess;
+pub use table_access::{Ask, TableAccess};
 
 /// The places of one column family that a read looks into, and how: parts of a super version.
 pub struct Places<'a, T: TableAccess, M> {

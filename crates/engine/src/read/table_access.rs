@@ -11,6 +11,16 @@ use crate::version::{FileMeta, Level};
 /// Files of a level that are asked for tombstones before all of it is taken to have some.
 const ASKED_FILES_MAX: usize = 64;
 
+/// A file that is to be searched for the key of a state.
+pub struct Ask<'a, 'k> {
+    /// Where to search.
+    pub file: &'a Arc<FileMeta>,
+    /// For what, and what was found.
+    pub state: &'a mut GetState<'k>,
+    /// How the search went.
+    pub outcome: Result<()>,
+}
+
 /// Opens tables, or finds them open, and reads them.
 ///
 /// Called from many threads at once.
@@ -79,6 +89,19 @@ pub trait TableAccess: Send + Sync + 'static {
         Ok(self
             .range_tombstones(file)?
             .max_covering_seqno(order, user_key, read_seqno))
+    }
+
+    /// Asks the processor for what [`Self::get`] will look at first in a file, if it is open.
+    fn prefetch(&self, file: &FileMeta, state: &GetState<'_>) {
+        let _ = (file, state);
+    }
+
+    /// [`Self::get`] for each of `asks`, which are in the order of their keys, with an outcome
+    /// of its own for each.
+    fn get_batch(&self, options: &Self::Options, asks: &mut [Ask<'_, '_>]) {
+        for ask in asks {
+            ask.outcome = self.get(ask.file, options, ask.state);
+        }
     }
 
     /// Shows `state` the versions of its key in a file that its reader may see, newest first,

@@ -4,13 +4,15 @@ use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::Arc;
 
+use orogen_base::ErrorKind;
 use orogen_base::metrics::Ticker;
 use orogen_base::slice_transform::FixedPrefix;
 use orogen_engine::plugin::merge_operator::StringAppend;
 use orogen_engine::{
     ColumnFamily, CompactRangeOptions, Db, DbIterator, Options, ReadOptions, Snapshot, WriteOptions,
 };
-use orogen_env::MemFileSystem;
+use orogen_env::{Fault, FaultFileSystem, MemFileSystem, OpKind};
+use orogen_sst::BlockCache;
 
 use crate::support::{DIR, small};
 
@@ -207,6 +209,82 @@ fn every_view_stays_as_it_was_taken() {
             "seed {seed}"
         );
         assert_eq!(crate::support::scan_backward(&db, &family), all);
+    }
+}
+
+/// Keys as users ask for them: in any order, some twice, some that are not there.
+fn asked_keys(r: &mut Random) -> Vec<Vec<u8>> {
+    let count = [1, 7, 60, 400][r.below(4)];
+    let draw = |r: &mut Random| match r.below(12) {
+        0 => b"0".to_vec(),
+        1 => b"zz".to_vec(),
+        _ => r.key(),
+    };
+    (0..count).map(|_| draw(r)).collect()
+}
+
+#[test]
+fn many_gets_at_once_answer_as_single_ones_do() {
+    for seed in 0..12 {
+        let mut r = Random(100 + seed);
+        let fs = FaultFileSystem::over_memory(MemFileSystem::new());
+        let mut options = options(&MemFileSystem::new());
+        options.db.fs = Arc::new(fs.clone());
+        options.cf.table.cache_index_and_filter_blocks = seed % 3 == 0;
+        options.cf.block_cache = Some(Arc::new(BlockCache::new([0, 4096, 1 << 20][r.below(3)])));
+        let db = Db::open(DIR, &options).unwrap();
+        let family = db.default_column_family();
+        let mut model = Model::new();
+        let mut views: Vec<(ReadOptions, Model)> = Vec::new();
+        for n in 0..2500 {
+            write(&db, &family, &mut model, &mut r, n);
+            if r.below(300) == 0 {
+                let snapshot = Some(db.snapshot());
+                let options = ReadOptions {
+                    snapshot,
+                    fill_cache: r.below(2) == 0,
+                    ..ReadOptions::default()
+                };
+                views.push((options, model.clone()));
+            }
+            if r.below(60) > 0 || views.is_empty() {
+                continue;
+            }
+            let (options, model) = &views[r.below(views.len())];
+            let keys = asked_keys(&mut r);
+            let asked: Vec<&[u8]> = keys.iter().map(Vec::as_slice).collect();
+            for (k, got) in keys.iter().zip(db.multi_get(options, &family, &asked)) {
+                let got = got.expect("nothing fails");
+                assert_eq!(
+                    got.as_deref(),
+                    model.get(k).map(Vec::as_slice),
+                    "seed {seed}"
+                );
+                let single = db.get_opt(options, &family, k).expect("nothing fails");
+                assert_eq!(got.as_deref(), single.as_deref());
+            }
+        }
+        db.flush().unwrap();
+        db.wait_for_background_work().unwrap();
+        // Reads that fail fail their own keys, and the others are right.
+        let mut failed = 0;
+        for n in 1..40 {
+            let keys = asked_keys(&mut r);
+            let asked: Vec<&[u8]> = keys.iter().map(Vec::as_slice).collect();
+            fs.faults().add(Fault::io().on(&[OpKind::Read]).nth(n));
+            let found = db.multi_get(&ReadOptions::default(), &family, &asked);
+            fs.faults().clear();
+            for (k, got) in keys.iter().zip(found) {
+                match got {
+                    Ok(got) => assert_eq!(got.as_deref(), model.get(k).map(Vec::as_slice)),
+                    Err(e) => {
+                        assert_eq!(e.kind(), ErrorKind::Io);
+                        failed += 1;
+                    }
+                }
+            }
+        }
+        assert!(failed > 0 || options.cf.block_cache.as_ref().unwrap().capacity() > 4096);
     }
 }
 

@@ -25,6 +25,15 @@ fn appended_bytes_are_read_back_at_any_place() {
         let mut buf = [0; 5];
         reader.read_exact_at(6, &mut buf).unwrap();
         assert_eq!(&buf, b"world");
+        // It may say that it would have to wait, but what it reads is right.
+        if let Some(n) = reader.read_at_without_waiting(6, &mut buf).unwrap() {
+            assert_eq!(n, buf.len());
+            let mut again = buf;
+            reader.read_exact_at(6, &mut again).unwrap();
+            assert_eq!(buf, again);
+        }
+        let beyond = reader.read_at_without_waiting(9, &mut buf).unwrap();
+        assert!(beyond.is_none_or(|n| n == 2), "{beyond:?}");
         assert_eq!(reader.read_at(9, &mut buf).unwrap(), 2);
         assert_eq!(reader.read_at(11, &mut buf).unwrap(), 0);
         assert_eq!(reader.read_at(1 << 40, &mut buf).unwrap(), 0);

@@ -105,6 +105,14 @@ impl IndexDigest {
         start..end
     }
 
+    /// Asks the processor for what `locate` will look at.
+    #[inline]
+    pub(crate) fn prefetch(&self, user_key: &[u8]) {
+        if let Some(rest) = user_key.strip_prefix(&self.prefix[..]) {
+            self.group(word(rest));
+        }
+    }
+
     /// What the words tell of a user key.
     #[inline]
     pub(crate) fn locate(&self, user_key: &[u8]) -> Located {

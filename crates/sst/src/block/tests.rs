@@ -237,6 +237,7 @@ fn a_digest_narrows_a_seek_to_the_right_place() {
             target.extend_from_slice(&(rng.below(10) << 8).to_le_bytes());
             let target = format.target(&target);
             let found = a.seek(&block, target, &format).unwrap();
+            digest.prefetch(&user_key);
             let located = digest.locate(&user_key);
             let narrowed = match located {
                 Located::AfterAll => false,

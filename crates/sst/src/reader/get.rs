@@ -1,7 +1,7 @@
 //! Point lookups: filter, index, block, entry.
 //!
-//! A lookup has two halves: the first asks the filter and finds the data block, the second
-//! searches it.
+//! A lookup has two halves, so that one of many keys can stop between them (see `batch.rs`): the
+//! first asks the filter and finds the data block, the second searches it.
 //! `Hot path`: the buffers of the cursors are the thread's and are used again.
 
 use std::cell::Cell;
@@ -134,7 +134,7 @@ impl TableReader {
     /// False if the table surely has nothing of the key for this reader, by its filter and by
     /// its sequence number.
     #[inline]
-    fn may_have_version(
+    pub(super) fn may_have_version(
         &self,
         read: &TableReadOptions,
         key: LookupKey<'_>,
@@ -161,7 +161,7 @@ impl TableReader {
 
     /// The data block where the versions of a key begin that are visible, if there are any.
     #[inline]
-    fn first_block(
+    pub(super) fn first_block(
         &self,
         read: &TableReadOptions,
         key: LookupKey<'_>,
@@ -204,7 +204,7 @@ impl TableReader {
     }
 
     /// Shows the versions of a key, beginning in the data block where the first one would be.
-    fn search(
+    pub(super) fn search(
         &self,
         read: &TableReadOptions,
         key: LookupKey<'_>,
