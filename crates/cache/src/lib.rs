@@ -10,9 +10,10 @@
 //! 3. Keys of different [`Cache::new_id`] never meet, so a file's number may be used again.
 //!
 //! Eviction is S3-FIFO (see `resident.rs`): a scan passes through without pushing out what is
-//! read again and again. Source: Yang et al., "FIFO queues are all you need for cache
+//! read again and again, or what is of high [`Priority`]. Source: Yang et al., "FIFO queues are all you need for cache
 //! eviction", SOSP 2023.
 
+mod prefetch;
 mod resident;
 mod shard;
 
@@ -36,6 +37,16 @@ pub struct CacheKey {
     pub id: u64,
     /// The place in the file.
     pub offset: u64,
+}
+
+/// How a value enters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Priority {
+    /// It must be asked for again before it counts as worth keeping: a scan's blocks are not.
+    #[default]
+    Low,
+    /// It counts as worth keeping from the first: what many lookups need, such as an index.
+    High,
 }
 
 impl CacheKey {
@@ -97,7 +108,7 @@ impl<V: Send + Sync + 'static> Cache<V> {
     ///
     /// A value that does not fit a shard is returned but not kept.
     pub fn insert(&self, key: CacheKey, value: Arc<V>, charge: usize) -> Arc<V> {
-        self.insert_and_take(key, value, charge).0
+        self.insert_and_take(key, value, charge, Priority::Low).0
     }
 
     /// As [`Self::insert`], and one of the values that are not here any more because of it: its
@@ -107,8 +118,9 @@ impl<V: Send + Sync + 'static> Cache<V> {
         key: CacheKey,
         value: Arc<V>,
         charge: usize,
+        priority: Priority,
     ) -> (Arc<V>, Option<Arc<V>>) {
-        self.shard(key.mix()).insert(key, value, charge)
+        self.shard(key.mix()).insert(key, value, charge, priority)
     }
 
     /// Drops the value of `key`, if it is here.

@@ -4,7 +4,7 @@
 //! insert --new--> small (a tenth) --hit twice--> main (the rest) --no hit--> out
 //!    |               |                             ^   |
 //!    |               +--fewer hits--> out, key     |   +--hit: again at the tail
-//!    +--key in ghost-------------------------------+
+//!    +--key in ghost, or of high priority----------+
 //! ```
 //! Most entries are never asked for again; they leave by the small queue and never reach the
 //! main one. A key that comes back soon after it left was misjudged and enters main at once.
@@ -24,7 +24,8 @@ use std::sync::{Arc, Weak};
 
 use foldhash::fast::RandomState;
 
-use crate::CacheKey;
+use crate::prefetch::prefetch;
+use crate::{CacheKey, Priority};
 
 /// The small queue's share of the capacity is one part in this many.
 const SMALL_PART: usize = 10;
@@ -57,6 +58,8 @@ struct Entry<V> {
 struct Slot {
     key: CacheKey,
     ticket: u64,
+    /// Where the value's counters are, only to be fetched ahead of the eviction that asks them.
+    address: usize,
 }
 
 #[derive(Default)]
@@ -175,6 +178,7 @@ impl<V> Residents<V> {
         key: CacheKey,
         value: &Arc<V>,
         charge: usize,
+        priority: Priority,
         leaving: &mut Leaving<V>,
     ) {
         if charge <= self.capacity {
@@ -188,8 +192,9 @@ impl<V> Residents<V> {
         let slot = Slot {
             key,
             ticket: self.inserted,
+            address: Arc::as_ptr(value).addr(),
         };
-        let in_main = self.ghost.take(key);
+        let in_main = self.ghost.take(key) || priority == Priority::High;
         let queue = if in_main {
             &mut self.main
         } else {
@@ -258,13 +263,29 @@ impl<V> Residents<V> {
             }
         }
         while self.usage() > 0 && self.usage() + self.held_bytes + charge > self.capacity {
-            let small = self.small.live > 0
-                && (self.main.live == 0 || self.small.bytes > self.capacity / SMALL_PART);
-            if small {
+            if self.is_small_next() {
                 self.step_small(leaving);
             } else {
                 self.step_main(&mut chances, leaving);
             }
+        }
+    }
+
+    fn is_small_next(&self) -> bool {
+        self.small.live > 0
+            && (self.main.live == 0 || self.small.bytes > self.capacity / SMALL_PART)
+    }
+
+    /// Asks the processor for what the next eviction will look at.
+    #[inline]
+    pub(crate) fn prefetch_victim(&self) {
+        let queue = if self.is_small_next() {
+            &self.small
+        } else {
+            &self.main
+        };
+        if let Some(slot) = queue.slots.front() {
+            prefetch(slot.address);
         }
     }
 

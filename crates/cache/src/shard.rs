@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use parking_lot::RwLock;
 
-use crate::CacheKey;
 use crate::resident::{Leaving, Residents};
+use crate::{CacheKey, Priority};
 
 /// Aligned so that the locks of two shards share no cache line.
 #[repr(align(128))]
@@ -29,15 +29,17 @@ impl<V> Shard<V> {
         key: CacheKey,
         value: Arc<V>,
         charge: usize,
+        priority: Priority,
     ) -> (Arc<V>, Option<Arc<V>>) {
         let mut leaving = Leaving::new();
         let mut residents = self.0.write();
+        residents.prefetch_victim();
         if let Some(resident) = residents.get(key) {
             // The lock goes before `value`, whose drop may be long.
             drop(residents);
             return (resident, Some(value));
         }
-        residents.insert(key, &value, charge, &mut leaving);
+        residents.insert(key, &value, charge, priority, &mut leaving);
         drop(residents);
         (value, leaving.first.take())
     }

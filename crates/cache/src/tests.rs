@@ -3,7 +3,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use orogen_base::inspect::Inspect;
 
-use crate::{Cache, CacheKey};
+use crate::{Cache, CacheKey, Priority};
 
 fn key(offset: u64) -> CacheKey {
     CacheKey { id: 1, offset }
@@ -130,6 +130,110 @@ fn a_scan_does_not_push_out_what_is_read_again_and_again() {
         kept, 500,
         "a scan of fifty times the cache evicted hot entries"
     );
+}
+
+#[test]
+fn what_is_of_high_priority_stays_over_a_scan_though_it_was_asked_once() {
+    let cache = Cache::new(100_000);
+    for i in 0..100 {
+        cache.insert_and_take(key(i), Arc::new(i), 100, Priority::High);
+        cache.insert_and_take(key(1000 + i), Arc::new(i), 100, Priority::Low);
+        assert!(cache.get(key(i)).is_some() && cache.get(key(1000 + i)).is_some());
+    }
+    for i in 10_000..60_000 {
+        cache.insert(key(i), Arc::new(i), 100);
+    }
+    let kept = |first: u64| {
+        (first..first + 100)
+            .filter(|&i| cache.get(key(i)).is_some())
+            .count()
+    };
+    assert_eq!((kept(0), kept(1000)), (100, 0));
+}
+
+/// Strict least-recently-used over values of equal size: what the cache is compared with.
+struct Lru {
+    len_max: usize,
+    clock: u64,
+    used: std::collections::HashMap<u64, u64>,
+    by_use: std::collections::BTreeMap<u64, u64>,
+}
+
+impl Lru {
+    fn new(len_max: usize) -> Self {
+        Self {
+            len_max,
+            clock: 0,
+            used: Default::default(),
+            by_use: Default::default(),
+        }
+    }
+
+    /// True if it was there; it is there afterwards.
+    fn ask(&mut self, key: u64) -> bool {
+        self.clock += 1;
+        let before = self.used.insert(key, self.clock);
+        if let Some(before) = before {
+            self.by_use.remove(&before);
+        } else if self.used.len() > self.len_max {
+            let (_, oldest) = self.by_use.pop_first().unwrap();
+            self.used.remove(&oldest);
+        }
+        self.by_use.insert(self.clock, key);
+        before.is_some()
+    }
+}
+
+/// Hits of `gets` Zipf-distributed gets out of 20,000 keys, after as many that do not count, with
+/// a scan of `scan_len` other blocks after each `scan_every` gets; in parts of a thousand.
+fn zipf_hits(ask: &mut dyn FnMut(u64) -> bool, gets: u64, scan_every: u64, scan_len: u64) -> u64 {
+    const KEYS: u64 = 20_000;
+    let mut rng = Rng(42);
+    // Sums of 1 / rank, in fixed point, so that no machine rounds otherwise.
+    let mut sums = vec![0u64];
+    for rank in 1..=KEYS {
+        sums.push(sums[rank as usize - 1] + (1 << 32) / rank);
+    }
+    let (mut hits, mut scanned) = (0, 1 << 32);
+    for n in 0..2 * gets {
+        let draw = (rng.below(1 << 31) * (sums[KEYS as usize] >> 20)) >> 11;
+        let rank = sums.partition_point(|&sum| sum <= draw) as u64;
+        hits += u64::from(ask(rank) && n >= gets);
+        if n % scan_every == 0 {
+            for _ in 0..scan_len {
+                ask(scanned);
+                scanned += 1;
+            }
+        }
+    }
+    hits * 1000 / gets
+}
+
+#[test]
+fn scans_cost_few_hits_where_they_would_cost_lru_many() {
+    let in_cache = |scan_every, scan_len| {
+        let cache = Cache::new(100_000);
+        let mut ask = |k: u64| {
+            let hit = cache.get(key(k)).is_some();
+            if !hit {
+                cache.insert(key(k), Arc::new(k), 100);
+            }
+            hit
+        };
+        zipf_hits(&mut ask, 100_000, scan_every, scan_len)
+    };
+    let in_lru = |scan_every, scan_len| {
+        let mut lru = Lru::new(1000);
+        zipf_hits(&mut |k| lru.ask(k), 100_000, scan_every, scan_len)
+    };
+    // A twentieth of the keys fits; each scan is five times the cache.
+    let never = u64::MAX;
+    let (calm, scanned) = (in_cache(never, 0), in_cache(2000, 5000));
+    let (lru_calm, lru_scanned) = (in_lru(never, 0), in_lru(2000, 5000));
+    println!("hits of 1000: {calm} calm, {scanned} beside scans; LRU {lru_calm}, {lru_scanned}");
+    assert!(calm >= lru_calm + 20, "{calm} {lru_calm}");
+    assert!(scanned + 40 >= calm, "{scanned} {calm}");
+    assert!(scanned >= lru_scanned + 100, "{scanned} {lru_scanned}");
 }
 
 #[test]

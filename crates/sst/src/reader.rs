@@ -20,7 +20,7 @@ use std::sync::{Arc, OnceLock};
 use orogen_base::metrics::{Statistics, Ticker};
 use orogen_base::range_del::FragmentedRangeTombstones;
 use orogen_base::{Error, FileNo, PinnedValue, Result, SeqNo, SliceTransform, UserComparator};
-use orogen_cache::CacheKey;
+use orogen_cache::{CacheKey, Priority};
 
 use crate::block::{Block, IndexDigest, IndexFormat};
 use crate::compress::Dictionary;
@@ -410,7 +410,11 @@ impl TableReader {
             id: *id,
             offset: handle.offset,
         };
-        let (block, left) = cache.insert_and_take(key, block, charge);
+        let priority = match kind {
+            BlockKind::Data => Priority::Low,
+            _ => Priority::High,
+        };
+        let (block, left) = cache.insert_and_take(key, block, charge, priority);
         if let Some(left) = left.filter(|b| b.memory_usage() <= SPARE_BYTES_MAX) {
             SPARE.set(Some(left));
         }
