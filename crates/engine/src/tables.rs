@@ -104,6 +104,16 @@ impl TableAccess for FamilyTables {
         Ok(self.reader(file)?.iter(*options))
     }
 
+    fn next_iter(
+        &self,
+        file: &Arc<FileMeta>,
+        _: &TableReadOptions,
+        done: TableIter,
+        is_neighbour: bool,
+    ) -> Result<TableIter> {
+        Ok(done.into_next(self.reader(file)?.clone(), is_neighbour))
+    }
+
     fn range_tombstones(&self, file: &Arc<FileMeta>) -> Result<Arc<FragmentedRangeTombstones>> {
         Ok(self.reader(file)?.range_tombstones())
     }

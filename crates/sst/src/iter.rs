@@ -22,12 +22,22 @@ const SEQUENTIAL_BLOCKS_MIN: u32 = 2;
 const READAHEAD_BYTES_MIN: usize = 8 << 10;
 const READAHEAD_BYTES_MAX: usize = 256 << 10;
 
-/// Reads the file in larger pieces while blocks are asked for one after the other.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Way {
+    Forward,
+    Backward,
+}
+
+/// Reads the file in larger pieces while blocks are asked for one after the other, either way.
 struct ReadAhead {
     window: Window,
     bytes: usize,
+    /// Blocks that followed on the one before, this way.
     sequential: u32,
-    next_offset: u64,
+    way: Way,
+    last: Option<BlockHandle>,
+    /// The first block of this file follows on the last one of another.
+    continues: bool,
 }
 
 impl ReadAhead {
@@ -36,19 +46,36 @@ impl ReadAhead {
             window: Window::default(),
             bytes: READAHEAD_BYTES_MIN,
             sequential: 0,
-            next_offset: u64::MAX,
+            way: Way::Forward,
+            last: None,
+            continues: false,
         }
+    }
+
+    /// Goes to another file. If that is its neighbour, what was learned is still true there.
+    fn leave_file(&mut self, is_neighbour: bool) {
+        self.window.bytes.clear();
+        self.last = None;
+        self.continues = is_neighbour;
     }
 
     /// Notes that the block at `handle` is wanted.
     fn note(&mut self, handle: BlockHandle) {
-        if handle.offset == self.next_offset {
+        let way = match self.last {
+            Some(last) if last.end() == Some(handle.offset) => Some(Way::Forward),
+            Some(last) if handle.end() == Some(last.offset) => Some(Way::Backward),
+            None if self.continues => Some(self.way),
+            _ => None,
+        };
+        if way == Some(self.way) {
             self.sequential += 1;
         } else {
-            self.sequential = 0;
+            self.way = way.unwrap_or(Way::Forward);
+            self.sequential = u32::from(way.is_some());
             self.bytes = READAHEAD_BYTES_MIN;
         }
-        self.next_offset = handle.end().unwrap_or(u64::MAX);
+        self.last = Some(handle);
+        self.continues = false;
     }
 
     /// Reads ahead from `handle` on if that is due; afterwards the window has the block if
@@ -64,20 +91,39 @@ impl ReadAhead {
             return Ok(());
         }
         let file = table.file();
-        let block_len = file.check_handle(handle)?;
+        let block_len = file.check_handle(handle)? as u64;
+        let want = (want as u64).max(block_len);
         // A block that is cut by the window's end is read again as a whole.
-        let left = table.data_end().saturating_sub(handle.offset);
-        let len = (want as u64).min(left).max(block_len as u64) as usize;
+        let (start, len) = match self.way {
+            Way::Forward => {
+                let left = table.data_end().saturating_sub(handle.offset);
+                (handle.offset, want.min(left).max(block_len))
+            }
+            Way::Backward => {
+                let end = handle.offset + block_len;
+                (end.saturating_sub(want), want.min(end))
+            }
+        };
         if mode == Readahead::Auto {
             self.bytes = (self.bytes * 2).min(READAHEAD_BYTES_MAX);
         }
-        self.window.bytes.resize(len, 0);
-        self.window.offset = handle.offset;
-        let result = file
-            .file
-            .read_exact_at(handle.offset, &mut self.window.bytes);
+        self.window.bytes.resize(len as usize, 0);
+        self.window.offset = start;
+        let result = file.file.read_exact_at(start, &mut self.window.bytes);
         if result.is_err() {
             self.window.bytes.clear();
+        } else if mode == Readahead::Auto && want == READAHEAD_BYTES_MAX as u64 {
+            // A long scan: the device works on the next piece while this one is used.
+            match self.way {
+                Way::Forward => {
+                    let next = start + len;
+                    let left = table.data_end().saturating_sub(next);
+                    file.file.prefetch(next, want.min(left));
+                }
+                Way::Backward => file
+                    .file
+                    .prefetch(start.saturating_sub(want), want.min(start)),
+            }
         }
         result
     }
@@ -110,6 +156,21 @@ impl TableIter {
             ahead: ReadAhead::new(),
             error: None,
         }
+    }
+
+    /// A cursor over another table that takes over the memory of this one, and how far it reads
+    /// ahead if the table is the neighbour to which the scan goes on.
+    #[must_use]
+    pub fn into_next(self, table: Arc<TableReader>, is_neighbour: bool) -> Self {
+        let mut next = Self {
+            patched: self.patched,
+            cursor: self.cursor,
+            ahead: self.ahead,
+            ..Self::new(table, self.read)
+        };
+        next.cursor.invalidate();
+        next.ahead.leave_file(is_neighbour);
+        next
     }
 
     /// The table that the cursor is over.

@@ -17,6 +17,7 @@ use crate::*;
 mod batch;
 mod golden;
 mod partitioned;
+mod readahead;
 mod rocksdb_tools;
 
 /// Internal keys in their order, as a map's key: the user key, then the trailer falling.

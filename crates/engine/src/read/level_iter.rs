@@ -94,11 +94,16 @@ impl<T: TableAccess> LevelIter<T> {
         self.tables.may_hold_prefix(file, &self.options, user_key)
     }
 
-    /// Opens file `at` unless it is open; false after an error.
-    fn open(&mut self, at: usize) -> bool {
+    /// Opens file `at` unless it is open; false after an error. `is_neighbour` if the cursor goes
+    /// on to it from the file that is open.
+    fn open(&mut self, at: usize, is_neighbour: bool) -> bool {
         if self.open.is_none() || self.at != at {
-            self.open = None;
-            match self.tables.iter(&self.level.files()[at], &self.options) {
+            let (file, options) = (&self.level.files()[at], &self.options);
+            let opened = match self.open.take() {
+                Some(done) => self.tables.next_iter(file, options, done, is_neighbour),
+                None => self.tables.iter(file, options),
+            };
+            match opened {
                 Ok(iter) => (self.at, self.open) = (at, Some(iter)),
                 Err(error) => {
                     self.error = Some(error);
@@ -114,7 +119,7 @@ impl<T: TableAccess> LevelIter<T> {
     fn start(&mut self, at: Option<usize>) -> bool {
         self.error = None;
         self.ended = true;
-        at.is_some_and(|at| self.files.contains(&at) && self.open(at))
+        at.is_some_and(|at| self.files.contains(&at) && self.open(at, false))
     }
 
     #[inline]
@@ -145,7 +150,7 @@ impl<T: TableAccess> LevelIter<T> {
         while self.table_ended() {
             let next = self.at + 1;
             self.ended = true;
-            if !self.files.contains(&next) || !self.open(next) {
+            if !self.files.contains(&next) || !self.open(next, true) {
                 return;
             }
             self.table().seek_to_first();
@@ -155,7 +160,7 @@ impl<T: TableAccess> LevelIter<T> {
     fn skip_ended_backward(&mut self) {
         while self.table_ended() {
             self.ended = true;
-            if self.at <= self.files.start || !self.open(self.at - 1) {
+            if self.at <= self.files.start || !self.open(self.at - 1, true) {
                 return;
             }
             self.table().seek_to_last();

@@ -36,6 +36,22 @@ pub trait TableAccess: Send + Sync + 'static {
     /// If the file cannot be opened or is damaged.
     fn iter(&self, file: &Arc<FileMeta>, options: &Self::Options) -> Result<Self::Iter>;
 
+    /// [`Self::iter`] in place of a cursor that is done; `is_neighbour` if the scan goes on from
+    /// there to this file.
+    ///
+    /// # Errors
+    /// As [`Self::iter`].
+    fn next_iter(
+        &self,
+        file: &Arc<FileMeta>,
+        options: &Self::Options,
+        done: Self::Iter,
+        is_neighbour: bool,
+    ) -> Result<Self::Iter> {
+        let _ = (done, is_neighbour);
+        self.iter(file, options)
+    }
+
     /// The range tombstones of a file, not cut to its key range.
     ///
     /// # Errors

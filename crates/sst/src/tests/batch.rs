@@ -51,11 +51,11 @@ fn together<'t>(
 }
 
 /// Counts reads, and has some of its pages on the device only.
-struct SlowFile {
+pub(super) struct SlowFile {
     file: Arc<dyn RandomAccessFile>,
     /// Of each so many calls without waiting one would wait; 0: none.
     cold_one_in: usize,
-    reads: AtomicUsize,
+    pub(super) reads: AtomicUsize,
     /// Calls of `prefetch` that no read has followed yet, and the most there were.
     ahead: AtomicUsize,
     ahead_max: AtomicUsize,
@@ -86,7 +86,7 @@ impl RandomAccessFile for SlowFile {
     }
 }
 
-fn slow(bytes: &[u8], cold_one_in: usize) -> Arc<SlowFile> {
+pub(super) fn slow(bytes: &[u8], cold_one_in: usize) -> Arc<SlowFile> {
     Arc::new(SlowFile {
         file: MemTable::open(bytes.to_vec()),
         cold_one_in,
@@ -159,7 +159,7 @@ fn a_batch_answers_as_its_lookups_one_by_one() {
     }
 }
 
-fn many_blocks() -> (Vec<u8>, Vec<Vec<u8>>) {
+pub(super) fn many_blocks() -> (Vec<u8>, Vec<Vec<u8>>) {
     let mut model = Model::new();
     let keys: Vec<Vec<u8>> = (0..4000u32)
         .map(|i| format!("key{i:08}").into_bytes())
