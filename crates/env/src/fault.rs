@@ -357,6 +357,13 @@ impl FileSystem for FaultFileSystem {
         Ok(self.writable(file, path))
     }
 
+    fn create_mapped(&self, path: &Path) -> Result<Box<dyn WritableFile>> {
+        let file = self
+            .faults
+            .call(OpKind::Create, path, || self.below.create_mapped(path))?;
+        Ok(self.writable(file, path))
+    }
+
     fn open_append(&self, path: &Path) -> Result<Box<dyn WritableFile>> {
         let file = self
             .faults

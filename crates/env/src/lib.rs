@@ -18,6 +18,6 @@ pub use buffered::BufferedFile;
 pub use clock::{Clock, ManualClock, SystemClock};
 pub use fault::{Fault, FaultFileSystem, Faults, OpKind};
 pub use fs::{Access, FileLock, FileSystem, Metadata, RandomAccessFile, WritableFile};
-pub use mem::{MemFileSystem, PowerCut};
+pub use mem::{MemFileSystem, PowerCut, TailFill};
 pub use posix::PosixFileSystem;
 pub use rate_limiter::{IoPriority, RateLimiter};

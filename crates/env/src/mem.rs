@@ -26,6 +26,8 @@
 //!    size. Synced bytes never change, not even those that share a sector with unsynced ones. A
 //!    file that was shortened (or made anew) without a sync may also be found as it was before.
 //!    How many are kept is drawn for each file and for the names, from "none" to "all".
+//!    [`PowerCut::Names`] and [`PowerCut::Tail`] are two corners of it: all bytes and any names, and
+//!    all names with sizes that came to the disk before their bytes.
 //! 7. [`PowerCut::KeepAll`] is the death of the process, not of the machine: everything is there
 //!    to be read, but what was unsynced is still unsynced when the next cut comes.
 //! 8. After a failed sync ([`MemFileSystem::lose_unsynced`]) the unsynced bytes of the file can be
@@ -72,6 +74,32 @@ pub enum PowerCut {
         /// Decides what is; the same seed decides the same.
         seed: u64,
     },
+    /// All bytes are there; each unsynced change of names is, or is not.
+    Names {
+        /// Decides which.
+        seed: u64,
+    },
+    /// All names and sizes are there; of the unsynced bytes behind a file's synced end, those from
+    /// some place on are not what was written.
+    Tail {
+        /// Decides from where.
+        seed: u64,
+        /// What is there instead.
+        fill: TailFill,
+    },
+}
+
+/// What a disk shows where it has a file's size but not yet its bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TailFill {
+    /// Zeros.
+    Zeros,
+    /// Anything.
+    Garbage,
+    /// Bytes of the file itself, backwards: data, but no sound record of a log. (One that stood
+    /// just where the next belongs could not be told from it in a format that numbers neither
+    /// records nor files.)
+    Stale,
 }
 
 /// A file system in memory. A clone is another handle of the same disk; for another disk see
@@ -148,12 +176,10 @@ impl MemFileSystem {
     /// [`MemFileSystem::crash_after`] or [`MemFileSystem::power_off`].
     #[must_use]
     pub fn crash(&self, cut: PowerCut) -> Self {
-        let seed = match cut {
-            PowerCut::KeepAll => return self.fork(),
-            PowerCut::DropUnsynced => None,
-            PowerCut::Torn { seed } => Some(seed),
-        };
-        let tree = self.shared.disk.lock().tree.after_power_cut(seed);
+        if cut == PowerCut::KeepAll {
+            return self.fork();
+        }
+        let tree = self.shared.disk.lock().tree.after_power_cut(cut);
         Self::of(tree, Arc::clone(&self.shared.clock))
     }
 
@@ -230,13 +256,27 @@ impl MemFileSystem {
         })
     }
 
-    fn writable(&self, inode: Arc<Inode>, path: &Path, position: usize) -> Box<dyn WritableFile> {
-        Box::new(MemWritableFile {
+    fn writable(&self, inode: Arc<Inode>, path: &Path, position: usize) -> MemWritableFile {
+        MemWritableFile {
             shared: Arc::clone(&self.shared),
             inode,
             path: path.to_owned(),
             position,
-        })
+            mapped: false,
+        }
+    }
+
+    fn new_file(&self, path: &Path) -> Result<MemWritableFile> {
+        let now = self.shared.now();
+        let inode = self.change("cannot create the file", path, |tree| {
+            let (inode, _) = tree.create(path)?;
+            let mut state = inode.state.write();
+            state.set_len(0);
+            state.modified_secs = now;
+            drop(state);
+            Ok(inode)
+        })?;
+        Ok(self.writable(inode, path, 0))
     }
 }
 
@@ -292,16 +332,14 @@ fn to_usize(n: u64) -> Result<usize, Errno> {
 
 impl FileSystem for MemFileSystem {
     fn create(&self, path: &Path) -> Result<Box<dyn WritableFile>> {
-        let now = self.shared.now();
-        let inode = self.change("cannot create the file", path, |tree| {
-            let (inode, _) = tree.create(path)?;
-            let mut state = inode.state.write();
-            state.set_len(0);
-            state.modified_secs = now;
-            drop(state);
-            Ok(inode)
-        })?;
-        Ok(self.writable(inode, path, 0))
+        Ok(Box::new(self.new_file(path)?))
+    }
+
+    /// Until it is closed the file is a multiple of 4 KiB long; a crash leaves it so.
+    fn create_mapped(&self, path: &Path) -> Result<Box<dyn WritableFile>> {
+        let mut file = self.new_file(path)?;
+        file.mapped = true;
+        Ok(Box::new(file))
     }
 
     fn open_append(&self, path: &Path) -> Result<Box<dyn WritableFile>> {
@@ -309,7 +347,7 @@ impl FileSystem for MemFileSystem {
             tree.file(path)
         })?;
         let size = inode.state.read().len();
-        Ok(self.writable(inode, path, size))
+        Ok(Box::new(self.writable(inode, path, size)))
     }
 
     fn reuse(&self, old: &Path, new: &Path) -> Result<Box<dyn WritableFile>> {
@@ -320,7 +358,7 @@ impl FileSystem for MemFileSystem {
             tree.rename(old, new)?;
             tree.file(new)
         })?;
-        Ok(self.writable(inode, new, 0))
+        Ok(Box::new(self.writable(inode, new, 0)))
     }
 
     fn open(&self, path: &Path, _access: Access) -> Result<Arc<dyn RandomAccessFile>> {
@@ -465,13 +503,22 @@ struct MemWritableFile {
     path: PathBuf,
     /// Where the next byte goes.
     position: usize,
+    /// Longer than what was appended until it is closed.
+    mapped: bool,
 }
+
+/// Bytes by which a mapped file grows.
+const MAPPED_STEP: usize = 4096;
 
 impl WritableFile for MemWritableFile {
     fn append(&mut self, bytes: &[u8]) -> Result<()> {
         let position = self.position;
         let now = self.shared.now();
+        let end = position + bytes.len();
         self.shared.change_file(&self.path, &self.inode, |state| {
+            if self.mapped && state.len() < end {
+                state.set_len(end.next_multiple_of(MAPPED_STEP));
+            }
             state.write_at(position, bytes);
             state.modified_secs = now;
         })?;
@@ -505,7 +552,13 @@ impl WritableFile for MemWritableFile {
 
 impl Drop for MemWritableFile {
     fn drop(&mut self) {
-        self.inode.state.write().reserved = 0;
+        let _disk = self.shared.disk.lock();
+        let mut state = self.inode.state.write();
+        state.reserved = 0;
+        // A process that died has not closed it.
+        if self.mapped && !self.shared.power_is_off.load(Ordering::Acquire) {
+            state.set_len(self.position);
+        }
     }
 }
 

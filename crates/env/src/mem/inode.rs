@@ -9,6 +9,7 @@ use std::ops::Range;
 
 use parking_lot::RwLock;
 
+use super::TailFill;
 use super::content::Content;
 use super::random::Random;
 
@@ -183,6 +184,44 @@ impl FileState {
             self.tear(sector, fresh, keep, garble, &mut content, random);
         }
         self.on_disk(content)
+    }
+
+    /// The file after a power cut before which all of it reached the disk; what a failed sync
+    /// dropped did not.
+    pub(super) fn written(&self) -> Self {
+        let mut content = self.content.clone();
+        for (sector, old) in self.old.iter().filter(|(_, old)| old.lost) {
+            let base = sector * SECTOR;
+            let n = old.bytes.len().min(content.len().saturating_sub(base));
+            content.write_at(base, &old.bytes[..n]);
+        }
+        self.on_disk(content)
+    }
+
+    /// The file after a power cut before which its size reached the disk, but not all of the
+    /// bytes behind its synced end.
+    pub(super) fn tail(&self, random: &mut Random, fill: TailFill) -> Self {
+        let fresh = self.least_len;
+        let mut state = self.written();
+        let added = self.len() - fresh;
+        let start = if random.percent(50) {
+            fresh
+        } else {
+            fresh + random.below(added + 1)
+        };
+        let mut bytes = vec![0; self.len() - start];
+        match fill {
+            TailFill::Zeros => {}
+            TailFill::Garbage => random.fill(&mut bytes),
+            TailFill::Stale => {
+                state.content.read_at(0, &mut bytes);
+                bytes.reverse();
+            }
+        }
+        if !bytes.is_empty() {
+            state.content.write_at(start, &bytes);
+        }
+        state
     }
 
     /// A length between what the disk had and what the file has.

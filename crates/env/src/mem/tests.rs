@@ -422,3 +422,74 @@ fn threads_unwind_when_the_power_goes() {
         }
     }
 }
+
+#[test]
+fn names_come_and_go_apart_and_bytes_stay() {
+    let fs = MemFileSystem::new();
+    synced(&fs, &["/db/a", "/db/b"]);
+    fs.remove_file(&path("/db/a")).unwrap();
+    let mut file = fs.create(&path("/db/c")).unwrap();
+    file.append(&[7; 3000]).unwrap();
+    let mut seen = Vec::new();
+    for seed in 0..100 {
+        let disk = fs.crash(PowerCut::Names { seed });
+        seen.push(disk.list(&path("/db")).unwrap().concat());
+        if let Ok(bytes) = read_file(&disk, &path("/db/c")) {
+            assert_eq!(bytes, [7; 3000]);
+        }
+    }
+    seen.sort();
+    seen.dedup();
+    assert_eq!(seen, ["ab", "abc", "b", "bc"]);
+}
+
+#[test]
+fn a_tail_has_its_size_and_other_bytes() {
+    let fs = MemFileSystem::new();
+    synced(&fs, &[]);
+    let mut file = fs.create(&path("/db/a")).unwrap();
+    file.append(&[1; 600]).unwrap();
+    file.append(&[2; 400]).unwrap();
+    file.sync().unwrap();
+    file.append(&[3; 2000]).unwrap();
+    for (fill, filled) in [
+        (TailFill::Zeros, [0, 0]),
+        (TailFill::Stale, [3, 2]),
+        (TailFill::Garbage, [9, 9]),
+    ] {
+        let [mut whole, mut part] = [false; 2];
+        for seed in 0..100 {
+            let disk = fs.crash(PowerCut::Tail { seed, fill });
+            let bytes = read_file(&disk, &path("/db/a")).unwrap();
+            assert_eq!(bytes.len(), 3000);
+            assert_eq!((bytes[0], bytes[999]), (1, 2));
+            let written = bytes[1000..].iter().take_while(|b| **b == 3).count();
+            whole |= written == 0;
+            part |= (1..2000).contains(&written);
+            if written == 0 && fill != TailFill::Garbage {
+                assert_eq!([bytes[1000], bytes[2200]], filled, "{fill:?}");
+            }
+        }
+        assert!(whole && part, "{fill:?}");
+    }
+}
+
+#[test]
+fn a_mapped_file_is_longer_until_it_is_closed() {
+    let fs = MemFileSystem::new();
+    synced(&fs, &[]);
+    let log = path("/db/log");
+    let mut file = fs.create_mapped(&log).unwrap();
+    file.append(&[5; 100]).unwrap();
+    file.append(&[6; 100]).unwrap();
+    assert_eq!(file.size(), 200);
+    assert_eq!(fs.metadata(&log).unwrap().size, 4096);
+    let died = fs.crash(PowerCut::KeepAll);
+    assert_eq!(read_file(&died, &log).unwrap()[99..202], {
+        let mut bytes = [6; 103];
+        (bytes[0], bytes[101], bytes[102]) = (5, 0, 0);
+        bytes
+    });
+    drop(file);
+    assert_eq!(read_file(&fs, &log).unwrap().len(), 200);
+}

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use parking_lot::RwLock;
 use rustix::io::Errno;
 
+use super::PowerCut;
 use super::inode::{FileState, Inode};
 use super::random::Random;
 
@@ -401,11 +402,18 @@ impl Tree {
 
     /// What a power cut leaves: the durable names, with a seed also some of the pending
     /// changes, each only if every earlier one of the same names is kept.
-    pub(super) fn after_power_cut(&self, seed: Option<u64>) -> Self {
+    pub(super) fn after_power_cut(&self, cut: PowerCut) -> Self {
         let mut durable: Vec<Names> = self.dirs.iter().map(|dir| dir.durable.clone()).collect();
-        if let Some(seed) = seed {
+        let odds = match cut {
+            PowerCut::DropUnsynced => None,
+            PowerCut::KeepAll => Some((0, &[100][..])),
+            PowerCut::Torn { seed } => Some((seed, &[0, 50, 50, 90, 100][..])),
+            PowerCut::Names { seed } => Some((seed, &[0, 30, 60, 90][..])),
+            PowerCut::Tail { seed, .. } => Some((seed, &[100][..])),
+        };
+        if let Some((seed, odds)) = odds {
             let mut random = Random::of(seed, 0);
-            let keep = [0, 50, 50, 90, 100][random.below(5)];
+            let keep = odds[random.below(odds.len())];
             let mut dropped: HashSet<(DirId, &str)> = HashSet::new();
             for change in &self.pending {
                 // Drawn in any case, so that one drop does not change the later draws.
@@ -446,9 +454,15 @@ impl Tree {
                     Node::File(inode) => {
                         let copy = files.entry(inode.id).or_insert_with(|| {
                             let state = inode.state.read();
-                            let state = match seed {
-                                None => state.durable(),
-                                Some(seed) => state.torn(&mut Random::of(seed, inode.id)),
+                            let state = match cut {
+                                PowerCut::DropUnsynced => state.durable(),
+                                PowerCut::KeepAll | PowerCut::Names { .. } => state.written(),
+                                PowerCut::Torn { seed } => {
+                                    state.torn(&mut Random::of(seed, inode.id))
+                                }
+                                PowerCut::Tail { seed, fill } => {
+                                    state.tail(&mut Random::of(seed, inode.id), fill)
+                                }
                             };
                             Arc::new(Inode {
                                 id: inode.id,
