@@ -32,6 +32,9 @@ const EQUAL_KEYS: usize = 6;
 const ACCOUNTS: usize = 10;
 const BALANCE: u64 = 1000;
 
+/// What must hold, in a few words.
+const RULE: &str = "each snapshot is one moment";
+
 /// What is tried.
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -90,6 +93,7 @@ pub fn run(config: &Config) -> Figure {
     });
     Figure {
         name: "concurrent".to_owned(),
+        rule: RULE,
         count: batches.into_inner(),
         unit: "batches",
         seeds: passed,

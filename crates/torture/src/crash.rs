@@ -13,8 +13,11 @@
 //! 5. it takes a write, closes, opens, and holds the same and the write;
 //! 6. a checkpoint that succeeded opens and holds what it should; one that did not is whole or
 //!    not there;
-//! 7. at every [`RECOVERY_STRIDE`]-th point: the same after a second crash at every call of the
-//!    recovery.
+//! 7. at every [`Config::recovery_stride`]-th point: the same after a second crash at every call
+//!    of the recovery;
+//! 8. every backup that is listed is whole and holds what it should, every one that succeeded is
+//!    listed, and none that was deleted; a restored directory is whole or not there;
+//! 9. where logs are archived and only the process died: they hold every write.
 //!
 //! The engine on the dying disk must not panic or hang, and must not fail before the power does.
 
@@ -22,17 +25,20 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use orogen_env::{Clock, FileSystem, MemFileSystem, PowerCut, SystemClock};
+use orogen_env::{Clock, FileSystem, MemFileSystem, PowerCut, SystemClock, TailFill};
 
 use crate::content;
-use crate::engine::{Db, Options, WriteOptions};
+use crate::engine::{Db, Error, Options, WriteOptions};
 use crate::guard::{Guard, Outcome, timed};
 use crate::model::print_of_pair;
 use crate::report::{Failure, Figure};
-use crate::script::{DIR, Plan, Progress, Script, Step, call, checkpoint_dir};
+use crate::script::{
+    DIR, Plan, Progress, Script, Step, backups, call, checkpoint_dir, read_updates, restored_dir,
+};
 
-/// Every so many points the recovery is crashed too.
-pub const RECOVERY_STRIDE: u64 = 16;
+/// What must hold, in a few words.
+const RULE: &str =
+    "what was acknowledged as durable is there; the state is one of the history; no stray files";
 
 /// What is tried.
 #[derive(Clone, Debug)]
@@ -41,6 +47,10 @@ pub struct Config {
     pub threads: usize,
     /// Torn images of each point.
     pub torn: u64,
+    /// Every so many points get all 26 images; 0: none.
+    pub full_stride: u64,
+    /// Every so many points the recovery is crashed too; 0: never.
+    pub recovery_stride: u64,
     /// Seed of the torn images.
     pub seed: u64,
     /// Only this point.
@@ -60,6 +70,8 @@ impl Default for Config {
         Self {
             threads: crate::guard::default_threads(),
             torn: 3,
+            full_stride: 5,
+            recovery_stride: 16,
             seed: 1,
             point: None,
             cut: None,
@@ -79,7 +91,26 @@ pub enum Cut {
     Drop,
     /// The machine died; what was not synced is there in part.
     Torn,
+    /// The machine died; all bytes are there, and any of the unsynced changes of names.
+    Names,
+    /// The machine died; files have their size, and zeros instead of their last bytes.
+    Zeros,
+    /// The same with garbage.
+    Garbage,
+    /// The same with what stood elsewhere in the file.
+    Stale,
 }
+
+/// Kinds of image with how many of them there are at a point that gets all.
+const ALL_IMAGES: [(Cut, u64); 7] = [
+    (Cut::Keep, 1),
+    (Cut::Drop, 1),
+    (Cut::Torn, 16),
+    (Cut::Names, 4),
+    (Cut::Zeros, 2),
+    (Cut::Garbage, 1),
+    (Cut::Stale, 1),
+];
 
 impl Cut {
     fn name(self) -> &'static str {
@@ -87,6 +118,10 @@ impl Cut {
             Self::Keep => "keep",
             Self::Drop => "drop",
             Self::Torn => "torn",
+            Self::Names => "names",
+            Self::Zeros => "zeros",
+            Self::Garbage => "garbage",
+            Self::Stale => "stale",
         }
     }
 }
@@ -94,10 +129,11 @@ impl Cut {
 impl std::str::FromStr for Cut {
     type Err = String;
     fn from_str(text: &str) -> Result<Self, String> {
-        [Self::Keep, Self::Drop, Self::Torn]
+        ALL_IMAGES
             .into_iter()
+            .map(|(cut, _)| cut)
             .find(|cut| cut.name() == text)
-            .ok_or_else(|| "modes are keep, drop, torn".to_owned())
+            .ok_or_else(|| format!("modes are {}", ALL_IMAGES.map(|(c, _)| c.name()).join(", ")))
     }
 }
 
@@ -145,6 +181,7 @@ pub fn run(script: &Script, config: &Config) -> Figure {
     let per = |micros: AtomicU64, n: u64| micros.into_inner() as f64 / n.max(1) as f64;
     Figure {
         name: format!("crash/{}", script.name),
+        rule: RULE,
         count: points,
         unit: "points",
         seeds: config.torn,
@@ -185,8 +222,22 @@ fn crash_at(
     if !fs.is_power_off() {
         return Ok(false);
     }
-    let mut cuts = vec![(Cut::Keep, 0), (Cut::Drop, 0)];
-    cuts.extend((0..config.torn).map(|i| (Cut::Torn, config.seed + i)));
+    let mut cuts = Vec::new();
+    for (cut, images) in ALL_IMAGES {
+        let images = match cut {
+            _ if config.full_stride > 0 && point.is_multiple_of(config.full_stride) => images,
+            Cut::Keep | Cut::Drop => 1,
+            Cut::Torn => config.torn,
+            _ => 0,
+        };
+        // A point that is asked for by mode and seed is that one image.
+        let images = if config.cut == Some(cut) && config.point.is_some() {
+            images.max(1)
+        } else {
+            images
+        };
+        cuts.extend((0..images).map(|i| (cut, config.seed + i)));
+    }
     for (cut, seed) in cuts {
         if config.cut.is_some_and(|only| only != cut) {
             continue;
@@ -202,7 +253,11 @@ fn crash_at(
         let image = fs.crash(power_cut(cut, torn_seed));
         let kept = config.keep.as_ref().map(|_| image.fork());
         trial
-            .check(&image, point.is_multiple_of(RECOVERY_STRIDE), torn_seed)
+            .check(
+                &image,
+                config.recovery_stride > 0 && point.is_multiple_of(config.recovery_stride),
+                torn_seed,
+            )
             .map_err(|what| {
                 if let (Some(dir), Some(image)) = (&config.keep, &kept) {
                     content::keep(image, dir);
@@ -214,10 +269,15 @@ fn crash_at(
 }
 
 fn power_cut(cut: Cut, seed: u64) -> PowerCut {
+    let tail = |fill| PowerCut::Tail { seed, fill };
     match cut {
         Cut::Keep => PowerCut::KeepAll,
         Cut::Drop => PowerCut::DropUnsynced,
         Cut::Torn => PowerCut::Torn { seed },
+        Cut::Names => PowerCut::Names { seed },
+        Cut::Zeros => tail(TailFill::Zeros),
+        Cut::Garbage => tail(TailFill::Garbage),
+        Cut::Stale => tail(TailFill::Stale),
     }
 }
 
@@ -226,7 +286,7 @@ fn run_script(script: &Script, fs: &MemFileSystem) -> Result<Progress, String> {
     let mut progress = Progress::default();
     let options = script.options_on(Arc::new(fs.clone()));
     let open = || Db::open(DIR, &options);
-    let died = |doing: &str, e: crate::engine::Error| {
+    let died = |doing: &str, e: Error| {
         if fs.is_power_off() {
             Ok(())
         } else {
@@ -240,7 +300,7 @@ fn run_script(script: &Script, fs: &MemFileSystem) -> Result<Progress, String> {
     progress.opened = true;
     for step in &script.steps {
         progress.begin(step);
-        if let Err(e) = call(&db, step, &options.cf) {
+        if let Err(e) = call(&db, step, &options) {
             return died(&format!("{step:?}"), e).map(|()| progress);
         }
         // A database that has failed closes without an error and without a flush.
@@ -274,6 +334,9 @@ impl Trial<'_> {
         let again = crash_again.then(|| image.fork());
         self.check_database(image)?;
         self.check_checkpoints(image)?;
+        if !self.progress.backups.is_empty() {
+            self.check_backups(image, seed)?;
+        }
         if let Some(again) = again {
             self.crash_the_recovery(&again, seed)?;
         }
@@ -304,6 +367,9 @@ impl Trial<'_> {
         let db = self.open(fs, DIR, &options)?;
         let found = content::prints(&db)?;
         self.judge(&found)?;
+        if self.cut == Cut::Keep && options.db.wal_ttl_seconds > 0 {
+            read_updates(&db).map_err(|e| format!("updates: {e}"))?;
+        }
         let lazy = (self.script.options)().db.avoid_flush_during_recovery;
         let logs_max = if lazy { usize::MAX } else { 1 };
         let strays =
@@ -342,7 +408,7 @@ impl Trial<'_> {
         for group in 0..2 {
             let least = match self.cut {
                 Cut::Keep => p.acknowledged[group],
-                Cut::Drop | Cut::Torn => p.durable[group],
+                _ => p.durable[group],
             };
             let fits = |n: usize| {
                 structure.iter().all(|(name, birth)| {
@@ -384,20 +450,85 @@ impl Trial<'_> {
             }
             let mut options = self.options(fs);
             options.db.create_if_missing = false;
-            let db = self
-                .open(fs, &dir, &options)
+            self.check_copy(fs, &dir, (batches, changes))
                 .map_err(|e| format!("checkpoint {n}: {e}"))?;
-            let found = content::prints(&db)?;
-            let structure = self.plan.structure(changes);
-            let whole = structure.len() == found.len()
-                && structure.iter().all(|(name, birth)| {
-                    found.get(*name) == Some(&self.plan.print(batches, name, *birth))
-                });
-            if !whole {
-                return Err(format!("checkpoint {n} holds something else"));
+        }
+        Ok(())
+    }
+
+    /// A directory that is a copy of the database after so many batches and changes.
+    fn check_copy(
+        &self,
+        fs: &MemFileSystem,
+        dir: &str,
+        (batches, changes): (usize, usize),
+    ) -> Result<(), String> {
+        let mut options = self.options(fs);
+        options.db.create_if_missing = false;
+        let db = self.open(fs, dir, &options)?;
+        let found = content::prints(&db)?;
+        let structure = self.plan.structure(changes);
+        let whole = structure.len() == found.len()
+            && structure.iter().all(|(name, birth)| {
+                found.get(*name) == Some(&self.plan.print(batches, name, *birth))
+            });
+        if !whole {
+            return Err("it holds something else".to_owned());
+        }
+        db.close().map_err(|e| format!("close failed: {e}"))
+    }
+
+    /// Rule 8.
+    fn check_backups(&self, fs: &MemFileSystem, seed: u64) -> Result<(), String> {
+        let p = self.progress;
+        let told = |what: &str, e: &Error| format!("backups: {what}: {e}");
+        let engine = backups(&self.options(fs)).map_err(|e| told("open", &e))?;
+        if let Some((id, e)) = engine.damaged().map_err(|e| told("damaged", &e))?.first() {
+            return Err(format!("backup {id} is half there: {e}"));
+        }
+        let ids: Vec<usize> = engine
+            .list()
+            .map_err(|e| told("list", &e))?
+            .iter()
+            .map(|b| b.id as usize)
+            .collect();
+        for (i, &(_, _, done)) in p.backups.iter().enumerate() {
+            let id = i + 1;
+            if done && id > p.purge_begun && !ids.contains(&id) {
+                return Err(format!("backup {id} is gone; there are {ids:?}"));
             }
-            db.close()
-                .map_err(|e| format!("checkpoint {n}: close failed: {e}"))?;
+        }
+        for &id in &ids {
+            let Some(&(batches, changes, _)) = id.checked_sub(1).and_then(|i| p.backups.get(i))
+            else {
+                return Err(format!("backup {id} was never made"));
+            };
+            if id <= p.purge_done {
+                return Err(format!("backup {id} was deleted and is back"));
+            }
+            engine
+                .verify(id as u32)
+                .map_err(|e| told(&format!("verify {id}"), &e))?;
+            // All are restored in the end: at one point this one, at another that one.
+            if id as u64 % ids.len() as u64 == seed % ids.len() as u64 {
+                let dir = format!("/checked{id}");
+                engine
+                    .restore(id as u32, &dir)
+                    .map_err(|e| told(&format!("restore {id}"), &e))?;
+                self.check_copy(fs, &dir, (batches, changes))
+                    .map_err(|e| format!("restored backup {id}: {e}"))?;
+            }
+        }
+        drop(engine);
+        for &(n, id, done) in &p.restored {
+            let dir = restored_dir(n);
+            if fs.exists(Path::new(&dir)).map_err(|e| e.to_string())? {
+                let (batches, changes, _) = p.backups[id - 1];
+                self.check_copy(fs, &dir, (batches, changes))
+                    .map_err(|e| format!("restored directory {n}: {e}"))?;
+            } else if done {
+                return Err(format!("restored directory {n} is gone"));
+            }
         }
         Ok(())
     }

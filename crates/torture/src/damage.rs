@@ -94,6 +94,9 @@ impl std::str::FromStr for Way {
     }
 }
 
+/// What must hold, in a few words.
+const RULE: &str = "an error, or what was written; wrong answers only at places that the format leaves unprotected";
+
 /// What is tried.
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -208,6 +211,7 @@ pub fn run(way: Way, config: &Config) -> Figure {
     let bytes: usize = reference.files.iter().map(|f| f.bytes.len()).sum();
     Figure {
         name: format!("damage/{}", way.name()),
+        rule: RULE,
         count: passed,
         unit: "cases",
         seeds: 1,

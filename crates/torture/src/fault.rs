@@ -12,6 +12,7 @@
 //! 5. What survives a power cut at that moment has every write whose sync was acknowledged, and is
 //!    the state after some prefix of the history (families come and go apart from it). A failed
 //!    sync drops what it should have saved.
+//!    Backups that succeeded and were not deleted are listed and whole; none is half there.
 //! 6. After a failed sync of WAL or MANIFEST that the caller was told of, writes are refused with
 //!    `ReadOnly` until the database is opened again.
 
@@ -28,7 +29,7 @@ use crate::engine::{Db, Error, ErrorKind, Options, WriteOptions};
 use crate::guard::{Guard, Outcome, timed};
 use crate::model::{Family, Model, Op, Prints};
 use crate::report::{Failure, Figure};
-use crate::script::{DIR, Script, Step, call};
+use crate::script::{DIR, Script, Step, backups, call};
 
 /// More unknown outcomes than this in one run are not followed.
 const CANDIDATES_MAX: usize = 256;
@@ -48,19 +49,109 @@ const NEEDS_SPACE: [OpKind; 8] = [
     OpKind::SyncDir,
 ];
 
+/// The kinds of call that open a file.
+const OPENS_FILES: [OpKind; 6] = [
+    OpKind::Create,
+    OpKind::OpenAppend,
+    OpKind::Reuse,
+    OpKind::Open,
+    OpKind::List,
+    OpKind::Lock,
+];
+
 /// How calls fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Variant {
     /// The kind of call.
     pub kind: OpKind,
-    /// The disk is full, instead of broken.
-    pub no_space: bool,
+    /// What the system says.
+    pub cause: Cause,
     /// From the n-th call on, instead of the n-th only.
     pub forever: bool,
     /// How the call fails.
     pub way: Way,
     /// Only calls on files whose path has this part.
     pub part: &'static str,
+}
+
+/// What the system says of a failing call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cause {
+    /// `EIO`: the device is broken.
+    Io,
+    /// `ENOSPC`: the disk is full.
+    NoSpace,
+    /// `EDQUOT`: the quota is used up.
+    Quota,
+    /// `EINTR`: a signal came.
+    Interrupted,
+    /// `EMFILE`: the process has too many files open.
+    TooManyFiles,
+    /// `ESTALE`: the file is gone on a server.
+    Stale,
+}
+
+impl Cause {
+    /// All of them.
+    pub const ALL: [Self; 6] = [
+        Self::Io,
+        Self::NoSpace,
+        Self::Quota,
+        Self::Interrupted,
+        Self::TooManyFiles,
+        Self::Stale,
+    ];
+
+    fn errno(self) -> Errno {
+        match self {
+            Self::Io => Errno::IO,
+            Self::NoSpace => Errno::NOSPC,
+            Self::Quota => Errno::DQUOT,
+            Self::Interrupted => Errno::INTR,
+            Self::TooManyFiles => Errno::MFILE,
+            Self::Stale => Errno::STALE,
+        }
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Io => "eio",
+            Self::NoSpace => "enospc",
+            Self::Quota => "edquot",
+            Self::Interrupted => "eintr",
+            Self::TooManyFiles => "emfile",
+            Self::Stale => "estale",
+        }
+    }
+
+    /// It passes, and writes go on without a reopen.
+    fn is_lack_of_space(self) -> bool {
+        matches!(self, Self::NoSpace | Self::Quota)
+    }
+
+    /// The kinds of call that can meet it.
+    fn concerns(self, kind: OpKind) -> bool {
+        match self {
+            Self::Io | Self::Interrupted | Self::Stale => true,
+            Self::NoSpace | Self::Quota => NEEDS_SPACE.contains(&kind),
+            Self::TooManyFiles => OPENS_FILES.contains(&kind),
+        }
+    }
+
+    /// Beside the device and the disk, of which every call is tried.
+    fn is_rare(self) -> bool {
+        !matches!(self, Self::Io | Self::NoSpace)
+    }
+}
+
+impl std::str::FromStr for Cause {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        Self::ALL
+            .into_iter()
+            .find(|cause| cause.name() == text)
+            .ok_or_else(|| format!("causes are {}", Self::ALL.map(Self::name).join(", ")))
+    }
 }
 
 /// What a failing call does before it fails.
@@ -86,12 +177,7 @@ impl Way {
 
 impl Variant {
     fn fault(self, n: u64) -> Fault {
-        let errno = if self.no_space {
-            Errno::NOSPC
-        } else {
-            Errno::IO
-        };
-        let mut fault = Fault::new(errno).on(&[self.kind]).nth(n);
+        let mut fault = Fault::new(self.cause.errno()).on(&[self.kind]).nth(n);
         if self.forever {
             fault = fault.forever();
         }
@@ -113,11 +199,14 @@ impl Variant {
     }
 
     fn arguments(self) -> String {
-        let mut text = format!("--kind {:?} --way {}", self.kind, self.way.name());
-        for (flag, set) in [("no-space", self.no_space), ("forever", self.forever)] {
-            if set {
-                text.push_str(&format!(" --{flag}"));
-            }
+        let mut text = format!(
+            "--kind {:?} --way {} --errno {}",
+            self.kind,
+            self.way.name(),
+            self.cause.name()
+        );
+        if self.forever {
+            text.push_str(" --forever");
         }
         if !self.part.is_empty() {
             text.push_str(&format!(" --part {}", self.part));
@@ -131,14 +220,18 @@ impl Variant {
         let mut all = Vec::new();
         for kind in OpKind::ALL {
             let writes = OpKind::CHANGING.contains(&kind) && kind != OpKind::Lock;
-            for no_space in [false, true] {
-                if no_space && !NEEDS_SPACE.contains(&kind) {
+            for cause in Cause::ALL {
+                if !cause.concerns(kind) {
                     continue;
                 }
                 for forever in [false, true] {
+                    // A signal does not come again and again.
+                    if forever && cause == Cause::Interrupted {
+                        continue;
+                    }
                     let plain = Self {
                         kind,
-                        no_space,
+                        cause,
                         forever,
                         way: Way::Nothing,
                         part: "",
@@ -151,11 +244,11 @@ impl Variant {
                         });
                     }
                 }
-                if writes {
+                if writes && !cause.is_rare() {
                     let way = Way::All;
                     all.push(Self {
                         kind,
-                        no_space,
+                        cause,
                         forever: false,
                         way,
                         part: "",
@@ -167,7 +260,7 @@ impl Variant {
             let kind = OpKind::Sync;
             all.push(Self {
                 kind,
-                no_space: false,
+                cause: Cause::Io,
                 forever: false,
                 way: Way::Nothing,
                 part,
@@ -176,6 +269,9 @@ impl Variant {
         all
     }
 }
+
+/// What must hold, in a few words.
+const RULE: &str = "one clear error; nothing acknowledged is lost; after a full disk writes go on without a reopen";
 
 /// What is tried.
 #[derive(Clone, Debug)]
@@ -188,6 +284,10 @@ pub struct Config {
     pub nth: Option<u64>,
     /// Every so many calls.
     pub stride: u64,
+    /// Every so many of those, for causes beside `EIO` and `ENOSPC`.
+    pub rare_stride: u64,
+    /// Also of long scripts every call.
+    pub every: bool,
 }
 
 impl Default for Config {
@@ -197,6 +297,8 @@ impl Default for Config {
             variants: Variant::all(),
             nth: None,
             stride: 1,
+            rare_stride: 5,
+            every: false,
         }
     }
 }
@@ -223,10 +325,16 @@ pub fn run(script: &Script, config: &Config) -> Figure {
                     variant.arguments()
                 )
             };
+            let rare = if variant.cause.is_rare() {
+                config.rare_stride
+            } else {
+                1
+            };
+            let long = if config.every { 1 } else { script.fault_stride };
             let (passed, failed) = Guard::run(
                 config.threads,
                 config.nth.unwrap_or(1),
-                config.stride,
+                config.stride * rare * long,
                 repeat,
                 |n| {
                     if config.nth.is_some_and(|only| n != only) {
@@ -251,6 +359,7 @@ pub fn run(script: &Script, config: &Config) -> Figure {
     });
     Figure {
         name: format!("fault/{}", script.name),
+        rule: RULE,
         count: runs,
         unit: "faults",
         seeds: 1,
@@ -286,6 +395,7 @@ fn trial(script: &Script, variant: Variant, n: u64, counts: &Counts) -> Result<b
         durable: 0,
         opened: false,
         told: false,
+        backups: 0,
     };
     world.note_moment();
     let db = world.play()?;
@@ -328,6 +438,8 @@ struct World<'a> {
     opened: bool,
     /// The caller got an error.
     told: bool,
+    /// Backups that succeeded since the last purge began.
+    backups: usize,
 }
 
 impl World<'_> {
@@ -337,10 +449,14 @@ impl World<'_> {
         };
         for step in &self.script.steps {
             let step = self.known_part(&db, step);
-            match call(&db, &step, &self.options.cf) {
+            if let Step::Purge(keep) = step {
+                self.backups = self.backups.min(keep);
+            }
+            match call(&db, &step, &self.options) {
                 Ok(()) => {
                     self.apply(&step, false);
                     self.note_durable(&step);
+                    self.backups += usize::from(matches!(step, Step::Backup));
                 }
                 Err(e) => {
                     self.judge_error(&format!("{step:?}"), &e)?;
@@ -438,6 +554,11 @@ impl World<'_> {
                 Step::Drop(name) => {
                     model.families.remove(name);
                 }
+                Step::DropFiles(name) => {
+                    if let Some(pairs) = model.families.get_mut(name) {
+                        pairs.clear();
+                    }
+                }
                 _ => {}
             }
         }
@@ -461,7 +582,11 @@ impl World<'_> {
         let durable = match step {
             Step::Write { sync, ops, .. } => *sync && !ops.is_empty(),
             Step::SyncWal => true,
-            Step::Flush(_) | Step::Compact(_) | Step::Checkpoint(_) => one_family,
+            Step::Flush(_)
+            | Step::Compact(_)
+            | Step::CompactPaused(_)
+            | Step::DropFiles(_)
+            | Step::Checkpoint(_) => one_family,
             _ => false,
         };
         if durable {
@@ -498,15 +623,13 @@ impl World<'_> {
             sync: true,
             disable_wal: false,
         };
-        let mut written = call(&db, &step, &self.options.cf);
+        let mut written = call(&db, &step, &self.options);
         for _ in 0..RESUMES_MAX {
-            if !self.variant.no_space || written.is_ok() {
+            if !self.variant.cause.is_lack_of_space() || written.is_ok() {
                 break;
             }
             // A job that began while the disk was full may fail after the first of these.
-            written = db
-                .resume()
-                .and_then(|()| call(&db, &step, &self.options.cf));
+            written = db.resume().and_then(|()| call(&db, &step, &self.options));
         }
         match written {
             Ok(()) => {
@@ -515,7 +638,7 @@ impl World<'_> {
                 self.note_moment();
                 self.durable = self.history.len() - 1;
             }
-            Err(e) if e.kind() == ErrorKind::ReadOnly && !self.variant.no_space => {
+            Err(e) if e.kind() == ErrorKind::ReadOnly && !self.variant.cause.is_lack_of_space() => {
                 counts.read_only.fetch_add(1, Ordering::Relaxed);
             }
             Err(e) => return Err(format!("a write after the fault gave: {e}")),
@@ -557,6 +680,25 @@ impl World<'_> {
         })
     }
 
+    fn look_at_backups(&self, options: &Options) -> Result<(), String> {
+        if !self.script.steps.iter().any(|s| matches!(s, Step::Backup)) {
+            return Ok(());
+        }
+        let told = |e: Error| e.to_string();
+        let engine = backups(options).map_err(told)?;
+        if let Some((id, e)) = engine.damaged().map_err(told)?.first() {
+            return Err(format!("{id} is half there: {e}"));
+        }
+        let listed = engine.list().map_err(told)?;
+        if listed.len() < self.backups {
+            return Err(format!("{} of {} are there", listed.len(), self.backups));
+        }
+        for backup in listed {
+            engine.verify(backup.id).map_err(told)?;
+        }
+        Ok(())
+    }
+
     /// Rule 4.
     fn look_after_reopen(&self, memory: &MemFileSystem) -> Result<(), String> {
         let mut options = self.script.options_on(Arc::new(memory.clone()));
@@ -570,6 +712,8 @@ impl World<'_> {
                 "reopened database holds {found:?}, not one of {expected:?}"
             ));
         }
+        self.look_at_backups(&options)
+            .map_err(|e| format!("backups: {e}"))?;
         let lazy = self.options.db.avoid_flush_during_recovery;
         let logs_max = if lazy { usize::MAX } else { 1 };
         let strays = content::strays(&db, memory, Path::new(DIR), logs_max)

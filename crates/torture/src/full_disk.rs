@@ -39,6 +39,9 @@ const COPY_TRIES: usize = 20;
 /// Far longer than a resume takes; only a run that fails waits so long.
 const WAIT_STEPS: u64 = 2000;
 
+/// What must hold, in a few words.
+const RULE: &str = "NoSpace while it is full, writes without a reopen once there is space, nothing acknowledged is lost";
+
 /// What is tried.
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -115,6 +118,7 @@ pub fn run(config: &Config) -> Result<Figure, String> {
     );
     Ok(Figure {
         name: format!("full-disk{}", if config.mapped { "/mapped" } else { "" }),
+        rule: RULE,
         count: cycles,
         unit: "cycles",
         seeds: 1,

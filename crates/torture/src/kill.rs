@@ -32,6 +32,10 @@ const WRITERS: usize = 4;
 const KEYS: u64 = 400;
 const OTHER: &str = "other";
 
+/// What must hold, in a few words.
+const RULE: &str =
+    "each batch that returned is there whole, and nothing else but the one under way";
+
 /// What is tried.
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -172,6 +176,7 @@ pub fn run(config: &Config) -> Figure {
     let batches: u64 = models.iter().map(|m| m.last).sum();
     Figure {
         name: "kill".to_owned(),
+        rule: RULE,
         count: kills,
         unit: "kills",
         seeds: 1,

@@ -6,9 +6,8 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
-use orogen_env::{Clock, SystemClock};
-use orogen_torture::fault::{Variant, Way};
-use orogen_torture::report::{Figure, Reliability};
+use orogen_torture::fault::{Cause, Variant, Way};
+use orogen_torture::report::{self, Figure};
 use orogen_torture::{
     concurrent, crash, damage, fault, full_disk, guard, kill, memory, metamorphic, scripts,
 };
@@ -17,7 +16,7 @@ use orogen_torture::{
 #[derive(Parser)]
 #[command(name = "orogen-torture", version)]
 struct Cli {
-    /// Write all figures to this file.
+    /// Write all figures to this file, as JSON; `orogen_torture::report` has the shape.
     #[arg(long, global = true)]
     json: Option<PathBuf>,
     /// Threads for trials; default: one for each processor.
@@ -60,7 +59,7 @@ struct CrashArgs {
     /// Only this point.
     #[arg(long)]
     point: Option<u64>,
-    /// Only this kind of image: keep, drop or torn.
+    /// Only this kind of image: keep, drop, torn, names, zeros, garbage or stale.
     #[arg(long)]
     mode: Option<crash::Cut>,
     /// Seed of the torn images.
@@ -69,6 +68,12 @@ struct CrashArgs {
     /// Torn images of each point.
     #[arg(long, default_value_t = 3)]
     torn: u64,
+    /// Every so many points get all 26 images; 0: none.
+    #[arg(long, default_value_t = 5)]
+    full_stride: u64,
+    /// Every so many points the recovery is crashed at each of its calls too; 0: never.
+    #[arg(long, default_value_t = 16)]
+    recovery_stride: u64,
     /// Every so many points.
     #[arg(long, default_value_t = 1)]
     stride: u64,
@@ -91,9 +96,9 @@ struct FaultArgs {
     /// What a failing call does: nothing, short or all.
     #[arg(long)]
     way: Option<String>,
-    /// Only a full disk.
+    /// Only this cause: eio, enospc, edquot, eintr, emfile or estale.
     #[arg(long)]
-    no_space: bool,
+    errno: Option<Cause>,
     /// Only faults that last.
     #[arg(long)]
     forever: bool,
@@ -106,6 +111,12 @@ struct FaultArgs {
     /// Every so many calls.
     #[arg(long, default_value_t = 1)]
     stride: u64,
+    /// Every so many of those, for causes beside eio and enospc.
+    #[arg(long, default_value_t = 5)]
+    rare_stride: u64,
+    /// Also of long scripts every call; else every fifth.
+    #[arg(long)]
+    every: bool,
     /// How often all of it.
     #[arg(long, default_value_t = 1)]
     repeat: u64,
@@ -311,14 +322,9 @@ fn main() -> ExitCode {
     }
     let passed = figures.iter().all(Figure::passed);
     if let Some(path) = &cli.json {
-        let all = Reliability {
-            unix_secs: SystemClock.unix_secs(),
-            commit: std::env::var("OROGEN_COMMIT").ok(),
-            figures,
-        };
-        let text = serde_json::to_string_pretty(&all).expect("figures are plain data");
-        if let Err(e) = std::fs::write(path, text) {
-            println!("cannot write {}: {e}", path.display());
+        let arguments: Vec<String> = std::env::args().skip(1).collect();
+        if let Err(what) = report::write_json(path, &figures, &arguments) {
+            println!("{what}");
             return ExitCode::from(1);
         }
     }
@@ -333,6 +339,8 @@ fn run_crash(
     let config = crash::Config {
         threads,
         torn: args.torn,
+        full_stride: args.full_stride,
+        recovery_stride: args.recovery_stride,
         seed: args.seed,
         point: args.point,
         cut: args.mode,
@@ -358,7 +366,9 @@ fn run_fault(
             .as_ref()
             .is_none_or(|k| k.eq_ignore_ascii_case(&format!("{:?}", v.kind)))
             && args.way.as_ref().is_none_or(|w| *w == way(v.way))
-            && (v.no_space == args.no_space || !args.no_space && !exact)
+            && args
+                .errno
+                .map_or(!exact || v.cause == Cause::Io, |only| v.cause == only)
             && (v.forever == args.forever || !args.forever && !exact)
             && match &args.part {
                 None => !exact || v.part.is_empty(),
@@ -374,10 +384,12 @@ fn run_fault(
         variants,
         nth: args.nth,
         stride: args.stride,
+        rare_stride: args.rare_stride,
+        every: args.every,
     };
     for _ in 0..args.repeat {
         for script in scripts::named(&args.script)? {
-            if script.unlogged.is_empty() {
+            if script.takes_faults() {
                 tell(fault::run(&script, &config));
             }
         }
@@ -397,7 +409,7 @@ fn run_all(threads: usize, tell: &mut impl FnMut(Figure)) {
     for script in scripts::all() {
         tell(crash::run(&script, &crashes));
     }
-    for script in scripts::all().iter().filter(|s| s.unlogged.is_empty()) {
+    for script in scripts::all().iter().filter(|s| s.takes_faults()) {
         tell(fault::run(script, &faults));
     }
     tell(metamorphic::run(&metamorphic::Config {

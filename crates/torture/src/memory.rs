@@ -24,6 +24,9 @@ const LOOK_EVERY: u64 = 500;
 /// Cursors that are open at once.
 const CURSORS: usize = 16;
 
+/// What must hold, in a few words.
+const RULE: &str = "what is counted stays within the limit, and what the process takes near it";
+
 /// What is tried.
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -77,6 +80,7 @@ pub fn run(config: &Config) -> Figure {
     );
     Figure {
         name: "memory".to_owned(),
+        rule: RULE,
         count: calls,
         unit: "calls",
         seeds: 1,

@@ -24,6 +24,9 @@ use crate::guard::{Guard, Outcome, timed};
 use crate::report::{Failure, Figure};
 use world::World;
 
+/// What must hold, in a few words.
+const RULE: &str = "equal to a map under any options, after crashes too";
+
 /// What is tried.
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -85,6 +88,7 @@ pub fn run(config: &Config) -> Figure {
     });
     Figure {
         name: "metamorphic".to_owned(),
+        rule: RULE,
         count: passed * config.ops,
         unit: "calls",
         seeds: passed,

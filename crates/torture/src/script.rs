@@ -6,7 +6,8 @@ use std::sync::Arc;
 use orogen_env::FileSystem;
 
 use crate::engine::{
-    ColumnFamily, ColumnFamilyOptions, CompactRangeOptions, Db, FlushOptions, Options, Result,
+    BackupEngine, BackupOptions, ColumnFamily, ColumnFamilyOptions, CompactRangeOptions,
+    CompactionHandle, Db, Error, ErrorKind, FlushOptions, Options, Result, UserKeyRange,
     WriteBatch, WriteOptions, merge_operator,
 };
 use crate::model::{Family, Model, Op, Prints};
@@ -43,6 +44,21 @@ pub enum Step {
     Drop(Family),
     /// Makes a checkpoint in a directory of this number.
     Checkpoint(u32),
+    /// Makes a backup.
+    Backup,
+    /// Deletes all but so many backups.
+    Purge(usize),
+    /// Makes a database of the newest backup in a directory of this number.
+    Restore(u32),
+    /// Flushes and compacts a family, then drops all its tables. Needs a database without
+    /// compactions of its own, and families that nothing else writes to.
+    DropFiles(Family),
+    /// Compacts all of a family on a thread of its own, with a pause.
+    CompactPaused(Family),
+    /// Begins to compact a family, and cancels that.
+    CompactCancelled(Family),
+    /// Reads all writes back from the logs, which have to be there.
+    Updates,
     /// Closes and opens the database.
     Reopen,
 }
@@ -61,6 +77,9 @@ pub struct Script {
     pub steps: Vec<Step>,
     /// Families that are written without WAL; they form a history of their own.
     pub unlogged: &'static [Family],
+    /// Every so many of its calls are made to fail, but where all are asked for; 0: none ever. For
+    /// long scripts, in which calls are much like each other.
+    pub fault_stride: u64,
 }
 
 impl Script {
@@ -70,6 +89,12 @@ impl Script {
         let mut options = (self.options)();
         options.db.fs = fs;
         options
+    }
+
+    /// It can be run with calls that fail.
+    #[must_use]
+    pub fn takes_faults(&self) -> bool {
+        self.unlogged.is_empty() && self.fault_stride > 0
     }
 
     /// The group of a family: those of one group form one history.
@@ -109,7 +134,7 @@ pub fn small_family() -> ColumnFamilyOptions {
 ///
 /// # Errors
 /// What the call gives.
-pub fn call(db: &Db, step: &Step, family_options: &ColumnFamilyOptions) -> Result<()> {
+pub fn call(db: &Db, step: &Step, options: &Options) -> Result<()> {
     match step {
         Step::Write {
             ops,
@@ -117,12 +142,12 @@ pub fn call(db: &Db, step: &Step, family_options: &ColumnFamilyOptions) -> Resul
             disable_wal,
         } => {
             let mut batch = batch_of(db, ops);
-            let options = WriteOptions {
+            let how = WriteOptions {
                 sync: *sync,
                 disable_wal: *disable_wal,
                 ..WriteOptions::default()
             };
-            db.write_opt(&options, &mut batch)
+            db.write_opt(&how, &mut batch)
         }
         Step::SyncWal => db.sync_wal(),
         Step::Flush(names) => {
@@ -138,19 +163,106 @@ pub fn call(db: &Db, step: &Step, family_options: &ColumnFamilyOptions) -> Resul
         },
         Step::Wait => db.wait_for_background_work(),
         Step::Create(name) => {
-            let mut options = family_options.clone();
+            let mut family = options.cf.clone();
             if *name == COLD {
-                options.write_buffer_size = 64 << 10;
+                family.write_buffer_size = 64 << 10;
             }
-            db.create_column_family(name, options).map(|_| ())
+            db.create_column_family(name, family).map(|_| ())
         }
         Step::Drop(name) => match db.column_family(name) {
             Some(family) => db.drop_column_family(&family),
             None => Ok(()),
         },
         Step::Checkpoint(n) => db.checkpoint(checkpoint_dir(*n)),
+        Step::Backup => backups(options)?.create_backup(db).map(|_| ()),
+        Step::Purge(keep) => backups(options)?.purge_old(*keep).map(|_| ()),
+        Step::Restore(n) => {
+            let engine = backups(options)?;
+            match engine.list()?.last() {
+                Some(newest) => engine.restore(newest.id, restored_dir(*n)),
+                None => Ok(()),
+            }
+        }
+        Step::DropFiles(name) => match db.column_family(name) {
+            Some(family) => {
+                db.flush_opt(&FlushOptions::default(), std::slice::from_ref(&family))?;
+                db.compact_range(&CompactRangeOptions::default(), &family, None, None)?;
+                db.delete_files_in_ranges(&family, &[UserKeyRange::default()])
+                    .map(|_| ())
+            }
+            None => Ok(()),
+        },
+        Step::CompactPaused(name) => match begin_to_compact(db, name)? {
+            Some(handle) => {
+                handle.pause();
+                db.get(b"key000")?;
+                handle.resume();
+                handle.wait()
+            }
+            None => Ok(()),
+        },
+        Step::CompactCancelled(name) => match begin_to_compact(db, name)? {
+            Some(handle) => {
+                handle.cancel();
+                handle.wait().or_else(|e| match e.kind() {
+                    ErrorKind::Aborted => Ok(()),
+                    _ => Err(e),
+                })
+            }
+            None => Ok(()),
+        },
+        Step::Updates => read_updates(db),
         Step::Reopen => db.close(),
     }
+}
+
+/// Where the backups of a script are.
+pub const BACKUPS: &str = "/backups";
+
+/// Opens the backups on a script's file system.
+///
+/// # Errors
+/// `Io`, `NoSpace`.
+pub fn backups(options: &Options) -> Result<BackupEngine> {
+    let how = BackupOptions {
+        fs: options.db.fs.clone(),
+        ..BackupOptions::default()
+    };
+    BackupEngine::open(BACKUPS, how)
+}
+
+fn begin_to_compact(db: &Db, name: &str) -> Result<Option<CompactionHandle>> {
+    match db.column_family(name) {
+        Some(family) => db
+            .compact_range_async(&CompactRangeOptions::default(), &family, None, None)
+            .map(Some),
+        None => Ok(None),
+    }
+}
+
+/// Reads every write from the first one on.
+///
+/// # Errors
+/// What the logs give; `Corruption` if writes are missing or come twice.
+pub fn read_updates(db: &Db) -> Result<()> {
+    let last = db.latest_sequence_number();
+    let mut next = 1;
+    if last == 0 {
+        return Ok(());
+    }
+    for update in db.get_updates_since(next)? {
+        let update = update?;
+        if update.batch.count() > 0 && update.sequence != next {
+            return Err(Error::corruption("updates are not one after the other")
+                .with("expected", next)
+                .with("found", update.sequence));
+        }
+        next = next.max(update.next_sequence());
+    }
+    if next <= last {
+        return Err(Error::corruption("the last updates are missing").with("next", next));
+    }
+    Ok(())
 }
 
 /// The engine's batch of operations; those on families that are not there are left out.
@@ -167,6 +279,12 @@ fn batch_of(db: &Db, ops: &[Op]) -> WriteBatch {
         }
     }
     batch
+}
+
+/// Where the restored backup `n` of a script is.
+#[must_use]
+pub fn restored_dir(n: u32) -> String {
+    format!("/restored{n}")
 }
 
 /// Where checkpoint `n` of a script is.
@@ -217,6 +335,12 @@ impl Plan {
             match step {
                 Step::Write { ops, .. } => {
                     model.apply_all(ops);
+                    plan.states.push(state(&model, &births));
+                }
+                Step::DropFiles(name) => {
+                    if let Some(pairs) = model.families.get_mut(name) {
+                        pairs.clear();
+                    }
                     plan.states.push(state(&model, &births));
                 }
                 Step::Create(name) => {
@@ -274,6 +398,15 @@ pub struct Progress {
     pub changes_done: usize,
     /// Checkpoints handed to the engine: number, batches, changes, and whether it succeeded.
     pub checkpoints: Vec<(u32, usize, usize, bool)>,
+    /// Backups handed to the engine, the first one has the number 1: batches, changes, and whether
+    /// it succeeded.
+    pub backups: Vec<(usize, usize, bool)>,
+    /// Backups up to this number may be deleted.
+    pub purge_begun: usize,
+    /// Backups up to this number are deleted.
+    pub purge_done: usize,
+    /// Restored directories: number, the number of the backup, and whether it succeeded.
+    pub restored: Vec<(u32, usize, bool)>,
     /// By family: the last batch that touched it.
     touched: BTreeMap<Family, usize>,
 }
@@ -293,6 +426,13 @@ impl Progress {
                 self.checkpoints
                     .push((*n, self.begun, self.changes_begun, false));
             }
+            Step::DropFiles(name) => {
+                self.begun += 1;
+                self.touched.insert(name, self.begun);
+            }
+            Step::Backup => self.backups.push((self.begun, self.changes_begun, false)),
+            Step::Purge(keep) => self.purge_begun = self.backups.len().saturating_sub(*keep),
+            Step::Restore(n) => self.restored.push((*n, self.backups.len(), false)),
             _ => {}
         }
     }
@@ -311,7 +451,9 @@ impl Progress {
             }
             Step::SyncWal => self.durable[0] = self.acknowledged[0],
             Step::Flush(names) => self.flushed(script, names),
-            Step::Compact(name) => self.flushed(script, &[*name]),
+            Step::Compact(name) | Step::CompactPaused(name) | Step::DropFiles(name) => {
+                self.flushed(script, &[*name]);
+            }
             Step::Create(_) | Step::Drop(_) => self.changes_done = self.changes_begun,
             Step::Checkpoint(_) => {
                 if let Some(last) = self.checkpoints.last_mut() {
@@ -325,7 +467,18 @@ impl Progress {
                 self.acknowledged = [self.begun; 2];
                 self.durable[1] = self.begun;
             }
-            Step::Wait => {}
+            Step::Backup => {
+                if let Some(last) = self.backups.last_mut() {
+                    last.2 = true;
+                }
+            }
+            Step::Purge(_) => self.purge_done = self.purge_begun,
+            Step::Restore(_) => {
+                if let Some(last) = self.restored.last_mut() {
+                    last.2 = true;
+                }
+            }
+            Step::Wait | Step::CompactCancelled(_) | Step::Updates => {}
         }
     }
 
@@ -359,6 +512,7 @@ mod tests {
             options: small_options,
             steps,
             unlogged: &[],
+            fault_stride: 1,
         }
     }
 

@@ -86,12 +86,21 @@ impl Writer {
         self.steps.push(step);
     }
 
+    /// A script in which not every call is made to fail.
+    fn long_script(self, name: &'static str, options: fn() -> Options) -> Script {
+        Script {
+            fault_stride: 5,
+            ..self.script(name, options)
+        }
+    }
+
     fn script(self, name: &'static str, options: fn() -> Options) -> Script {
         Script {
             name,
             options,
             steps: self.steps,
             unlogged: &[],
+            fault_stride: 1,
         }
     }
 }
@@ -103,14 +112,14 @@ fn puts() -> Script {
     w.puts("default", 140, 0);
     w.step(Step::SyncWal);
     w.puts("default", 140, 3);
-    w.script("puts", small_options)
+    w.long_script("puts", small_options)
 }
 
 /// Every write synced: nothing may ever be lost.
 fn synced() -> Script {
     let mut w = Writer::new(2);
     w.puts("default", 520, 1);
-    w.script("synced", small_options)
+    w.long_script("synced", small_options)
 }
 
 /// Batches over three families, and flushes of some of them.
@@ -129,7 +138,7 @@ fn batches() -> Script {
 /// Flushes by hand.
 fn flush() -> Script {
     let mut w = Writer::new(4);
-    for _ in 0..10 {
+    for _ in 0..24 {
         w.puts("default", 8, 5);
         w.step(Step::Flush(vec!["default"]));
     }
@@ -319,6 +328,130 @@ fn manifests() -> Script {
     w.script("manifests", tiny_manifests)
 }
 
+/// Backups between writes, some deleted, some restored.
+fn backup() -> Script {
+    let mut w = Writer::new(15);
+    w.step(Step::Create("a"));
+    for round in 0..5 {
+        w.batches(&["default", "a"], 10, 4);
+        w.step(Step::Backup);
+        if round % 2 == 1 {
+            w.step(Step::Purge(1));
+            w.step(Step::Restore(round));
+        }
+    }
+    w.long_script("backup", small_options)
+}
+
+fn no_compactions() -> Options {
+    let mut options = small_options();
+    options.cf.disable_auto_compactions = true;
+    options
+}
+
+/// All tables of a family dropped at once, again and again.
+fn drop_files() -> Script {
+    let mut w = Writer::new(16);
+    for _ in 0..7 {
+        w.puts("default", 40, 6);
+        w.step(Step::DropFiles("default"));
+        w.puts("default", 4, 2);
+        w.step(Step::DropFiles("default"));
+    }
+    w.puts("default", 10, 0);
+    w.long_script("drop-files", no_compactions)
+}
+
+/// Manual compactions that are paused, and some that are given up.
+fn paused() -> Script {
+    let mut w = Writer::new(17);
+    for _ in 0..5 {
+        w.puts("default", 50, 9);
+        w.step(Step::CompactPaused("default"));
+        w.puts("default", 40, 0);
+        w.step(Step::CompactCancelled("default"));
+    }
+    w.long_script("paused", small_options)
+}
+
+fn archived_logs() -> Options {
+    let mut options = small_options();
+    options.db.wal_ttl_seconds = 1_000_000;
+    options
+}
+
+/// Logs that are archived, and read back.
+fn archive() -> Script {
+    let mut w = Writer::new(18);
+    for round in 0..8 {
+        w.puts("default", 35, 5);
+        w.step(Step::Updates);
+        w.step(Step::Flush(vec!["default"]));
+        if round % 3 == 2 {
+            w.step(Step::Reopen);
+        }
+    }
+    w.step(Step::Updates);
+    w.long_script("archive", archived_logs)
+}
+
+fn mapped_logs() -> Options {
+    let mut options = small_options();
+    options.db.allow_mmap_writes = true;
+    options
+}
+
+/// Logs that are longer than what is in them until they are closed.
+fn mapped() -> Script {
+    let mut w = Writer::new(19);
+    w.step(Step::Create("a"));
+    for round in 0..6 {
+        w.puts("default", 40, 5);
+        w.batches(&["default", "a"], 15, 4);
+        w.step(Step::Flush(vec!["a"]));
+        if round % 2 == 1 {
+            w.step(Step::Reopen);
+        }
+    }
+    w.puts("default", 60, 0);
+    w.long_script("mapped", mapped_logs)
+}
+
+fn many_jobs() -> Options {
+    let mut options = small_options();
+    options.db.max_background_jobs = 4;
+    options.db.max_subcompactions = 3;
+    options
+}
+
+/// Flushes of several families at once, with several jobs in the background.
+fn together() -> Script {
+    let mut w = Writer::new(20);
+    for name in ["a", "b", "c"] {
+        w.step(Step::Create(name));
+    }
+    for _ in 0..7 {
+        w.batches(&["default", "a", "b", "c"], 8, 3);
+        w.step(Step::Flush(vec!["default", "a", "b", "c"]));
+        w.puts("a", 10, 0);
+    }
+    w.step(Step::Compact("a"));
+    w.long_script("together", many_jobs)
+}
+
+/// Synced batches and flushes, for long.
+fn long() -> Script {
+    let mut w = Writer::new(21);
+    for _ in 0..9 {
+        w.puts("default", 60, 1);
+        w.step(Step::Flush(vec!["default"]));
+    }
+    Script {
+        fault_stride: 0,
+        ..w.script("long", small_options)
+    }
+}
+
 /// All scripts.
 #[must_use]
 pub fn all() -> Vec<Script> {
@@ -337,6 +470,13 @@ pub fn all() -> Vec<Script> {
         unlogged(),
         recycle(),
         manifests(),
+        backup(),
+        drop_files(),
+        paused(),
+        archive(),
+        mapped(),
+        together(),
+        long(),
     ]
 }
 

@@ -1,8 +1,8 @@
 //! `cargo x check`: all of the gate, in the order of what fails fastest.
 
 use crate::step::{Steps, shell};
-use crate::workspace::cargo;
-use crate::{fuzz, tidy};
+use crate::workspace::{cargo, root};
+use crate::{fuzz, model, tidy};
 
 pub(crate) const HELP: &str = "
 usage: cargo x check [--fast]
@@ -13,9 +13,12 @@ Runs, and goes on after a failure so that one run shows all of them:
   clippy  every crate and target, warnings are errors
   docs    cargo doc, warnings are errors
   test    every test of the workspace but torture's
-  torture crash points, random histories, threads: a line with the count of each
+  model   cargo x model: the code of locks and waits under 20,000 schedules
+  torture crash points, random histories, threads: a line with the count of each, and all
+          of them in target/reliability.json
   fuzz    every fuzz target for a few seconds on a kept corpus, before the tests
-A table with the seconds of each step closes the run. `--fast` leaves out docs and fuzz.
+A table with the seconds of each step closes the run. `--fast` leaves out docs, fuzz and
+model.
 Needs `cargo x setup` once.
 ";
 
@@ -67,16 +70,23 @@ pub(crate) fn run(args: &[String]) -> Result<(), String> {
             "orogen-torture",
         ]))
     });
+    if !fast {
+        steps.run("model", || model::run(&[]));
+    }
     // Apart, so that its figures are seen.
     steps.run("torture", || {
-        shell(cargo().args([
-            "test",
-            "--package",
-            "orogen-torture",
-            "--locked",
-            "--",
-            "--nocapture",
-        ]))
+        shell(
+            cargo()
+                .args([
+                    "test",
+                    "--package",
+                    "orogen-torture",
+                    "--locked",
+                    "--",
+                    "--nocapture",
+                ])
+                .env("OROGEN_RELIABILITY", root().join("target/reliability.json")),
+        )
     });
     steps.finish()
 }
