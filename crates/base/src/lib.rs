@@ -1,7 +1,8 @@
 //! The words of the engine: keys, sequence numbers, orders, coding, checksums, errors.
 //!
-//! Floor 0: no I/O, no threads, no `unsafe`. Every other crate imports this one.
+//! Floor 0: no I/O, no threads of its own, no `unsafe`. Every other crate imports this one.
 
+pub mod sync;
 pub mod error;
 pub mod limits;
 pub mod coding;

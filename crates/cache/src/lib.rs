@@ -17,8 +17,8 @@ mod prefetch;
 mod resident;
 mod shard;
 
+use orogen_base::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use orogen_base::inspect::Inspect;
 
@@ -188,3 +188,6 @@ impl<V: Send + Sync + 'static> Inspect for Cache<V> {
 
 #[cfg(test)]
 mod tests;
+
+#[cfg(all(test, orogen_shuttle))]
+mod model;

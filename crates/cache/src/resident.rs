@@ -18,8 +18,8 @@
 //! 4. A value that leaves while somebody has it is *held*: its memory is not free, so it counts
 //!    until it is seen to be gone, which is looked for from time to time.
 
+use orogen_base::sync::atomic::{AtomicU8, Ordering};
 use std::collections::{HashMap, VecDeque};
-use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Weak};
 
 use foldhash::fast::RandomState;

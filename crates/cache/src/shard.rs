@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use parking_lot::RwLock;
+use orogen_base::sync::RwLock;
 
 use crate::resident::{Leaving, Residents};
 use crate::{CacheKey, Priority};

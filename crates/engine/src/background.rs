@@ -7,11 +7,11 @@
 use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
+use orogen_base::sync::atomic::{AtomicUsize, Ordering};
+use orogen_base::sync::{Mutex, thread};
 use orogen_base::{Error, ErrorKind, Result};
 use orogen_env::threads::{self, Thread};
-use parking_lot::Mutex;
 
 use crate::context::Context;
 use crate::jobs::{compaction, flush};
@@ -134,7 +134,7 @@ const RETRY_MICROS_MIN: u64 = 1000;
 fn work(write: &WritePath, budget: &Budget, place: usize) {
     let context = &*write.context;
     let _lock = context.lock.lock().clone();
-    let own = std::thread::current().id();
+    let own = thread::current().id();
     context.background.lock().push(own);
     loop {
         // Counted before looking: what is raised after the look ends the wait.

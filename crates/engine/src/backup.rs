@@ -25,10 +25,10 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use orogen_base::sync::Mutex;
 use orogen_base::{Error, Result, SeqNo};
 use orogen_env::fs::read_file;
 use orogen_env::{Clock, FileLock, FileSystem, PosixFileSystem, RateLimiter, SystemClock};
-use parking_lot::Mutex;
 
 use crate::checkpoint;
 use crate::db::Db;
@@ -272,7 +272,9 @@ impl BackupEngine {
     pub fn create_backup_with(&self, db: &Db, progress: Progress<'_>) -> Result<BackupCreated> {
         let core = db.core();
         let context = &core.context;
-        let unlogged = core.unlogged.load(std::sync::atomic::Ordering::Relaxed);
+        let unlogged = core
+            .unlogged
+            .load(orogen_base::sync::atomic::Ordering::Relaxed);
         if !context.read_only && (self.options.flush_before_backup || unlogged) {
             let families = context.set.families();
             let wait = FlushOptions { wait: true };

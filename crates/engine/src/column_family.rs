@@ -4,14 +4,14 @@
 //! version is published under the lock that guards what it was made from; (3) ids are never used
 //! twice in the life of a database.
 
+use orogen_base::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use arc_swap::ArcSwap;
 use orogen_base::key::InternalKeyComparator;
+use orogen_base::sync::ArcSwap;
+use orogen_base::sync::{Mutex, MutexGuard};
 use orogen_base::{FileNo, Result};
 use orogen_sst::BlockCache;
-use parking_lot::{Mutex, MutexGuard};
 
 use crate::compact::Running;
 use crate::options::ColumnFamilyOptions;

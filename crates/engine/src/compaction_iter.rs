@@ -30,9 +30,9 @@
 mod merge;
 mod tombstones;
 
+use orogen_base::sync::atomic::{AtomicBool, Ordering as Memory};
 use std::cmp::Ordering;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering as Memory};
 
 use orogen_base::key::{TRAILER_LEN, pack, trailer};
 use orogen_base::range_del::FragmentedRangeTombstones;

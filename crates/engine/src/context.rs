@@ -2,21 +2,21 @@
 //!
 //! A move (write, flush, compaction) is handed the context and nothing else of the database.
 
+use orogen_base::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use orogen_base::sync::thread::{self, ThreadId};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::thread::ThreadId;
 use std::time::Duration;
 
-use arc_swap::ArcSwap;
 use orogen_base::metrics::{Statistics, Ticker};
 use orogen_base::seqno::SEQNO_MAX;
+use orogen_base::sync::ArcSwap;
+use orogen_base::sync::{Condvar, Mutex};
 use orogen_base::{Error, ErrorKind, FileNo, Result};
 use orogen_env::threads::Thread;
 use orogen_env::{Clock, FileLock, FileSystem};
 use orogen_sst::BlockCache;
-use parking_lot::{Condvar, Mutex};
 
 use crate::column_family::ColumnFamilyData;
 use crate::compact::{Moment, Scores};
@@ -102,7 +102,7 @@ pub(crate) struct CallersJob<'a> {
 impl Drop for CallersJob<'_> {
     fn drop(&mut self) {
         let mut callers = self.context.callers.lock();
-        let own = std::thread::current().id();
+        let own = thread::current().id();
         if let Some(i) = callers.iter().position(|&id| id == own) {
             callers.swap_remove(i);
         }
@@ -340,7 +340,7 @@ impl Context {
     /// # Errors
     /// `Busy` if this thread does.
     pub(crate) fn take_resume_turn(&self) -> Result<ResumeTurn<'_>> {
-        let own = std::thread::current().id();
+        let own = thread::current().id();
         loop {
             let seen = self.progress.count();
             {
@@ -410,7 +410,7 @@ impl Context {
     /// `ReadOnly` if the database was opened so; `Closed`.
     pub(crate) fn enter_resume(&self) -> Result<CallersJob<'_>> {
         // First listed, then looked whether the database closes: close does it the other way.
-        self.callers.lock().push(std::thread::current().id());
+        self.callers.lock().push(thread::current().id());
         let job = CallersJob {
             context: self,
             _lock: self.lock.lock().clone(),
@@ -421,7 +421,7 @@ impl Context {
 
     /// True if this thread runs a job of its own.
     pub(crate) fn runs_callers_job(&self) -> bool {
-        let own = std::thread::current().id();
+        let own = thread::current().id();
         self.callers.lock().contains(&own)
     }
 
@@ -441,7 +441,7 @@ impl Context {
     }
 
     fn wait_for_listed(&self) {
-        let own = std::thread::current().id();
+        let own = thread::current().id();
         loop {
             let seen = self.progress.count();
             if self.callers.lock().iter().all(|&id| id == own) {

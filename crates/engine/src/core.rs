@@ -1,7 +1,8 @@
 //! An open database: what its handles share, and how it closes.
 
+use orogen_base::sync::atomic::{AtomicBool, Ordering};
+use orogen_base::sync::thread;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use orogen_base::Result;
 
@@ -35,7 +36,7 @@ impl Core {
         }
         let unlogged = self.unlogged.load(Ordering::Relaxed);
         // A listener on a background thread would wait for itself.
-        let own = std::thread::current().id();
+        let own = thread::current().id();
         let on_background_thread = context.background.lock().contains(&own);
         let flushed = if unlogged
             && !on_background_thread

@@ -1,8 +1,8 @@
 //! The database: public methods of a few lines, each calling one verb above.
 
+use orogen_base::sync::atomic::Ordering;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use orogen_base::metrics::Statistics;
 use orogen_base::{Error, FileNo, PinnedValue, Result, SeqNo};

@@ -13,10 +13,10 @@
 //! database then serves reads only, until it is opened anew. The first error of a state is kept
 //! and every later write is refused with it. Lock: a leaf.
 
-use std::sync::atomic::{AtomicU8, Ordering};
+use orogen_base::sync::atomic::{AtomicU8, Ordering};
 
+use orogen_base::sync::Mutex;
 use orogen_base::{Error, ErrorKind, Result};
-use parking_lot::Mutex;
 
 const HEALTHY: u8 = 0;
 const OUT_OF_SPACE: u8 = 1;

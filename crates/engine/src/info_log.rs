@@ -11,8 +11,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use orogen_base::Result;
+use orogen_base::sync::Mutex;
 use orogen_env::{Clock, FileSystem, WritableFile};
-use parking_lot::Mutex;
 
 use crate::filename::{self, FileKind};
 use crate::options::InfoLogLevel;

@@ -44,6 +44,8 @@ mod properties;
 mod db;
 pub mod backup;
 pub mod repair;
+#[cfg(all(test, orogen_shuttle))]
+mod model;
 
 pub use batch::WriteBatch;
 pub use column_family::DEFAULT_COLUMN_FAMILY_NAME;

@@ -20,17 +20,17 @@
 //! Lock rank 1 (`writer`): held by the one write leader while it appends; taken before the
 //! MANIFEST's lock, never with another log's. `alive` is a leaf.
 
+use orogen_base::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::collections::{BTreeMap, VecDeque};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use orogen_base::coding::{Decoder, put_fixed64};
 use orogen_base::metrics::{HistogramKind, Statistics, Ticker};
+use orogen_base::sync::Mutex;
 use orogen_base::{Error, FileNo, Result, SeqNo};
 use orogen_env::{Access, Clock, FileSystem};
 use orogen_wal::{ReadOutcome, Reader, Writer};
-use parking_lot::Mutex;
 
 use crate::batch::{BatchOp, BatchReader, WriteBatch};
 use crate::filename;
@@ -518,6 +518,13 @@ impl Logs {
             .lock()
             .kept
             .retain(|(number, _)| !numbers.contains(number));
+    }
+
+    /// A log that could not be archived is read where it is.
+    pub(crate) fn note_not_archived(&self, number: FileNo, bytes: u64) {
+        let mut alive = self.alive.lock();
+        let at = alive.kept.partition_point(|log| log.0 < number);
+        alive.kept.insert(at, (number, bytes));
     }
 
     /// True if a log was kept for a reader of updates that has moved on.

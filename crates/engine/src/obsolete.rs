@@ -46,19 +46,21 @@ pub(crate) fn purge(context: &Context) {
     if logs.is_empty() {
         return;
     }
-    for &number in &logs {
-        give_up_log(context, number);
-    }
-    context.logs.note_archived(&logs);
+    let gone: Vec<FileNo> = logs
+        .into_iter()
+        .filter(|&number| give_up_log(context, number))
+        .collect();
+    context.logs.note_archived(&gone);
     expire_archive(context);
 }
 
-/// A log that nothing needs goes, or is kept for readers of updates.
-fn give_up_log(context: &Context, number: FileNo) {
+/// A log that nothing needs goes, or is kept for readers of updates. False if it could not be
+/// archived: it is read where it is, and stays there until the next open finds it.
+fn give_up_log(context: &Context, number: FileNo) -> bool {
     let path = filename::wal_path(&context.dir, number);
     if !context.options.archives_logs() {
         delete(context, &path);
-        return;
+        return true;
     }
     let archive = filename::archive_dir(&context.dir);
     let moved = context.fs.create_dir_all(&archive).and_then(|()| {
@@ -66,12 +68,12 @@ fn give_up_log(context: &Context, number: FileNo) {
             .fs
             .rename(&path, &filename::archived_wal_path(&context.dir, number))
     });
-    if let Err(e) = moved {
-        // It stays until the next open finds it.
+    if let Err(e) = &moved {
         context
             .log
             .warn(format_args!("cannot archive log {number}: {e}"));
     }
+    moved.is_ok()
 }
 
 /// A log in the archive.
@@ -209,7 +211,11 @@ pub(crate) fn remove_strays(
         let stray = match filename::parse(&name) {
             Some(FileKind::Table(n)) => !live.contains(&n),
             Some(FileKind::Wal(n)) if !logs.contains(&n) && !left_out.contains(&n) => {
-                give_up_log(context, n);
+                if !give_up_log(context, n)
+                    && let Ok(found) = context.fs.metadata(&filename::wal_path(&context.dir, n))
+                {
+                    context.logs.note_not_archived(n, found.size);
+                }
                 false
             }
             Some(FileKind::Wal(n)) => !logs.contains(&n),

@@ -1,8 +1,8 @@
 //! What a database tells of itself, under RocksDB's names.
 
+use orogen_base::sync::atomic::Ordering;
 use std::fmt::Write as _;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use orogen_base::{FileNo, Result, SeqNo};
 use orogen_sst::BlockCache;

@@ -3,7 +3,7 @@
 //! The n-th try comes `interval / 16 * 2^n` after the one before, at most [`STEPS_MAX`] doublings
 //! on. Nobody sleeps here: threads of `background.rs` ask how long they may. Lock: a leaf.
 
-use parking_lot::Mutex;
+use orogen_base::sync::Mutex;
 
 /// Doublings of the pause between two tries, from a sixteenth of the interval to four of it.
 const STEPS_MAX: u32 = 6;

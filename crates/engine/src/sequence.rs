@@ -5,7 +5,7 @@
 //! is n, every write up to n is in its memtable; (4) only `write/commit.rs` and recovery change
 //! them.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use orogen_base::sync::atomic::{AtomicU64, Ordering};
 
 use orogen_base::SeqNo;
 

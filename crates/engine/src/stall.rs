@@ -13,12 +13,12 @@
 //! `Hot path`: while no family holds anybody back, a writer reads one atomic.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use orogen_base::metrics::{HistogramKind, Statistics, Ticker};
+use orogen_base::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
+use orogen_base::sync::{Condvar, Mutex};
 use orogen_env::Clock;
-use parking_lot::{Condvar, Mutex};
 
 use crate::events::{StallCondition, StallInfo};
 use crate::options::ColumnFamilyOptions;

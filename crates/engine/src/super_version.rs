@@ -7,8 +7,8 @@
 //! Invariant: every entry up to the sequence number that was visible when the super version was
 //! loaded is in it, or is hidden by a newer one that is.
 
+use orogen_base::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use orogen_base::FileNo;
 use orogen_memtable::MemTable;

@@ -148,9 +148,12 @@ fn readable(context: &Context) -> Result<Vec<(FileNo, u64)>> {
     // In this order: a log moves from the first list to the second.
     let mut logs = context.logs.readable();
     let archived = obsolete::archived_logs(context)?;
-    let first = logs.first().map_or(FileNo::MAX, |l| l.0);
-    let older = archived.into_iter().filter(|l| l.number < first);
-    logs.splice(0..0, older.map(|l| (l.number, l.bytes)));
+    // Those that could not be archived stand between those that could.
+    for log in archived {
+        if let Err(at) = logs.binary_search_by_key(&log.number, |l| l.0) {
+            logs.insert(at, (log.number, log.bytes));
+        }
+    }
     Ok(logs)
 }
 

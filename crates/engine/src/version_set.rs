@@ -11,16 +11,16 @@
 //!
 //! Lock rank 0: the MANIFEST's lock, held over its writes; families' locks are taken inside it.
 
+use orogen_base::sync::atomic::{AtomicU64, Ordering};
 use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use orogen_base::metrics::{HistogramKind, Statistics};
+use orogen_base::sync::{Mutex, RwLock};
 use orogen_base::{Error, FileNo, Result};
 use orogen_env::{Clock, FileSystem};
 use orogen_wal::Writer;
-use parking_lot::{Mutex, RwLock};
 
 use crate::column_family::{ColumnFamilyData, FamilyState};
 use crate::filename;

@@ -7,8 +7,8 @@
 //! 2. After a failed write the file's end is unknown: every later call gives the same error.
 //! 3. Dropping the buffer writes nothing: a file that nobody finished is an abandoned one.
 
+use orogen_base::sync::atomic::AtomicBool;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 
 use orogen_base::{Error, Result};
 

@@ -14,8 +14,8 @@
 //!        -- the rest -> common          (the highest that waits takes it; alone, anybody)
 //! ```
 
+use orogen_base::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;

@@ -1,16 +1,17 @@
 //! Named threads that are joined.
 
+use orogen_base::sync::thread;
 use orogen_base::{Error, Result};
 
 /// A running thread; dropping it waits for its end.
-pub struct Thread(Option<std::thread::JoinHandle<()>>);
+pub struct Thread(Option<thread::JoinHandle<()>>);
 
 /// Starts a thread; `name` shows in `top` and in panics (15 bytes are kept by Linux).
 ///
 /// # Errors
 /// `Io` if the system has no thread left.
 pub fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> Result<Thread> {
-    std::thread::Builder::new()
+    thread::Builder::new()
         .name(name.to_owned())
         .spawn(body)
         .map(|h| Thread(Some(h)))
@@ -20,15 +21,23 @@ pub fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> Result<Thread>
 impl Thread {
     /// True once its body has ended.
     #[must_use]
+    #[cfg(not(orogen_shuttle))]
     pub fn is_finished(&self) -> bool {
         self.0.as_ref().is_none_or(|handle| handle.is_finished())
+    }
+
+    /// Shuttle cannot tell.
+    #[must_use]
+    #[cfg(orogen_shuttle)]
+    pub fn is_finished(&self) -> bool {
+        self.0.is_none()
     }
 }
 
 impl Drop for Thread {
     fn drop(&mut self) {
         if let Some(handle) = self.0.take()
-            && handle.thread().id() != std::thread::current().id()
+            && handle.thread().id() != thread::current().id()
         {
             // A panic was already printed by the thread itself.
             let _ = handle.join();
@@ -38,7 +47,7 @@ impl Drop for Thread {
 
 /// Lets other threads run first.
 pub fn yield_now() {
-    std::thread::yield_now();
+    thread::yield_now();
 }
 
 /// Runs all tasks at once, the last one on this thread, and gives their results in order. A task
@@ -46,6 +55,18 @@ pub fn yield_now() {
 ///
 /// # Panics
 /// If a task panics.
+#[cfg(orogen_shuttle)]
+pub fn run_all<T: Send, F: FnOnce() -> T + Send>(_: &str, tasks: Vec<F>) -> Vec<T> {
+    // Tasks share nothing: their order shows nothing new.
+    tasks.into_iter().map(|task| task()).collect()
+}
+
+/// Runs all tasks at once, the last one on this thread, and gives their results in order. A task
+/// for which the system has no thread left runs on this one.
+///
+/// # Panics
+/// If a task panics.
+#[cfg(not(orogen_shuttle))]
 pub fn run_all<T: Send, F: FnOnce() -> T + Send>(name: &str, tasks: Vec<F>) -> Vec<T> {
     std::thread::scope(|scope| {
         let mut running = Vec::new();

@@ -12,12 +12,12 @@
     reason = "hands out raw memory that lives as long as the arena"
 )]
 
+use orogen_base::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
+use orogen_base::sync::Mutex;
 use orogen_env::memory::{HUGE_PAGE_LEN, HugePage};
-use parking_lot::Mutex;
 
 /// All memory is aligned and sized to this.
 pub(crate) const ALIGNMENT: usize = 8;

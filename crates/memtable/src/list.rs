@@ -17,14 +17,14 @@
     reason = "follows links whose level the search knows to exist"
 )]
 
+use orogen_base::sync::atomic::{AtomicUsize, Ordering};
 use std::cell::Cell;
 use std::cmp::Ordering::{Equal, Greater, Less};
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use orogen_base::key;
+use orogen_base::sync::Mutex;
 use orogen_base::{SeqNo, UserComparator, ValueKind};
-use parking_lot::Mutex;
 
 use crate::arena::Arena;
 use crate::node::{Header, Node};
@@ -345,7 +345,8 @@ impl SkipList {
 /// A random number from the thread's own sequence, and which hint the thread uses.
 #[inline]
 fn thread_random() -> (u64, usize) {
-    static THREADS: AtomicU64 = AtomicU64::new(1);
+    // Of the process, not of a model's run.
+    static THREADS: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(1);
     thread_local! {
         static STATE: Cell<(u64, usize)> = const { Cell::new((0, 0)) };
     }

@@ -3,12 +3,12 @@
 //! Few memtables have any, so readers first look at one atomic count. The fragments are built
 //! by the first reader after a change and shared by the later ones.
 
+use orogen_base::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use orogen_base::UserComparator;
 use orogen_base::range_del::{FragmentedRangeTombstones, RangeTombstone};
-use parking_lot::Mutex;
+use orogen_base::sync::Mutex;
 
 /// What the lock guards; it is a leaf.
 #[derive(Default)]

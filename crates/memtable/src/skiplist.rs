@@ -2,8 +2,8 @@
 //!
 //! Point entries lie in the list under their internal keys, range tombstones beside it.
 
+use orogen_base::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use orogen_base::key::KIND_FOR_SEEK;
 use orogen_base::range_del::{FragmentedRangeTombstones, RangeTombstone};
@@ -104,3 +104,6 @@ impl MemTable for SkipListMemTable {
 
 #[cfg(test)]
 mod tests;
+
+#[cfg(all(test, orogen_shuttle))]
+mod model;

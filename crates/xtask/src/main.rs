@@ -15,6 +15,7 @@ mod step;
 mod tidy;
 mod setup;
 mod fuzz;
+mod model;
 mod check;
 mod rewrite;
 mod bench;
@@ -29,7 +30,7 @@ struct Subcommand {
     run: fn(&[String]) -> Result<(), String>,
 }
 
-const SUBCOMMANDS: [Subcommand; 6] = [
+const SUBCOMMANDS: [Subcommand; 7] = [
     Subcommand {
         name: "check",
         about: "all of the gate: fmt, clippy, tidy, docs, tests, fuzz",
@@ -53,6 +54,12 @@ const SUBCOMMANDS: [Subcommand; 6] = [
         about: "feed decoders mutated bytes, guided by coverage",
         help: fuzz::HELP,
         run: fuzz::run,
+    },
+    Subcommand {
+        name: "model",
+        about: "run the code of locks and waits under thousands of schedules",
+        help: model::HELP,
+        run: model::run,
     },
     Subcommand {
         name: "bench",

@@ -1,7 +1,7 @@
 pub(crate) mod lsm;
 
+use orogen_base::sync::atomic::AtomicBool;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 
 use orogen_base::key::{append_internal_key, user_key};
 use orogen_base::range_del::{FragmentedRangeTombstones, RangeTombstone};

@@ -4,11 +4,11 @@
 //! gives up the step that it is at, so that a paused compaction holds no files and is in nobody's
 //! way; the step begins anew when it goes on. Lock: a leaf.
 
+use orogen_base::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
+use orogen_base::sync::{Condvar, Mutex};
 use orogen_base::{Error, Result};
-use parking_lot::{Condvar, Mutex};
 
 use crate::compaction_iter::JobWatch;
 use crate::context::Context;

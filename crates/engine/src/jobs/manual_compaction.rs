@@ -6,9 +6,9 @@
 //! [`CompactRangeOptions::exclusive_manual_compaction`] automatic ones of the family wait all the
 //! while. Claims and counts are given back by guards, whatever ends the compaction.
 
+use orogen_base::sync::atomic::Ordering;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use orogen_base::{Error, ErrorKind, Result};
 use orogen_env::threads;

@@ -13,6 +13,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use orogen_base::key::InternalKeyComparator;
+use orogen_base::sync::atomic::AtomicBool;
 use orogen_base::{Error, FileNo, Result, UserComparator};
 use orogen_env::fs::{read_file, write_file};
 use orogen_env::{FileLock, FileSystem};
@@ -169,7 +170,7 @@ pub(crate) fn open(dir: &Path, options: &Options, mode: Mode) -> Result<Core> {
         write,
         default_family,
         background,
-        unlogged: std::sync::atomic::AtomicBool::new(false),
+        unlogged: AtomicBool::new(false),
     })
 }
 

@@ -9,7 +9,7 @@ use std::fmt;
 use std::sync::{Arc, OnceLock};
 
 use orogen_base::SeqNo;
-use parking_lot::Mutex;
+use orogen_base::sync::Mutex;
 
 /// The live snapshots of a database.
 #[derive(Default)]

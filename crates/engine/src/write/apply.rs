@@ -3,8 +3,8 @@
 //! Several threads apply batches at once; the sequence numbers in the batches keep their order.
 //! `Hot path`.
 
+use orogen_base::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use orogen_base::{Error, Result, SeqNo, ValueKind};
 

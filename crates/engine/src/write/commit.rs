@@ -28,16 +28,17 @@
 //! `Hot path`: a lone writer takes the queue's lock twice and the publication lock twice, all
 //! uncontended, and allocates nothing.
 
+use orogen_base::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
+use orogen_base::sync::thread::{self, Thread};
+use orogen_base::sync::{self, Mistake};
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
-use std::thread::Thread;
 
-use arc_swap::ArcSwap;
 use orogen_base::metrics::{HistogramKind, Ticker};
+use orogen_base::sync::ArcSwap;
+use orogen_base::sync::{Condvar, Mutex};
 use orogen_base::{Error, Result, SeqNo};
 use orogen_env::threads;
-use parking_lot::{Condvar, Mutex};
 
 use crate::batch::WriteBatch;
 use crate::column_family::ColumnFamilyData;
@@ -57,9 +58,9 @@ const PARALLEL_OPERATIONS_MIN: u32 = 64;
 /// back at once, and a sync costs more.
 const GATHER_MICROS: u64 = 50;
 /// And lets others run so often at most.
-const GATHER_YIELDS_MAX: usize = 200;
+const GATHER_YIELDS_MAX: usize = sync::spins(200);
 /// Looks at a waiter's state before it goes to sleep.
-const SPINS: usize = 100;
+const SPINS: usize = sync::spins(100);
 
 /// Writes come in here.
 pub(crate) struct WritePath {
@@ -117,7 +118,7 @@ impl Waiter {
     fn new() -> Arc<Self> {
         Arc::new(Self {
             state: AtomicU8::new(WAITING),
-            thread: std::thread::current(),
+            thread: thread::current(),
             slot: Mutex::default(),
         })
     }
@@ -140,7 +141,7 @@ impl Waiter {
             if state != from {
                 return state;
             }
-            std::thread::park();
+            thread::park();
         }
     }
 }
@@ -434,6 +435,9 @@ impl WritePath {
         let context = &*self.context;
         context.sequence.set_allocated(end - 1);
         let ticket = self.order.enter(end - 1);
+        if sync::makes(Mistake::PublishBeforeInsert) {
+            context.sequence.set_visible(end - 1);
+        }
         let memtables = self.memtables.load_full();
         let concurrent = context.options.allow_concurrent_memtable_write;
         if concurrent {
@@ -505,13 +509,13 @@ fn insert_in_parallel(
             memtables: memtables.clone(),
             remaining: remaining.clone(),
             failure: failure.clone(),
-            leader: std::thread::current(),
+            leader: thread::current(),
         });
         member.tell(INSERT);
     }
     let own = memtables.apply(batch.iter(), batch.seqno(), |_| true);
     while remaining.load(Ordering::Acquire) > 0 {
-        std::thread::park();
+        thread::park();
     }
     own?;
     failure.lock().take().map_or(Ok(()), Err)
@@ -554,15 +558,20 @@ impl PublicationOrder {
         let index = (ticket - groups.first_ticket) as usize;
         if let Some(group) = groups.open.get_mut(index) {
             group.1 = true;
+            if sync::makes(Mistake::PublishOutOfOrder) && group.0 > sequence.visible() {
+                sequence.set_visible(group.0);
+            }
         }
         let mut moved = false;
         while let Some(&(last, true)) = groups.open.front() {
             groups.open.pop_front();
             groups.first_ticket += 1;
-            sequence.set_visible(last);
+            if !sync::makes(Mistake::PublishOutOfOrder) {
+                sequence.set_visible(last);
+            }
             moved = true;
         }
-        if moved && groups.waiting > 0 {
+        if moved && groups.waiting > 0 && !sync::makes(Mistake::ForgetToWake) {
             self.moved.notify_all();
         }
         groups.waiting += 1;

@@ -4,8 +4,8 @@
 //! is complete: nobody writes to it any more. Reasons: it is full; a user asks; the logs are too
 //! large and this family pins the oldest; all memtables together are too large.
 
+use orogen_base::sync::atomic::Ordering;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use orogen_base::{Error, ErrorKind, Result};
 

@@ -1,5 +1,5 @@
+use orogen_base::sync::atomic::AtomicBool;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 
 use orogen_base::key::{InternalKeyComparator, append_internal_key, user_key};
 use orogen_base::range_del::{FragmentedRangeTombstones, RangeTombstone};

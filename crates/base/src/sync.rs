@@ -1,0 +1,66 @@
+//! Locks, atomics and threads of the code in which the order of steps matters.
+//!
+//! In every build but one these are the types of `parking_lot`, `arc_swap` and `std`, and nothing
+//! else. In a build with `--cfg orogen_shuttle` (`cargo x model`) they are those of shuttle, with
+//! the same methods: a test then runs the real code on threads that a scheduler takes turns
+//! with, one step of a lock, an atomic or a wait at a time, in thousands of orders.
+//!
+//! What only keeps its own bytes together (counters, the LOG, files in memory) needs none of
+//! this: a lock under which nothing of this module is called is one step.
+//!
+//! Weak memory orders are not tried: in the model every step is seen by all at once.
+
+#[cfg(not(orogen_shuttle))]
+mod real {
+    pub use arc_swap::ArcSwap;
+    pub use parking_lot::{Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+    /// Atomics.
+    pub mod atomic {
+        pub use std::sync::atomic::{
+            AtomicBool, AtomicPtr, AtomicU8, AtomicU64, AtomicUsize, Ordering,
+        };
+    }
+
+    /// Threads.
+    pub mod thread {
+        pub use std::thread::{Builder, JoinHandle, Thread, ThreadId, current, park, yield_now};
+    }
+
+    /// True if a model is to make this mistake: never.
+    #[inline(always)]
+    #[must_use]
+    pub const fn makes(_: super::Mistake) -> bool {
+        false
+    }
+
+    /// How often a loop looks before it sleeps: as often as it says.
+    #[must_use]
+    pub const fn spins(wanted: usize) -> usize {
+        wanted
+    }
+}
+
+/// A mistake that a model makes on purpose, to prove that it would be found. The code asks
+/// [`makes`], which is the constant `false` in every other build.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mistake {
+    /// A group of writes is shown to readers before it is in the memtable.
+    PublishBeforeInsert,
+    /// A group is shown without waiting for the one before it.
+    PublishOutOfOrder,
+    /// A reader asks for the visible number before it pins memtables and tables.
+    NumberBeforePlaces,
+    /// A node is linked without looking whether its neighbour is still the next one.
+    LinkWithoutLooking,
+    /// Groups that wait for an earlier one are not woken when it is shown.
+    ForgetToWake,
+}
+
+#[cfg(orogen_shuttle)]
+mod model;
+
+#[cfg(orogen_shuttle)]
+pub use model::*;
+#[cfg(not(orogen_shuttle))]
+pub use real::*;

@@ -1,0 +1,51 @@
+//! `cargo x model`: the code of locks, waits and publication under a scheduler that takes turns
+//! with its threads.
+
+use crate::step::shell;
+use crate::workspace::{cargo, root};
+
+pub(crate) const HELP: &str = "
+usage: cargo x model [--schedules N] [--seed N] [name]
+
+Builds engine, memtable and cache with `--cfg orogen_shuttle`, in target/model, and runs every model
+(or those with the name in theirs) under N schedules, 2,300 by default. Each mistake that the code
+can make on purpose in that build has to be found. A failure tells its schedule; the same seed and
+number repeat it. ADR: docs/adr/2026-11-21-models-run-the-real-code.md.
+";
+
+/// Schedules of each model.
+const SCHEDULES: &str = "2300";
+
+pub(crate) fn run(args: &[String]) -> Result<(), String> {
+    let mut schedules = SCHEDULES;
+    let mut seed = "1";
+    let mut name = "model::";
+    let mut rest = args.iter();
+    while let Some(arg) = rest.next() {
+        let mut value = || {
+            let value = rest.next();
+            value.ok_or_else(|| format!("{arg} needs a number"))
+        };
+        match arg.as_str() {
+            "--schedules" => schedules = value()?,
+            "--seed" => seed = value()?,
+            flag if flag.starts_with('-') => return Err(format!("unknown argument `{flag}`")),
+            other => name = other,
+        }
+    }
+    let flags = std::env::var("RUSTFLAGS").unwrap_or_default();
+    shell(
+        cargo()
+            .args(["test", "--locked", "--lib", "--target-dir"])
+            .arg(root().join("target/model"))
+            .args(["-p", "orogen-engine", "-p", "orogen-memtable"])
+            .args(["-p", "orogen-cache", "--", "--nocapture"])
+            .arg(name)
+            .env("RUSTFLAGS", format!("{flags} --cfg orogen_shuttle"))
+            // Mistakes panic on purpose, by the dozen.
+            .env("RUST_BACKTRACE", "0")
+            .env("SHUTTLE_SILENCE_WARNINGS", "1")
+            .env("OROGEN_SCHEDULES", schedules)
+            .env("OROGEN_SEED", seed),
+    )
+}
