@@ -73,6 +73,24 @@ pub(crate) fn options_for(dir: &Path) -> Result<Options, Failure> {
     Ok(options)
 }
 
+/// How a command that reads opens a directory.
+#[derive(clap::Args)]
+pub(crate) struct Reading {
+    /// Read as a secondary: for a database that another process (RocksDB's too) writes meanwhile.
+    /// It is shown as of one moment, whatever files the writer removes.
+    #[arg(long)]
+    pub(crate) secondary: bool,
+}
+
+/// Opens for reading, as it is asked for.
+pub(crate) fn read(dir: &Path, how: &Reading) -> Result<Db, Failure> {
+    if !how.secondary {
+        return read_only(dir);
+    }
+    let options = options_for(dir)?;
+    Ok(Db::open_as_secondary(dir, None, &options)?)
+}
+
 /// Opens for reading, beside whoever has it open.
 pub(crate) fn read_only(dir: &Path) -> Result<Db, Failure> {
     let options = options_for(dir)?;

@@ -5,8 +5,9 @@
 
 use std::ffi::OsStr;
 use std::fs;
+use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 use crate::case::Case;
 
@@ -45,6 +46,79 @@ fn run<I: AsRef<OsStr>>(script: &str, args: impl IntoIterator<Item = I>) -> Resu
         "{script} ended with {}\n{text}{errors}",
         output.status
     ))
+}
+
+/// A script that does a step for each line, and answers each with `done`.
+pub struct Talk {
+    name: String,
+    child: Child,
+    input: Option<ChildStdin>,
+    output: BufReader<ChildStdout>,
+}
+
+impl Talk {
+    /// Starts a script.
+    ///
+    /// # Errors
+    /// If a program is missing.
+    pub fn start<I: AsRef<OsStr>>(
+        script: &str,
+        args: impl IntoIterator<Item = I>,
+    ) -> Result<Self, String> {
+        let python = python();
+        let mut child = Command::new(&python)
+            .env("PYTHONDONTWRITEBYTECODE", "1")
+            .arg(scripts().join(script))
+            .args(args)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .map_err(|e| format!("{}: {e}: run `cargo x setup`", python.display()))?;
+        let (input, output) = (child.stdin.take(), child.stdout.take());
+        Ok(Self {
+            name: script.to_owned(),
+            child,
+            input,
+            output: BufReader::new(output.ok_or("the script has no output")?),
+        })
+    }
+
+    /// Has one step done.
+    ///
+    /// # Errors
+    /// If the script ends instead.
+    pub fn say(&mut self, line: &str) -> Result<(), String> {
+        let failed = |e: std::io::Error| format!("{}: {e}", self.name);
+        let input = self.input.as_mut().ok_or("the script has no input")?;
+        writeln!(input, "{line}").map_err(failed)?;
+        let mut answer = String::new();
+        self.output.read_line(&mut answer).map_err(failed)?;
+        match answer.trim() {
+            "done" => Ok(()),
+            other => Err(format!("{} answers '{other}'", self.name)),
+        }
+    }
+
+    /// Ends the input, and with it the script.
+    ///
+    /// # Errors
+    /// If the script fails.
+    pub fn end(mut self) -> Result<(), String> {
+        self.input = None;
+        let status = self.child.wait().map_err(|e| e.to_string())?;
+        match status.success() {
+            true => Ok(()),
+            false => Err(format!("{} ended with {status}", self.name)),
+        }
+    }
+}
+
+impl Drop for Talk {
+    fn drop(&mut self) {
+        // Only a test that fails leaves it running.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
 }
 
 /// Every case that RocksDB writes, written below `dir` unless the scripts of this version have

@@ -272,6 +272,7 @@ impl BackupEngine {
     pub fn create_backup_with(&self, db: &Db, progress: Progress<'_>) -> Result<BackupCreated> {
         let core = db.core();
         let context = &core.context;
+        context.check_not_following("create_backup")?;
         let unlogged = core
             .unlogged
             .load(orogen_base::sync::atomic::Ordering::Relaxed);

@@ -46,6 +46,7 @@ impl Moment {
 /// # Errors
 /// `InvalidArgument` if `target` exists; `Io`, `NoSpace`: what was made is removed.
 pub(crate) fn create(context: &Context, write: &WritePath, target: &Path) -> Result<()> {
+    context.check_not_following("checkpoint")?;
     let fs = &*context.fs;
     if fs.exists(target)? {
         return Err(

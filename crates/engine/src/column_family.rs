@@ -8,9 +8,10 @@ use orogen_base::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::Arc;
 
 use orogen_base::key::InternalKeyComparator;
+use orogen_base::seqno::SEQNO_MAX;
 use orogen_base::sync::ArcSwap;
 use orogen_base::sync::{Mutex, MutexGuard};
-use orogen_base::{FileNo, Result};
+use orogen_base::{FileNo, Result, SeqNo};
 use orogen_sst::BlockCache;
 
 use crate::compact::Running;
@@ -85,6 +86,7 @@ impl ColumnFamilyData {
             mem: mem.table.clone(),
             sealed: Vec::new(),
             version: version.clone(),
+            limit: SEQNO_MAX,
         };
         Ok(Self {
             id,
@@ -130,10 +132,16 @@ impl ColumnFamilyData {
 
     /// Publishes the memtables and version of `state` to readers.
     pub(crate) fn publish(&self, state: &FamilyState) {
+        self.publish_up_to(state, SEQNO_MAX);
+    }
+
+    /// The same for readers that see nothing newer than `limit`.
+    pub(crate) fn publish_up_to(&self, state: &FamilyState, limit: SeqNo) {
         self.current.store(Arc::new(SuperVersion {
             mem: state.mem.table.clone(),
             sealed: state.imm.iter().rev().map(|m| m.table.clone()).collect(),
             version: state.version.clone(),
+            limit,
         }));
     }
 

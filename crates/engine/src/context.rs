@@ -51,6 +51,8 @@ pub(crate) struct Context {
     pub(crate) default_cache: Arc<BlockCache>,
     pub(crate) session_id: String,
     pub(crate) read_only: bool,
+    /// Somebody else writes it, and it is followed.
+    pub(crate) follows: bool,
     pub(crate) closing: Arc<AtomicBool>,
     pub(crate) work: Arc<Signal>,
     pub(crate) progress: Signal,
@@ -153,6 +155,7 @@ impl Context {
             default_cache: parts.default_cache,
             session_id: parts.session_id,
             read_only: parts.read_only,
+            follows: false,
             closing: Arc::default(),
             work,
             progress: Signal::default(),
@@ -183,6 +186,14 @@ impl Context {
 
     pub(crate) fn is_closing(&self) -> bool {
         self.closing.load(Ordering::Acquire)
+    }
+
+    /// Refuses what needs files of the directory to stay: a follower has no say in that.
+    pub(crate) fn check_not_following(&self, what: &'static str) -> Result<()> {
+        if self.follows {
+            return Err(Error::not_supported("a secondary cannot do this").with("call", what));
+        }
+        Ok(())
     }
 
     /// Refuses where no write is taken.

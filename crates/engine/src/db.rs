@@ -1,6 +1,6 @@
 //! The database: public methods of a few lines, each calling one verb above.
 
-use orogen_base::sync::atomic::Ordering;
+use orogen_base::sync::atomic::{AtomicBool, Ordering};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -13,6 +13,7 @@ use crate::column_family::{ColumnFamilyData, DEFAULT_COLUMN_FAMILY_NAME};
 use crate::context::Context;
 use crate::core::Core;
 use crate::events::DamagedTable;
+use crate::follower::{self, Follower};
 use crate::jobs::compaction_handle::CompactionHandle;
 use crate::jobs::{manual_compaction, manual_flush};
 use crate::obsolete;
@@ -30,6 +31,7 @@ use crate::resume;
 use crate::scrub::{self, FilesVerified, Scrubbed, VerifyOptions};
 use crate::updates::{self, UpdatesIterator};
 use crate::view::{self, DbIterator};
+use crate::write::commit::WritePath;
 
 /// A column family of an open database.
 #[derive(Clone)]
@@ -79,6 +81,8 @@ fn manual_request(
 #[derive(Clone)]
 pub struct Db {
     core: Arc<Core>,
+    /// Only of a secondary.
+    follower: Option<Arc<Follower>>,
 }
 
 impl Db {
@@ -92,6 +96,7 @@ impl Db {
         let core = open::recover::open(path.as_ref(), options, open::recover::Mode::ReadWrite)?;
         Ok(Self {
             core: Arc::new(core),
+            follower: None,
         })
     }
 
@@ -104,7 +109,67 @@ impl Db {
         let core = open::recover::open(path.as_ref(), options, open::recover::Mode::ReadOnly)?;
         Ok(Self {
             core: Arc::new(core),
+            follower: None,
         })
+    }
+
+    /// Opens the database in `path` to follow it while another process, ours or RocksDB's, has it
+    /// open and writes. No file there is made, changed, locked or removed; a LOG of its own goes
+    /// to `secondary_path`, or nowhere. It shows what the primary had written when it was opened;
+    /// later writes appear with [`Self::try_catch_up_with_primary`].
+    ///
+    /// All tables are opened at once and stay open, so that they stay readable when the primary
+    /// removes them. What the logs hold is kept in memory until the primary has flushed it.
+    /// Writes that the primary does without WAL appear when it has flushed them. Options are given
+    /// as for [`Self::open_read_only`].
+    ///
+    /// # Errors
+    /// `InvalidArgument` if there is no database, or `secondary_path` is `path`; `Corruption`,
+    /// `NotSupported`, `Io`.
+    pub fn open_as_secondary(
+        path: impl AsRef<Path>,
+        secondary_path: Option<&Path>,
+        options: &Options,
+    ) -> Result<Self> {
+        let follower = follower::open(path.as_ref(), secondary_path, options)?;
+        let context = follower.context().clone();
+        let default_family = context
+            .set
+            .family(0)
+            .ok_or_else(|| Error::corruption("MANIFEST has no default column family"))?;
+        let write = Arc::new(WritePath::new(context.clone()));
+        let core = Core {
+            context,
+            write,
+            default_family,
+            background: None,
+            unlogged: AtomicBool::new(false),
+        };
+        Ok(Self {
+            core: Arc::new(core),
+            follower: Some(Arc::new(follower)),
+        })
+    }
+
+    /// Takes up what the primary has written since; see [`Self::open_as_secondary`].
+    ///
+    /// Each family moves to the new state at once; readers that hold several families together
+    /// take a [`Self::snapshot`], which is of one state of all. Iterators and snapshots keep
+    /// their view. A family that the primary has made appears; one that it has dropped is not
+    /// listed any more, and its handle shows what it last saw. A record, a log or a MANIFEST
+    /// whose end is missing was not written yet, and is taken the next time.
+    ///
+    /// # Errors
+    /// `NotSupported` if this is no secondary; `Busy` if the primary changes its files faster
+    /// than they can be opened; `InvalidArgument` if the directory is another database's by now;
+    /// `Corruption`, `Io`. What was shown before is shown on.
+    pub fn try_catch_up_with_primary(&self) -> Result<()> {
+        match &self.follower {
+            Some(follower) => follower.catch_up(),
+            None => Err(Error::not_supported(
+                "database was not opened as a secondary",
+            )),
+        }
     }
 
     /// The names of the families in `path`, without opening it.
@@ -436,6 +501,9 @@ impl Db {
     /// Keeps what readers see now readable until it is dropped.
     #[must_use]
     pub fn snapshot(&self) -> Snapshot {
+        if let Some(follower) = &self.follower {
+            return follower.snapshot();
+        }
         let context = self.context();
         let now_secs = context.clock.unix_secs();
         context

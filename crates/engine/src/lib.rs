@@ -36,6 +36,7 @@ pub mod options_file;
 mod options_map;
 mod open;
 mod option_changes;
+mod follower;
 mod checkpoint;
 mod ranges;
 mod updates;

@@ -10,7 +10,7 @@
 use orogen_base::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::Arc;
 
-use orogen_base::FileNo;
+use orogen_base::{FileNo, SeqNo};
 use orogen_memtable::MemTable;
 
 use crate::version::version::Version;
@@ -64,6 +64,9 @@ pub(crate) struct SuperVersion {
     pub(crate) sealed: Vec<Arc<dyn MemTable>>,
     /// The tables.
     pub(crate) version: Arc<Version>,
+    /// Readers see nothing newer: what a follower takes up before it is published. In a database
+    /// that is written here the largest number.
+    pub(crate) limit: SeqNo,
 }
 
 impl SuperVersion {

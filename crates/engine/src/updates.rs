@@ -162,6 +162,7 @@ fn readable(context: &Context) -> Result<Vec<(FileNo, u64)>> {
 /// # Errors
 /// See [`crate::Db::get_updates_since`].
 pub(crate) fn since(context: &Arc<Context>, seqno: SeqNo) -> Result<UpdatesIterator> {
+    context.check_not_following("get_updates_since")?;
     let wanted = seqno.max(1);
     let mut updates = UpdatesIterator {
         context: context.clone(),

@@ -191,6 +191,11 @@ impl VersionSet {
         families.by_id.insert(family.id, family);
     }
 
+    /// Forgets a family that a follower's primary has dropped.
+    pub(crate) fn forget(&self, id: u32) {
+        self.families.write().by_id.remove(&id);
+    }
+
     /// Keeps ids up to `id` from being used for new families.
     pub(crate) fn raise_max_family(&self, id: u32) {
         let mut families = self.families.write();

@@ -4,6 +4,7 @@
 //! the number still needs. With the super version first, everything up to the number that is in
 //! it stays in it.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use orogen_base::sync::{self, Mistake};
@@ -14,7 +15,7 @@ use orogen_sst::{Readahead, TableReadOptions};
 use crate::column_family::ColumnFamilyData;
 use crate::context::Context;
 use crate::quarantine;
-use crate::read::{self, Places, ReadOptions, Scan};
+use crate::read::{self, Places, ReadOptions, Scan, Snapshot};
 use crate::super_version::SuperVersion;
 use crate::tables::FamilyTables;
 
@@ -45,12 +46,45 @@ fn places<'a>(
     }
 }
 
-fn read_seqno(context: &Context, options: &ReadOptions) -> Result<SeqNo> {
+fn read_seqno(context: &Context, options: &ReadOptions, pinned: &SuperVersion) -> Result<SeqNo> {
     match &options.snapshot {
-        None => Ok(context.sequence.visible()),
+        None => Ok(context.sequence.visible().min(pinned.limit)),
         Some(snapshot) if snapshot.is_of(&context.snapshots) => Ok(snapshot.seqno()),
         Some(_) => Err(Error::invalid_argument("snapshot is of another database")),
     }
+}
+
+/// What a snapshot of a follower keeps: the primary does not know of it, and keeps nothing.
+#[derive(Default)]
+pub(crate) struct PinnedViews(pub(crate) BTreeMap<u32, Arc<SuperVersion>>);
+
+/// The super version that the snapshot in `options` brings, if it brings one.
+#[cold]
+fn pinned_by(
+    options: &ReadOptions,
+    family: &ColumnFamilyData,
+) -> Result<Option<Arc<SuperVersion>>> {
+    let pinned = options.snapshot.as_ref().and_then(Snapshot::pinned);
+    let Some(views) = pinned.and_then(|p| p.downcast_ref::<PinnedViews>()) else {
+        return Ok(None);
+    };
+    match views.0.get(&family.id) {
+        Some(view) => Ok(Some(view.clone())),
+        None => Err(Error::invalid_argument(
+            "column family was not there when the snapshot was taken",
+        )
+        .with("column_family", &family.name)),
+    }
+}
+
+/// The super version to read from, kept for long.
+fn pin(options: &ReadOptions, family: &ColumnFamilyData) -> Result<Arc<SuperVersion>> {
+    if options.snapshot.is_some()
+        && let Some(pinned) = pinned_by(options, family)?
+    {
+        return Ok(pinned);
+    }
+    Ok(family.pin())
 }
 
 /// The value of a key.
@@ -64,10 +98,21 @@ pub(crate) fn get(
     key: &[u8],
 ) -> Result<Option<PinnedValue>> {
     let too_early = sync::makes(Mistake::NumberBeforePlaces).then(|| context.sequence.visible());
-    let pinned = family.load();
-    let seqno = read_seqno(context, options)?;
+    let brought;
+    let loaded;
+    let pinned: &SuperVersion = match &options.snapshot {
+        None => {
+            loaded = family.load();
+            &loaded
+        }
+        Some(_) => {
+            brought = pin(options, family)?;
+            &brought
+        }
+    };
+    let seqno = read_seqno(context, options, pinned)?;
     let seqno = too_early.unwrap_or(seqno);
-    places(context, family, &pinned, &table_options(options))
+    places(context, family, pinned, &table_options(options))
         .get(key, seqno)
         .inspect_err(|e| {
             quarantine::note(context, e);
@@ -81,9 +126,9 @@ pub(crate) fn multi_get(
     options: &ReadOptions,
     keys: &[&[u8]],
 ) -> Vec<Result<Option<PinnedValue>>> {
-    let pinned = family.pin();
-    match read_seqno(context, options) {
-        Ok(seqno) => {
+    let pinned = pin(options, family);
+    match pinned.and_then(|p| Ok((read_seqno(context, options, &p)?, p))) {
+        Ok((seqno, pinned)) => {
             let found =
                 places(context, family, &pinned, &table_options(options)).multi_get(keys, seqno);
             for e in found.iter().filter_map(|r| r.as_ref().err()) {
@@ -105,8 +150,8 @@ pub(crate) fn iter(
     family: &Arc<ColumnFamilyData>,
     options: &ReadOptions,
 ) -> Result<DbIterator> {
-    let pinned = family.pin();
-    let read_seqno = read_seqno(context, options)?;
+    let pinned = pin(options, family)?;
+    let read_seqno = read_seqno(context, options, &pinned)?;
     let table_options = table_options(options);
     let scan = Scan {
         options,

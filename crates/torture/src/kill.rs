@@ -8,6 +8,8 @@
 //! 1. Of each thread's batches those up to some number are there, whole, in both families.
 //! 2. That number is the last one that was told, or the next: that batch had not returned yet.
 //! 3. Nothing else is there.
+//! 4. A follower, which stays open over all cycles, shows whole batches in both families while
+//!    the child writes, and in the end what the opened database holds.
 //!
 //! Options are drawn anew for each cycle: logs by calls or through memory, recycled or not,
 //! small and large, replayed into tables or left in memory.
@@ -17,6 +19,7 @@ use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use orogen_env::{Clock, PosixFileSystem, SystemClock, threads};
@@ -161,9 +164,10 @@ pub fn run(config: &Config) -> Figure {
     let dir = TempDir::new("orogen-kill");
     let mut models: Vec<Written> = (0..WRITERS).map(|_| Written::default()).collect();
     let mut kills = 0;
+    let mut follower = None;
     let (failure, seconds) = timed(|| {
         for cycle in 0..config.kills {
-            if let Err(what) = run_cycle(config, dir.path(), cycle, &mut models) {
+            if let Err(what) = run_cycle(config, dir.path(), cycle, &mut models, &mut follower) {
                 return Some(Failure {
                     what: format!("kill {cycle}: {what}"),
                     repeat: format!("kill --seed {} --kills {}", config.seed, cycle + 1),
@@ -191,6 +195,7 @@ fn run_cycle(
     dir: &Path,
     cycle: u64,
     models: &mut [Written],
+    follower: &mut Option<Db>,
 ) -> std::result::Result<(), String> {
     let mut rng = Rng::new(config.seed.wrapping_mul(0x9e37_79b9) ^ cycle);
     let mut child = Command::new(&config.program)
@@ -227,20 +232,31 @@ fn run_cycle(
     let deadline = SystemClock.now_micros() + micros;
     // Read on meanwhile: a full pipe would hold the child up.
     let pid = child.id().to_string();
+    let killed = AtomicBool::new(false);
+    let (follower_options, followed) = (options(config.seed, 0), &mut *follower);
     let killer = threads::run_all(
         "kill",
         vec![
+            Box::new(|| {
+                let mut seen = [0; WRITERS];
+                while !killed.load(Ordering::Relaxed) {
+                    follow(dir, &follower_options, followed, &mut seen)?;
+                    SystemClock.sleep(Duration::from_millis(1));
+                }
+                Ok(())
+            }) as Box<dyn FnOnce() -> std::result::Result<(), String> + Send>,
             Box::new(move || {
                 let left = deadline.saturating_sub(SystemClock.now_micros());
                 SystemClock.sleep(Duration::from_micros(left));
                 let status = Command::new("kill").args(["-KILL", &pid]).status();
                 status.map_err(|e| format!("cannot kill the child: {e}"))?;
                 Ok(())
-            }) as Box<dyn FnOnce() -> std::result::Result<(), String> + Send>,
+            }),
             Box::new(|| {
                 while !ended && pipe.read_exact(&mut record).is_ok() {
                     note(&record);
                 }
+                killed.store(true, Ordering::Relaxed);
                 Ok(())
             }),
         ],
@@ -252,6 +268,14 @@ fn run_cycle(
     if status.code().is_some() {
         return Err(format!("the child ended by itself: {status}"));
     }
+    let shown = |follower: &Option<Db>| follower.as_ref().map(pairs).transpose();
+    let before = match follower {
+        Some(_) => {
+            follow(dir, &options(config.seed, 0), follower, &mut [0; WRITERS])?;
+            shown(follower)?
+        }
+        None => None,
+    };
     // Some open with other options than the child's.
     let db = Db::open(dir, &options(config.seed, cycle + rng.below(2)))
         .map_err(|e| format!("cannot open: {e}"))?;
@@ -259,7 +283,98 @@ fn run_cycle(
     for (writer, model) in models.iter_mut().enumerate() {
         check(&db, &other, writer, told[writer], model)?;
     }
+    follow(dir, &options(config.seed, 0), follower, &mut [0; WRITERS])?;
+    let now = shown(follower)?;
+    let now = now.ok_or("there is no follower")?;
+    if let Some(before) = before {
+        differs(&before, &now).map_or(Ok(()), |d| {
+            Err(format!(
+                "the follower shows something else after the open: {d}"
+            ))
+        })?;
+    }
+    differs(&now, &pairs(&db)?).map_or(Ok(()), |d| {
+        Err(format!(
+            "the follower does not show what the database holds: {d}"
+        ))
+    })?;
     db.close().map_err(|e| format!("cannot close: {e}"))
+}
+
+type Pairs = Vec<(Vec<u8>, Vec<u8>)>;
+
+/// All pairs of the two families.
+fn pairs(db: &Db) -> std::result::Result<Pairs, String> {
+    let mut pairs = Vec::new();
+    for family in db.column_families() {
+        let iter = db.iter(&ReadOptions::default(), &family);
+        let mut iter = iter.map_err(|e| format!("cannot read: {e}"))?;
+        iter.seek_to_first();
+        while iter.valid() {
+            pairs.push((iter.key().to_vec(), iter.value().to_vec()));
+            iter.next();
+        }
+        iter.status().map_err(|e| format!("cannot read: {e}"))?;
+    }
+    Ok(pairs)
+}
+
+/// The first difference, if there is one.
+fn differs(a: &Pairs, b: &Pairs) -> Option<String> {
+    let at = a.iter().zip(b).position(|(a, b)| a != b);
+    let at = at.unwrap_or_else(|| a.len().min(b.len()));
+    let text = |pair: &(Vec<u8>, Vec<u8>)| {
+        let (key, value) = (pair.0.escape_ascii(), &pair.1);
+        format!("{key}={}", value[..value.len().min(20)].escape_ascii())
+    };
+    let show = |pairs: &Pairs| pairs.get(at).map_or_else(|| "nothing".to_owned(), text);
+    (a != b).then(|| {
+        let (here, there) = (show(a), show(b));
+        format!("{here} of {}, {there} of {} pairs", a.len(), b.len())
+    })
+}
+
+/// Catches up, and looks whether what a snapshot shows is whole batches, and never less than
+/// before.
+fn follow(
+    dir: &Path,
+    options: &Options,
+    follower: &mut Option<Db>,
+    seen: &mut [u64; WRITERS],
+) -> std::result::Result<(), String> {
+    let failed = |e| format!("the follower: {e}");
+    let db = match follower {
+        Some(db) => {
+            db.try_catch_up_with_primary().map_err(failed)?;
+            db
+        }
+        None if !dir.join("CURRENT").exists() => return Ok(()),
+        None => follower.insert(Db::open_as_secondary(dir, None, options).map_err(failed)?),
+    };
+    let Some(other) = db.column_family(OTHER) else {
+        return Ok(());
+    };
+    let read = ReadOptions {
+        snapshot: Some(db.snapshot()),
+        ..ReadOptions::default()
+    };
+    for (writer, last) in seen.iter_mut().enumerate() {
+        let count = |family: &ColumnFamily| {
+            let found = db.get_opt(&read, family, &counter_key(writer));
+            let bytes = found.map_err(failed)?;
+            let bytes = bytes.and_then(|v| v.first_chunk::<8>().copied());
+            Ok::<u64, String>(bytes.map_or(0, u64::from_le_bytes))
+        };
+        let (here, beside) = (count(&db.default_column_family())?, count(&other)?);
+        if here != beside || here < *last {
+            return Err(format!(
+                "the follower shows batch {here} of writer {writer} here, {beside} in {OTHER}, \
+                 and showed {last} before"
+            ));
+        }
+        *last = here;
+    }
+    Ok(())
 }
 
 fn check(

@@ -6,7 +6,7 @@ use orogen::{ReadOptions, WriteOptions};
 use serde_json::json;
 
 use crate::failure::{Failure, after_help};
-use crate::open::{self, DirAndFamily};
+use crate::open::{self, DirAndFamily, Reading};
 use crate::terminal::Terminal;
 
 #[derive(clap::Args)]
@@ -59,6 +59,8 @@ fn done(terminal: &mut Terminal, key: &[u8], seqno: u64) -> Result<(), Failure> 
 pub(crate) struct GetArgs {
     #[command(flatten)]
     at: DirAndFamily,
+    #[command(flatten)]
+    reading: Reading,
     /// Key.
     #[arg(allow_hyphen_values = true)]
     key: OsString,
@@ -69,7 +71,7 @@ pub(crate) struct GetArgs {
 
 pub(crate) fn get(args: &GetArgs, terminal: &mut Terminal) -> Result<(), Failure> {
     let key = terminal.bytes(&args.key)?;
-    let db = open::read_only(&args.at.dir.path)?;
+    let db = open::read(&args.at.dir.path, &args.reading)?;
     let family = open::family(&db, &args.at.column_family)?;
     let Some(value) = db.get_opt(&ReadOptions::default(), &family, &key)? else {
         return Err(Failure::NotFound(format!(

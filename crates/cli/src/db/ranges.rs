@@ -6,7 +6,7 @@ use orogen::{SizeApproximationOptions, UserKeyRange};
 use serde_json::json;
 
 use crate::failure::{Failure, after_help};
-use crate::open::{self, DirAndFamily};
+use crate::open::{self, DirAndFamily, Reading};
 use crate::terminal::Terminal;
 use crate::text;
 
@@ -37,12 +37,14 @@ pub(crate) struct SizesArgs {
     #[command(flatten)]
     at: DirAndFamily,
     #[command(flatten)]
+    reading: Reading,
+    #[command(flatten)]
     ends: Ends,
 }
 
 pub(crate) fn sizes(args: &SizesArgs, terminal: &mut Terminal) -> Result<(), Failure> {
     let [from, to] = args.ends.bytes(terminal)?;
-    let db = open::read_only(&args.at.dir.path)?;
+    let db = open::read(&args.at.dir.path, &args.reading)?;
     let family = open::family(&db, &args.at.column_family)?;
     let range = UserKeyRange {
         start: from.as_deref(),

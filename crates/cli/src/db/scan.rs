@@ -6,7 +6,7 @@ use orogen::{DbIterator, ReadOptions};
 use serde_json::json;
 
 use crate::failure::{Failure, after_help};
-use crate::open::{self, DirAndFamily};
+use crate::open::{self, DirAndFamily, Reading};
 use crate::terminal::Terminal;
 
 #[derive(clap::Args)]
@@ -18,6 +18,8 @@ use crate::terminal::Terminal;
 pub(crate) struct Args {
     #[command(flatten)]
     at: DirAndFamily,
+    #[command(flatten)]
+    reading: Reading,
     /// First key.
     #[arg(long, value_name = "KEY", allow_hyphen_values = true)]
     from: Option<OsString>,
@@ -60,7 +62,7 @@ fn step(iter: &mut DbIterator, reverse: bool) {
 pub(crate) fn run(args: &Args, terminal: &mut Terminal) -> Result<(), Failure> {
     let bytes = |arg: &Option<OsString>| arg.as_deref().map(|a| terminal.bytes(a)).transpose();
     let (from, to, prefix) = (bytes(&args.from)?, bytes(&args.to)?, bytes(&args.prefix)?);
-    let db = open::read_only(&args.at.dir.path)?;
+    let db = open::read(&args.at.dir.path, &args.reading)?;
     let family = open::family(&db, &args.at.column_family)?;
     let bytewise = family.options().comparator.is_bytewise();
     let mut options = ReadOptions {

@@ -6,7 +6,7 @@ use orogen::{ColumnFamily, Db, LiveFile};
 use serde_json::{Value, json};
 
 use crate::failure::{Failure, after_help};
-use crate::open::{self, Dir};
+use crate::open::{self, Dir, Reading};
 use crate::terminal::{Ink, Terminal};
 use crate::text;
 
@@ -18,6 +18,8 @@ use crate::text;
 pub(crate) struct Args {
     #[command(flatten)]
     dir: Dir,
+    #[command(flatten)]
+    reading: Reading,
     /// Print this property of each family instead, such as rocksdb.stats.
     #[arg(long, value_name = "NAME")]
     property: Option<String>,
@@ -82,7 +84,7 @@ fn to_json(f: &FamilyFacts) -> Value {
 
 pub(crate) fn run(args: &Args, terminal: &mut Terminal) -> Result<(), Failure> {
     let path = &args.dir.path;
-    let db = open::read_only(path)?;
+    let db = open::read(path, &args.reading)?;
     let families = db.column_families();
     if let Some(name) = &args.property {
         return property(&db, &families, name, terminal);

@@ -9,7 +9,7 @@ use orogen::{Db, LiveFile, UserComparator};
 use serde_json::{Value, json};
 
 use crate::failure::{Failure, after_help};
-use crate::open::{self, Dir};
+use crate::open::{self, Dir, Reading};
 use crate::terminal::{Ink, Terminal};
 use crate::text;
 
@@ -21,6 +21,8 @@ use crate::text;
 pub(crate) struct Args {
     #[command(flatten)]
     dir: Dir,
+    #[command(flatten)]
+    reading: Reading,
     /// List the tables of each level.
     #[arg(long)]
     files: bool,
@@ -226,7 +228,7 @@ fn to_json(terminal: &Terminal, shape: &FamilyShape<'_>) -> Value {
 
 pub(crate) fn run(args: &Args, terminal: &mut Terminal) -> Result<(), Failure> {
     let path = &args.dir.path;
-    let db = open::read_only(path)?;
+    let db = open::read(path, &args.reading)?;
     let live = db.live_files();
     let bytes: u64 = live.iter().map(|f| f.size).sum();
     if terminal.json {

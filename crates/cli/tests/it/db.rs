@@ -336,3 +336,39 @@ fn updates_in_the_log_are_printed_and_those_that_are_gone_are_told() {
     fails(3, &["db", "updates", &db, "--since", "5"]);
     fails(1, &["db", "updates", &db, "--since", "500"]);
 }
+
+#[test]
+fn a_directory_that_is_being_written_is_read_as_a_secondary() {
+    let dir = TempDir::new("orogen-cli");
+    let path = dir.path().join("db").display().to_string();
+    let mut options = orogen::Options::default();
+    options.db.create_if_missing = true;
+    options.cf.write_buffer_size = 16 << 10;
+    let db = orogen::Db::open(&path, &options).unwrap();
+    let before = names(&path);
+    for n in 0..2000u32 {
+        db.put(format!("key{n:04}").as_bytes(), b"value").unwrap();
+    }
+    db.wait_for_background_work().unwrap();
+    let after = names(&path);
+    assert_ne!(before, after);
+    assert_eq!(
+        ok(&["db", "get", &path, "key1999", "--secondary"]),
+        "value\n"
+    );
+    assert_eq!(
+        ok(&["db", "scan", &path, "--secondary", "--count"]),
+        "2000\n"
+    );
+    for command in ["stats", "tree", "sizes"] {
+        ok(&["db", command, &path, "--secondary"]);
+    }
+    assert_eq!(names(&path), after, "nothing is made there");
+}
+
+fn names(dir: &str) -> Vec<std::ffi::OsString> {
+    let entries = std::fs::read_dir(dir).expect("it lists");
+    let mut names: Vec<_> = entries.map(|e| e.expect("it lists").file_name()).collect();
+    names.sort();
+    names
+}

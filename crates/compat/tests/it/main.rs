@@ -7,6 +7,7 @@ mod programs;
 mod store;
 mod open;
 mod exchange;
+mod follow;
 mod create;
 mod tools;
 

@@ -17,7 +17,7 @@ use crate::store::{self, options};
 use crate::{live_tables, scratch, written_by_rocksdb};
 
 /// What `ldb` prints; it must end well.
-fn ldb(args: &[&str]) -> String {
+pub(crate) fn ldb(args: &[&str]) -> String {
     let output = Command::new("ldb").args(args).output().unwrap();
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     let errors = String::from_utf8_lossy(&output.stderr);

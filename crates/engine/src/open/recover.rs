@@ -31,10 +31,10 @@ use crate::obsolete;
 use crate::open::families::assemble;
 use crate::open::replay::{Replayed, replay};
 use crate::options::{ColumnFamilyOptions, DbOptions, Options};
-use crate::options_map::{self, NamedFamily};
+use crate::options_map::{self, NamedFamily, StoredOptions};
 use crate::sequence::Sequence;
 use crate::version::edit::{FILE_NUMBER_MAX, VersionEdit};
-use crate::version::manifest::{self, RecoveredManifest};
+use crate::version::manifest::{self, RecoveredFamily, RecoveredManifest};
 use crate::version::version::Version;
 use crate::version_set::{Change, VersionSet, VersionSetParts};
 use crate::write::commit::WritePath;
@@ -319,37 +319,7 @@ fn register_families(
     };
     let stored = options_map::load_newest(&*context.fs, &context.dir, on_disk);
     for (&id, family) in &recovered.families {
-        let mut cf = options.family(&family.name).clone();
-        if let Some(stored) = &stored {
-            stored.fill_gaps(&family.name, &mut cf);
-        }
-        cf = cf.sanitized();
-        if let Some(order) = family
-            .comparator
-            .as_deref()
-            .and_then(UserComparator::by_name)
-            && cf.comparator.is_bytewise()
-        {
-            cf.comparator = order;
-        }
-        let icmp = InternalKeyComparator::new(cf.comparator.clone());
-        let version = family.version(&icmp, cf.num_levels)?;
-        if let Some((&blob, _)) = version.blob_files().iter().next() {
-            return Err(Error::not_supported(
-                "directory holds blob files; compact them away with RocksDB \
-                 (enable_blob_files=false, enable_blob_garbage_collection=true) first",
-            )
-            .with("column_family", &family.name)
-            .with("file", filename::blob_path(&context.dir, blob).display()));
-        }
-        let assembled = assemble(
-            context,
-            id,
-            &family.name,
-            cf,
-            Arc::new(version),
-            family.log_number,
-        )?;
+        let assembled = assemble_recovered(context, options, stored.as_ref(), id, family)?;
         context.set.register(assembled);
     }
     if recovered.max_column_family == u32::MAX {
@@ -360,6 +330,91 @@ fn register_families(
     }
     context.set.raise_max_family(recovered.max_column_family);
     Ok(())
+}
+
+/// A family as the MANIFEST has it, with an empty memtable; it is not registered.
+///
+/// # Errors
+/// `InvalidArgument` for settings that do not fit the files; `NotSupported` for blob files;
+/// `Corruption`.
+pub(crate) fn assemble_recovered(
+    context: &Context,
+    options: &Options,
+    stored: Option<&StoredOptions>,
+    id: u32,
+    family: &RecoveredFamily,
+) -> Result<Arc<ColumnFamilyData>> {
+    let mut cf = options.family(&family.name).clone();
+    if let Some(stored) = stored {
+        stored.fill_gaps(&family.name, &mut cf);
+    }
+    cf = cf.sanitized();
+    if let Some(order) = family
+        .comparator
+        .as_deref()
+        .and_then(UserComparator::by_name)
+        && cf.comparator.is_bytewise()
+    {
+        cf.comparator = order;
+    }
+    let icmp = InternalKeyComparator::new(cf.comparator.clone());
+    let version = family.version(&icmp, cf.num_levels)?;
+    if let Some((&blob, _)) = version.blob_files().iter().next() {
+        return Err(Error::not_supported(
+            "directory holds blob files; compact them away with RocksDB \
+             (enable_blob_files=false, enable_blob_garbage_collection=true) first",
+        )
+        .with("column_family", &family.name)
+        .with("file", filename::blob_path(&context.dir, blob).display()));
+    }
+    assemble(
+        context,
+        id,
+        &family.name,
+        cf,
+        Arc::new(version),
+        family.log_number,
+    )
+}
+
+/// What a follower of the database in `dir` shares. Its LOG is in `own_dir`, or nowhere.
+///
+/// # Errors
+/// See [`crate::Db::open_as_secondary`].
+pub(crate) fn open_context(
+    dir: &Path,
+    own_dir: Option<&Path>,
+    options: &Options,
+) -> Result<Context> {
+    let fs = &*options.db.fs;
+    if own_dir == Some(dir) {
+        return Err(
+            Error::invalid_argument("a secondary needs another directory for its LOG")
+                .with("path", dir.display()),
+        );
+    }
+    if !fs.exists(&filename::current_path(dir))? {
+        return Err(no_database(dir));
+    }
+    let found = manifest::recover_current(fs, dir)?;
+    let db_id = identity(fs, dir, found.1.db_id.as_deref())?;
+    let clock = options.db.clock.clone();
+    let log = match own_dir.filter(|_| options.db.info_log) {
+        Some(own) => {
+            fs.create_dir_all(own)?;
+            let (level, keep) = (options.db.info_log_level, options.db.keep_log_file_num);
+            InfoLog::open(fs, clock, own, level, keep)?
+        }
+        None => InfoLog::disabled(clock),
+    };
+    let mut context = new_context(dir, options, log, db_id, Some(&found), None);
+    context.follows = true;
+    context.log.info(format_args!(
+        "following db_id={} in {}",
+        context.set.db_id(),
+        dir.display()
+    ));
+    Ok(context)
 }
 
 /// The logs that some family may need, oldest first.

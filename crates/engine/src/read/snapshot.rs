@@ -4,6 +4,7 @@
 //! snapshot is taken under the list's lock together with the sequence number it stands for, so
 //! a job that asks either sees it or asked before every write that the snapshot does not see.
 
+use std::any::Any;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Arc, OnceLock};
@@ -40,6 +41,17 @@ impl SnapshotList {
     /// number there, and not before. `now_secs` is the clock's time.
     #[must_use]
     pub fn acquire(self: &Arc<Self>, seqno: impl FnOnce() -> SeqNo, now_secs: u64) -> Snapshot {
+        self.acquire_pinned(seqno, now_secs, None)
+    }
+
+    /// The same, with what keeps its view readable where the list does not.
+    #[must_use]
+    pub fn acquire_pinned(
+        self: &Arc<Self>,
+        seqno: impl FnOnce() -> SeqNo,
+        now_secs: u64,
+        pinned: Option<Arc<dyn Any + Send + Sync>>,
+    ) -> Snapshot {
         let mut live = self.live.lock();
         let seqno = seqno();
         live.taken.entry(seqno).or_default().push(now_secs);
@@ -48,6 +60,7 @@ impl SnapshotList {
             list: self.clone(),
             seqno,
             taken_secs: now_secs,
+            pinned,
         }))
     }
 
@@ -122,6 +135,7 @@ struct Held {
     list: Arc<SnapshotList>,
     seqno: SeqNo,
     taken_secs: u64,
+    pinned: Option<Arc<dyn Any + Send + Sync>>,
 }
 
 impl Drop for Held {
@@ -145,6 +159,12 @@ impl Snapshot {
     #[must_use]
     pub fn taken_secs(&self) -> u64 {
         self.0.taken_secs
+    }
+
+    /// What it was given to keep.
+    #[must_use]
+    pub fn pinned(&self) -> Option<&(dyn Any + Send + Sync)> {
+        self.0.pinned.as_deref()
     }
 
     /// True if it was taken of the database with this list.

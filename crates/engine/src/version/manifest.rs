@@ -14,6 +14,8 @@
 //! tables: `docs/format/manifest.md`. Source: RocksDB `db/version_edit_handler.cc`,
 //! `db/version_set.cc`, `file/filename.cc`.
 
+mod tail;
+
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::path::Path;
@@ -35,6 +37,7 @@ use super::text;
 use super::version::Version;
 use super::wal_set::WalSet;
 use crate::filename::{self, FileKind};
+pub(crate) use tail::ManifestTail;
 
 /// The column family that every database has; its id is 0 and no edit adds it.
 pub const DEFAULT_COLUMN_FAMILY: &str = "default";
@@ -203,9 +206,15 @@ pub struct RecoveredFamily {
     /// False if its tables do not keep user-defined timestamps.
     pub persist_user_defined_timestamps: bool,
     builder: VersionBuilder,
+    edits: u64,
 }
 
 impl RecoveredFamily {
+    /// How many edits were of it.
+    pub(crate) fn edits(&self) -> u64 {
+        self.edits
+    }
+
     /// Its files in the order of `icmp`.
     ///
     /// Where a file has no epoch number, because RocksDB before 7.10 wrote it, all files get
@@ -539,6 +548,7 @@ impl RecoveredFamily {
     fn apply(&mut self, edit: &VersionEdit) -> Result<()> {
         // RocksDB ignores a log number that falls: families flushed together may log theirs in
         // any order.
+        self.edits += 1;
         self.log_number = self.log_number.max(edit.log_number.unwrap_or(0));
         if let Some(name) = &edit.comparator {
             self.comparator = Some(name.clone());
@@ -562,6 +572,7 @@ fn new_family(id: u32, name: &str) -> RecoveredFamily {
         full_history_ts_low: None,
         persist_user_defined_timestamps: true,
         builder: VersionBuilder::new(&nothing),
+        edits: 0,
     }
 }
 

@@ -41,6 +41,17 @@ impl MemTables {
         }
     }
 
+    /// These memtables of families, which are sorted by id.
+    pub(crate) fn with(handles: Vec<(Arc<ColumnFamilyData>, Arc<MemHandle>)>) -> Self {
+        let entries = handles.into_iter();
+        Self {
+            entries: entries
+                .map(|(family, handle)| Entry { family, handle })
+                .collect(),
+            full: AtomicBool::new(false),
+        }
+    }
+
     #[inline]
     fn find(&self, cf: u32) -> Option<&Entry> {
         match self.entries.first() {

@@ -7,6 +7,7 @@ mod compaction;
 mod due;
 mod families;
 mod file_checksums;
+mod follower;
 mod full_disk;
 mod hazards;
 mod logs;

@@ -52,12 +52,13 @@ pub(super) enum Action {
     Properties,
     VerifyChecksums,
     ReadOnlyOpen,
+    Follow,
     Refused,
     CompareAll,
 }
 
 /// Each with how often it is drawn.
-const WEIGHTS: [(Action, u64); 35] = [
+const WEIGHTS: [(Action, u64); 36] = [
     (Action::Put, 260),
     (Action::Delete, 60),
     (Action::SingleDelete, 40),
@@ -91,6 +92,7 @@ const WEIGHTS: [(Action, u64); 35] = [
     (Action::Properties, 10),
     (Action::VerifyChecksums, 1),
     (Action::ReadOnlyOpen, 1),
+    (Action::Follow, 8),
     (Action::Refused, 8),
     (Action::CompareAll, 3),
 ];
@@ -195,6 +197,7 @@ impl World {
             Action::ChangeOptions => self.change_options(),
             Action::Properties => self.properties(),
             Action::VerifyChecksums => fine(self.db().verify_checksums()),
+            Action::Follow => self.follow(),
             Action::ReadOnlyOpen => self.read_only_open(),
             Action::Refused => self.refused(),
             Action::CompareAll => self.compare_all(),

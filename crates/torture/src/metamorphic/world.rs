@@ -42,6 +42,8 @@ pub(super) struct World {
     /// Always there but while it is opened again.
     db: Option<Db>,
     pub(super) families: BTreeMap<String, Family>,
+    /// Follows the database, and knows these families.
+    follower: Option<(Db, Vec<u32>)>,
     pub(super) snapshots: Vec<Taken>,
     pub(super) cursors: Vec<Opened>,
     /// Counts values and checkpoints.
@@ -65,6 +67,7 @@ impl World {
             fs: MemFileSystem::new(),
             db: None,
             families: BTreeMap::from([("default".to_owned(), default)]),
+            follower: None,
             snapshots: Vec::new(),
             cursors: Vec::new(),
             count: 0,
@@ -159,9 +162,31 @@ impl World {
         self.cursors.clear();
         let after = self.fs.crash(cut);
         self.fs.power_off();
+        self.follower = None;
         self.db = None;
         self.fs = after;
         self.open()
+    }
+
+    /// Lets a follower catch up and compares what it shows.
+    pub(super) fn follow(&mut self) -> Result<(), String> {
+        self.note(|| "follow".to_owned());
+        let families = self.db().column_families();
+        let ids: Vec<u32> = families.iter().map(ColumnFamily::id).collect();
+        // A new family has settings of its own, which only a new one is told of.
+        let known = self.follower.take().filter(|(_, known)| *known == ids);
+        let follower = match known {
+            Some((follower, _)) => {
+                let caught_up = follower.try_catch_up_with_primary();
+                caught_up.map_err(|e| format!("a follower cannot catch up: {e}"))?;
+                follower
+            }
+            None => Db::open_as_secondary(DIR, None, &self.draw_options())
+                .map_err(|e| format!("a follower cannot open: {e}"))?,
+        };
+        same(&follower, &self.current()).map_err(|e| format!("a follower: {e}"))?;
+        self.follower = Some((follower, ids));
+        Ok(())
     }
 
     /// Compares all that the database holds.
