@@ -15,6 +15,7 @@ pub mod iter;
 pub mod range_del;
 pub mod metrics;
 pub mod inspect;
+pub mod protection;
 pub mod slice_transform;
 
 pub use comparator::{Comparator, UserComparator};

@@ -140,6 +140,8 @@ tickers! {
     NoFileOpens = "rocksdb.no.file.opens",
     /// Blocks whose checksum was wrong when they were read the second time, too.
     BlockChecksumMismatch = "rocksdb.block.checksum.mismatch.count",
+    /// Blocks in the cache whose memory has changed.
+    BlockCacheCorruption = "orogen.block.cache.corruption.count",
     /// Blocks that were read a second time because their checksum was wrong.
     FileReadCorruptionRetry = "rocksdb.file.read.corruption.retry.count",
     /// Among those, the ones that were right then.

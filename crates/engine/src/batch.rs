@@ -13,6 +13,7 @@
 
 use orogen_base::coding::{Decoder, put_length_prefixed, put_varint32};
 use orogen_base::limits::{KEY_SIZE_MAX, VALUE_SIZE_MAX};
+use orogen_base::protection::Protection;
 use orogen_base::{Error, Result, SeqNo};
 
 /// Bytes before the first operation.
@@ -43,6 +44,8 @@ pub struct WriteBatch {
     too_large: bool,
     /// Something is not a plain write to the default family and is checked before the log.
     needs_check: bool,
+    /// Checksums of the operations that count, in order; made when they are added.
+    protection: Option<Vec<Protection>>,
 }
 
 /// One operation of a batch.
@@ -107,6 +110,19 @@ impl BatchOp<'_> {
         }
     }
 
+    /// The checksum of an operation that counts.
+    fn protection(&self) -> Option<Protection> {
+        let (plain, cf, key, value): (u8, u32, &[u8], &[u8]) = match *self {
+            Self::Put { cf, key, value } => (tag::VALUE, cf, key, value),
+            Self::Merge { cf, key, operand } => (tag::MERGE, cf, key, operand),
+            Self::Delete { cf, key } => (tag::DELETION, cf, key, &[]),
+            Self::SingleDelete { cf, key } => (tag::SINGLE_DELETION, cf, key, &[]),
+            Self::DeleteRange { cf, start, end } => (tag::RANGE_DELETION, cf, start, end),
+            Self::LogData(_) => return None,
+        };
+        Some(Protection::of(key, plain, value).with_family(cf))
+    }
+
     /// True for operations that take a sequence number.
     #[must_use]
     pub fn counts(&self) -> bool {
@@ -122,7 +138,17 @@ impl WriteBatch {
             rep: vec![0; HEADER_LEN],
             too_large: false,
             needs_check: false,
+            protection: None,
         }
+    }
+
+    /// An empty batch that keeps a checksum of 8 bytes for each operation, made of what the caller
+    /// gives. A write refuses the batch if its memory is not what was added any more.
+    #[must_use]
+    pub fn with_protection() -> Self {
+        let mut batch = Self::new();
+        batch.set_protected(true);
+        batch
     }
 
     /// An empty batch with room for `bytes` of operations.
@@ -134,6 +160,7 @@ impl WriteBatch {
             rep,
             too_large: false,
             needs_check: false,
+            protection: None,
         }
     }
 
@@ -148,6 +175,7 @@ impl WriteBatch {
             rep: bytes.to_vec(),
             too_large: false,
             needs_check: true,
+            protection: None,
         })
     }
 
@@ -203,6 +231,49 @@ impl WriteBatch {
         self.rep.fill(0);
         self.too_large = false;
         self.needs_check = false;
+        if let Some(protection) = &mut self.protection {
+            protection.clear();
+        }
+    }
+
+    /// Has checksums made of what is added from now on, and of what is here, or does without.
+    pub(crate) fn set_protected(&mut self, on: bool) {
+        if !on {
+            self.protection = None;
+        } else if self.protection.is_none() {
+            self.protection = Some(self.protections());
+        }
+    }
+
+    /// Checksums of what stands here now, up to what does not decode.
+    fn protections(&self) -> Vec<Protection> {
+        let ops = self.iter().map_while(Result::ok);
+        ops.filter_map(|op| op.protection()).collect()
+    }
+
+    /// Compares what stands here with what was added, if checksums are kept.
+    ///
+    /// # Errors
+    /// `Corruption` with the first operation that differs.
+    #[inline]
+    pub(crate) fn verify(&self) -> Result<()> {
+        match &self.protection {
+            None => Ok(()),
+            Some(added) => self.compare_with(added),
+        }
+    }
+
+    fn compare_with(&self, added: &[Protection]) -> Result<()> {
+        let here = self.protections();
+        if here == added && self.count() as usize == added.len() {
+            return Ok(());
+        }
+        let same = here.iter().zip(added).take_while(|(a, b)| a == b).count();
+        Err(
+            Error::corruption("write batch in memory is not what was put into it")
+                .with("operation", same)
+                .with("operations", added.len()),
+        )
     }
 
     pub(crate) fn set_seqno(&mut self, seqno: SeqNo) {
@@ -253,8 +324,17 @@ impl WriteBatch {
         fits
     }
 
+    /// Keeps the checksum of an operation that was added, if they are kept.
+    #[inline]
+    fn protect(&mut self, plain: u8, cf: u32, key: &[u8], value: &[u8]) {
+        if let Some(protection) = &mut self.protection {
+            protection.push(Protection::of(key, plain, value).with_family(cf));
+        }
+    }
+
     fn pair(&mut self, plain: u8, with_cf: u8, cf: u32, key: &[u8], value: &[u8]) {
         if self.fits(key, value) {
+            self.protect(plain, cf, key, value);
             self.begin(plain, with_cf, cf);
             put_length_prefixed(&mut self.rep, key);
             put_length_prefixed(&mut self.rep, value);
@@ -263,6 +343,7 @@ impl WriteBatch {
 
     fn single(&mut self, plain: u8, with_cf: u8, cf: u32, key: &[u8]) {
         if self.fits(key, &[]) {
+            self.protect(plain, cf, key, &[]);
             self.begin(plain, with_cf, cf);
             put_length_prefixed(&mut self.rep, key);
         }
@@ -310,6 +391,12 @@ impl WriteBatch {
 
     /// Adds all operations of `other` behind these.
     pub fn append(&mut self, other: &Self) {
+        if let Some(protection) = &mut self.protection {
+            match &other.protection {
+                Some(others) => protection.extend_from_slice(others),
+                None => protection.extend(other.protections()),
+            }
+        }
         let count = self.count() + other.count();
         self.rep[8..HEADER_LEN].copy_from_slice(&count.to_le_bytes());
         self.rep.extend_from_slice(other.operations());
@@ -483,6 +570,40 @@ impl<'a> Iterator for Operations<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use orogen_base::ErrorKind;
+
+    #[test]
+    fn a_protected_batch_notices_every_bit_that_changes() {
+        let mut batch = WriteBatch::with_protection();
+        batch.put(0, b"a", b"1");
+        batch.delete(7, b"b");
+        batch.merge(1, b"d", b"+");
+        let mut plain = WriteBatch::new();
+        plain.delete_range(2, b"e", b"f");
+        plain.single_delete(0, b"g");
+        batch.append(&plain);
+        assert!(batch.verify().is_ok());
+        batch.set_seqno(12345);
+        assert!(batch.verify().is_ok());
+        for bit in 8 * 8..batch.rep.len() * 8 {
+            let mut changed = batch.clone();
+            changed.rep[bit / 8] ^= 1 << (bit % 8);
+            let error = changed.verify().unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Corruption, "bit {bit}");
+        }
+        // Asked for later, checksums are of what is there then.
+        plain.set_protected(true);
+        assert!(plain.verify().is_ok());
+        plain.rep.pop();
+        assert!(plain.verify().is_err());
+        batch.clear();
+        assert!(batch.verify().is_ok());
+        batch.put(0, b"a", b"1");
+        batch.rep[HEADER_LEN + 2] ^= 1;
+        assert!(batch.verify().is_err());
+        batch.set_protected(false);
+        assert!(batch.verify().is_ok());
+    }
 
     #[test]
     fn operations_come_back_as_they_went_in() {

@@ -360,6 +360,7 @@ impl Db {
         }
         let mut batch = BATCH.take().unwrap_or_default();
         batch.clear();
+        batch.set_protected(options.protection_bytes_per_key > 0);
         fill(&mut batch);
         let result = self.write_opt(options, &mut batch);
         if batch.size_bytes() <= 1 << 20 {

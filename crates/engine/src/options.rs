@@ -6,6 +6,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use orogen_base::metrics::Statistics;
+use orogen_base::protection::check_bytes_per_key;
 use orogen_base::slice_transform::SliceTransform;
 use orogen_base::{Error, Result, UserComparator};
 use orogen_env::{Clock, FileSystem, PosixFileSystem, RateLimiter, SystemClock};
@@ -264,6 +265,10 @@ pub struct ColumnFamilyOptions {
     pub min_write_buffer_number_to_merge: usize,
     /// Makes memtables. Default: the arena skip list.
     pub memtable_factory: MemTableFactory,
+    /// 8: each entry of a memtable has a checksum, compared whenever it is read, and by the flush.
+    /// Memory that has changed is then an error and never gets into a table. Memtables are skip
+    /// lists then, whatever [`Self::memtable_factory`] makes. 0, the default: none.
+    pub memtable_protection_bytes_per_key: usize,
     /// How blocks are compressed. Default LZ4.
     pub compression: CompressionType,
     /// How blocks of each level are compressed, from level 0; the last holds for those below.
@@ -311,6 +316,13 @@ pub struct ColumnFamilyOptions {
     pub compact_on_deletion: Option<CompactOnDeletion>,
     /// No compaction but on request. Default false.
     pub disable_auto_compactions: bool,
+    /// 8: each block in the cache has a checksum, compared whenever a lookup or a cursor comes to
+    /// the block. One that has changed is dropped and read again. About 0.2 us for 4 KiB. 0, the
+    /// default: none.
+    pub block_protection_bytes_per_key: usize,
+    /// Reads each table back when it is written, and compares its entries with those that were to
+    /// be written; a table that differs is thrown away. Default false.
+    pub paranoid_file_checks: bool,
     /// How tables are laid out.
     pub table: BlockBasedOptions,
     /// Cache of blocks. `None`, the default: one of 32 MiB shared by the families of the
@@ -329,6 +341,9 @@ impl Default for ColumnFamilyOptions {
             max_write_buffer_number: 2,
             min_write_buffer_number_to_merge: 1,
             memtable_factory: Arc::new(|order| SkipListMemTable::new(order.clone())),
+            memtable_protection_bytes_per_key: 0,
+            block_protection_bytes_per_key: 0,
+            paranoid_file_checks: false,
             compression: CompressionType::Lz4,
             compression_per_level: Vec::new(),
             bottommost_compression: None,
@@ -371,6 +386,14 @@ impl ColumnFamilyOptions {
         if !(1..=orogen_base::limits::NUM_LEVELS_MAX).contains(&self.num_levels) {
             return refuse("num_levels", self.num_levels.to_string(), "1 to 64");
         }
+        check_bytes_per_key(
+            "memtable_protection_bytes_per_key",
+            self.memtable_protection_bytes_per_key,
+        )?;
+        check_bytes_per_key(
+            "block_protection_bytes_per_key",
+            self.block_protection_bytes_per_key,
+        )?;
         if self.max_write_buffer_number < 2 {
             return refuse(
                 "max_write_buffer_number",
@@ -493,6 +516,11 @@ pub struct WriteOptions {
     pub disable_wal: bool,
     /// Fail with `Busy` where the write would be slowed or stopped. Default false.
     pub no_slowdown: bool,
+    /// 8: a checksum of each operation goes with the batch (see
+    /// [`WriteBatch::with_protection`](crate::WriteBatch::with_protection)) until it is in the
+    /// memtable; the write fails with `Corruption` where memory has changed meanwhile, and if that
+    /// was after it was logged, the database is read-only. 0, the default: none.
+    pub protection_bytes_per_key: usize,
 }
 
 /// How a flush is done.

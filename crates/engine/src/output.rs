@@ -24,6 +24,7 @@ mod grandparents;
 use std::sync::Arc;
 
 use orogen_base::key::{ValueKind, trailer, user_key};
+use orogen_base::protection::Protection;
 use orogen_base::range_del::{Fragment, FragmentedRangeTombstones};
 use orogen_base::{Error, FileNo, InternalIterator, Result, UserComparator};
 use orogen_env::WritableFile;
@@ -54,6 +55,8 @@ pub struct OutputOptions {
     pub grandparents: Vec<Arc<FileMeta>>,
     /// When a file is marked because of its tombstones.
     pub compact_on_deletion: Option<CompactOnDeletion>,
+    /// Keeps a checksum of the point entries of each file, to compare them with what is read back.
+    pub paranoid_file_checks: bool,
     /// Orders the files in level 0: a flush's next, or the lowest of a compaction's inputs.
     pub epoch_number: u64,
 }
@@ -66,12 +69,26 @@ pub type NewFile<'a> = Box<dyn FnMut() -> Result<(FileNo, Box<dyn WritableFile>)
 pub struct Written {
     /// The tables in key order.
     pub files: Vec<FileMeta>,
+    /// The checksum of each table's point entries, where they are kept.
+    pub entries: Vec<EntriesHash>,
     /// Bytes of all of them.
     pub bytes: u64,
     /// What was read and dropped.
     pub stats: CompactionIterStats,
     /// Range tombstones that need not go on.
     pub dropped_range_tombstones: u64,
+}
+
+/// A checksum of entries in their order.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct EntriesHash(u64);
+
+impl EntriesHash {
+    /// Adds an entry.
+    pub fn add(&mut self, key: &[u8], value: &[u8]) {
+        let entry = u64::from_le_bytes(Protection::of(key, 0, value).to_bytes());
+        self.0 = self.0.rotate_left(7).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ entry;
+    }
 }
 
 /// A job that failed.
@@ -112,6 +129,7 @@ pub fn write<I: InternalIterator>(
         Ok(files) => Ok(Written {
             bytes: files.iter().map(|f| f.size).sum(),
             files,
+            entries: std::mem::take(&mut writer.entries),
             stats: *iter.stats(),
             dropped_range_tombstones,
         }),
@@ -140,6 +158,9 @@ pub struct OutputWriter<'a> {
     deletions: DeletionWindow,
     files: Vec<FileMeta>,
     created: Vec<FileNo>,
+    /// Of the file at hand.
+    hash: EntriesHash,
+    entries: Vec<EntriesHash>,
 }
 
 impl<'a> OutputWriter<'a> {
@@ -169,6 +190,8 @@ impl<'a> OutputWriter<'a> {
             deletions: DeletionWindow::default(),
             files: Vec::new(),
             created: Vec::new(),
+            hash: EntriesHash::default(),
+            entries: Vec::new(),
         }
     }
 
@@ -190,6 +213,9 @@ impl<'a> OutputWriter<'a> {
                 &mut none.insert(opened).1
             }
         };
+        if self.options.paranoid_file_checks {
+            self.hash.add(key, value);
+        }
         builder.add(key, value)?;
         if let Some(asked) = &self.options.compact_on_deletion {
             self.deletions.note(key, asked.sliding_window_size);
@@ -256,6 +282,7 @@ impl<'a> OutputWriter<'a> {
             return Ok(());
         };
         let summary = builder.finish([])?;
+        self.entries.push(std::mem::take(&mut self.hash));
         let (Some(smallest), Some(largest)) = (summary.smallest, summary.largest) else {
             return Err(Error::corruption("table without entries").with("file_number", number));
         };

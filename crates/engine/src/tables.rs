@@ -31,6 +31,7 @@ pub(crate) struct FamilyTables {
     pub(crate) comparator: UserComparator,
     pub(crate) prefix_extractor: Option<Arc<dyn SliceTransform>>,
     pub(crate) cache_index_and_filter_blocks: bool,
+    pub(crate) protect_cached_blocks: bool,
     /// What open tables are told to.
     pub(crate) budget: Option<Arc<MemoryBudget>>,
 }
@@ -82,6 +83,7 @@ impl FamilyTables {
             largest_seqno: Some(file.largest_seqno),
             tail_size: file.tail_size,
             cache_index_and_filter_blocks: self.cache_index_and_filter_blocks,
+            protect_cached_blocks: self.protect_cached_blocks,
             ..TableReaderOptions::default()
         };
         let table = TableReader::open(opened, size, options)?;

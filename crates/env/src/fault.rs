@@ -130,6 +130,7 @@ pub struct Fault {
     forever: bool,
     short: Option<usize>,
     after_effect: bool,
+    flip: Option<u64>,
 }
 
 impl Fault {
@@ -144,6 +145,7 @@ impl Fault {
             forever: false,
             short: None,
             after_effect: false,
+            flip: None,
         }
     }
 
@@ -191,6 +193,14 @@ impl Fault {
     #[must_use]
     pub fn short(mut self, bytes: usize) -> Self {
         self.short = Some(bytes);
+        self
+    }
+
+    /// An append succeeds and writes its bytes with bit `n` (modulo their number) turned over: what
+    /// memory or a bus does to bytes whose checksum was made before.
+    #[must_use]
+    pub fn flip(mut self, bit: u64) -> Self {
+        self.flip = Some(bit);
         self
     }
 
@@ -455,6 +465,14 @@ impl WritableFile for FaultWritableFile {
         let Some(fault) = self.faults.meet(OpKind::Append, &self.path) else {
             return self.file.append(bytes);
         };
+        if let Some(bit) = fault.flip {
+            let mut bytes = bytes.to_vec();
+            if !bytes.is_empty() {
+                let bit = bit % (bytes.len() as u64 * 8);
+                bytes[(bit / 8) as usize] ^= 1 << (bit % 8);
+            }
+            return self.file.append(&bytes);
+        }
         let passed = match fault.short {
             Some(n) => n.min(bytes.len().saturating_sub(1)),
             None if fault.after_effect => bytes.len(),

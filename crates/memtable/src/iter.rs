@@ -10,7 +10,8 @@
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use orogen_base::{InternalIterator, Result};
+use orogen_base::protection::PROTECTION_LEN;
+use orogen_base::{Error, InternalIterator, Result};
 
 use crate::node::{Header, Node};
 use crate::skiplist::SkipListMemTable;
@@ -19,6 +20,8 @@ pub(crate) struct Iter {
     /// Of a node of `table`'s list.
     here: Option<NonNull<Header>>,
     table: Arc<SkipListMemTable>,
+    /// An entry that is not what was inserted ended the walk.
+    damage: Option<Error>,
 }
 
 // SAFETY: the address is of an immutable node that `table` keeps alive wherever both are moved.
@@ -26,7 +29,11 @@ unsafe impl Send for Iter {}
 
 impl Iter {
     pub(crate) fn new(table: Arc<SkipListMemTable>) -> Self {
-        Self { here: None, table }
+        Self {
+            here: None,
+            table,
+            damage: None,
+        }
     }
 
     #[inline]
@@ -34,6 +41,23 @@ impl Iter {
         // SAFETY: `here` was set from a node of this list.
         self.here
             .map(|address| unsafe { self.table.list().node(address) })
+    }
+
+    /// Goes to a node, and looks at it where entries have checksums.
+    #[inline]
+    fn go(&mut self, to: Option<NonNull<Header>>) {
+        self.here = to;
+        if self.table.is_protected() {
+            self.verify();
+        }
+    }
+
+    fn verify(&mut self) {
+        let found = self.node().map(|node| self.table.entry(node).map(|_| ()));
+        self.damage = found.and_then(Result::err);
+        if self.damage.is_some() {
+            self.here = None;
+        }
     }
 
     /// The node here.
@@ -50,17 +74,18 @@ impl InternalIterator for Iter {
     }
 
     fn seek_to_first(&mut self) {
-        self.here = self.table.list().first().map(Node::address);
+        self.go(self.table.list().first().map(Node::address));
     }
 
     fn seek_to_last(&mut self) {
-        self.here = self.table.list().last().map(Node::address);
+        self.go(self.table.list().last().map(Node::address));
     }
 
     fn seek(&mut self, target: &[u8]) {
         let list = self.table.list();
         let (_, not_before) = list.find(&list.probe_internal(target));
-        self.here = not_before.map(Node::address);
+        let to = not_before.map(Node::address);
+        self.go(to);
     }
 
     fn seek_for_prev(&mut self, target: &[u8]) {
@@ -68,7 +93,8 @@ impl InternalIterator for Iter {
         let probe = list.probe_internal(target);
         let (before, not_before) = list.find(&probe);
         let exact = not_before.filter(|&node| list.is_exactly(node, &probe));
-        self.here = exact.or(before).map(Node::address);
+        let to = exact.or(before).map(Node::address);
+        self.go(to);
     }
 
     #[inline]
@@ -77,13 +103,15 @@ impl InternalIterator for Iter {
         if let Some(ahead) = next.and_then(Node::following) {
             ahead.prefetch();
         }
-        self.here = next.map(Node::address);
+        let to = next.map(Node::address);
+        self.go(to);
     }
 
     fn prev(&mut self) {
         let list = self.table.list();
         let (before, _) = list.find(&list.probe_internal(self.standing().key()));
-        self.here = before.map(Node::address);
+        let to = before.map(Node::address);
+        self.go(to);
     }
 
     #[inline]
@@ -93,10 +121,14 @@ impl InternalIterator for Iter {
 
     #[inline]
     fn value(&self) -> &[u8] {
-        self.standing().value()
+        let value = self.standing().value();
+        if self.table.is_protected() {
+            return &value[..value.len() - PROTECTION_LEN];
+        }
+        value
     }
 
     fn status(&self) -> Result<()> {
-        Ok(())
+        self.damage.clone().map_or(Ok(()), Err)
     }
 }

@@ -13,7 +13,7 @@ pub mod skiplist;
 use std::sync::Arc;
 
 use orogen_base::range_del::FragmentedRangeTombstones;
-use orogen_base::{InternalIterator, ParsedInternalKey, SeqNo, ValueKind};
+use orogen_base::{InternalIterator, ParsedInternalKey, Result, SeqNo, ValueKind};
 
 pub use skiplist::SkipListMemTable;
 
@@ -40,12 +40,15 @@ pub trait MemTable: Send + Sync {
 
     /// Shows the versions of `key` with sequence numbers up to `read_seqno`, newest first, until
     /// `visit` stops it.
+    ///
+    /// # Errors
+    /// `Corruption` if entries are protected and one is not what was inserted.
     fn get(
         &self,
         key: &[u8],
         read_seqno: SeqNo,
         visit: &mut dyn FnMut(ParsedInternalKey<'_>, &[u8]) -> Visit,
-    );
+    ) -> Result<()>;
 
     /// A cursor over the point entries; sees entries that are inserted later.
     fn iter(self: Arc<Self>) -> Box<dyn InternalIterator>;

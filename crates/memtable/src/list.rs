@@ -72,7 +72,7 @@ unsafe impl Sync for SkipList {}
 impl SkipList {
     pub(crate) fn new(order: UserComparator) -> Self {
         let arena = Arena::new();
-        let head = Node::allocate(&arena, HEIGHT_MAX, 0, &[], 0, &[]).address();
+        let head = Node::allocate(&arena, HEIGHT_MAX, 0, &[], 0, &[], &[]).address();
         let splice = || Splice {
             prev: [head; HEIGHT_MAX + 1],
             next: [None; HEIGHT_MAX + 1],
@@ -162,6 +162,11 @@ impl SkipList {
             && self.order.compare(node.user_key(), probe.user_key) == Equal
     }
 
+    /// True if what `node` is ordered by belongs to its key.
+    pub(crate) fn has_its_prefix(&self, node: Node<'_>) -> bool {
+        node.prefix() == self.prefix(node.user_key())
+    }
+
     /// True if `node` is exactly what `probe` looks for.
     pub(crate) fn is_exactly(&self, node: Node<'_>, probe: &Probe<'_>) -> bool {
         self.has_user_key(node, probe) && node.trailer() == probe.trailer
@@ -227,7 +232,14 @@ impl SkipList {
 
     /// Adds an entry that is not here yet.
     #[inline]
-    pub(crate) fn insert(&self, user_key: &[u8], seqno: SeqNo, kind: ValueKind, value: &[u8]) {
+    pub(crate) fn insert(
+        &self,
+        user_key: &[u8],
+        seqno: SeqNo,
+        kind: ValueKind,
+        value: &[u8],
+        suffix: &[u8],
+    ) {
         let probe = self.probe(user_key, key::pack(seqno, kind));
         let (random, hint) = thread_random();
         // Two random bits for each level: a quarter goes on to the next.
@@ -239,6 +251,7 @@ impl SkipList {
             user_key,
             probe.trailer,
             value,
+            suffix,
         );
         if let Some(mut splice) = self.hints[hint].0.try_lock() {
             self.link(node, height, &probe, &mut splice);

@@ -55,7 +55,8 @@ impl PartialEq for Node<'_> {
 }
 
 impl<'a> Node<'a> {
-    /// Writes a node of `height` levels whose links lead nowhere.
+    /// Writes a node of `height` levels whose links lead nowhere; `suffix` stands behind the value
+    /// and counts as part of it.
     ///
     /// # Panics
     /// If key or value exceed 32-bit lengths; `limits.rs` forbids both.
@@ -67,11 +68,13 @@ impl<'a> Node<'a> {
         user_key: &[u8],
         trailer: u64,
         value: &[u8],
+        suffix: &[u8],
     ) -> Self {
         let key_len = u32::try_from(user_key.len() + TRAILER_LEN).expect("keys are bounded");
-        let value_len = u32::try_from(value.len()).expect("values are bounded");
+        let value_len = value.len() + suffix.len();
         let links = height * size_of::<Link>();
-        let size = links + size_of::<Header>() + key_len as usize + value.len();
+        let size = links + size_of::<Header>() + key_len as usize + value_len;
+        let value_len = u32::try_from(value_len).expect("values are bounded");
         let memory = arena.allocate(size);
         for level in 0..height {
             // SAFETY: `height` links fit before the header.
@@ -102,6 +105,12 @@ impl<'a> Node<'a> {
         let place = unsafe { key.add(key_len as usize) };
         // SAFETY: `value_len` bytes are there and they are ours alone.
         unsafe { place.copy_from_nonoverlapping(NonNull::from(value).cast(), value.len()) };
+        if !suffix.is_empty() {
+            // SAFETY: the suffix follows the value within the piece.
+            let place = unsafe { place.add(value.len()) };
+            // SAFETY: `suffix.len()` bytes are left there and they are ours alone.
+            unsafe { place.copy_from_nonoverlapping(NonNull::from(suffix).cast(), suffix.len()) };
+        }
         Self {
             header,
             arena: PhantomData,

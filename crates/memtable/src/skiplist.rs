@@ -6,11 +6,15 @@ use orogen_base::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
 
 use orogen_base::key::KIND_FOR_SEEK;
+use orogen_base::protection::Protection;
 use orogen_base::range_del::{FragmentedRangeTombstones, RangeTombstone};
-use orogen_base::{InternalIterator, ParsedInternalKey, SeqNo, UserComparator, ValueKind};
+use orogen_base::{
+    Error, InternalIterator, ParsedInternalKey, Result, SeqNo, UserComparator, ValueKind,
+};
 
 use crate::iter::Iter;
 use crate::list::SkipList;
+use crate::node::Node;
 use crate::range_tombstones::RangeTombstones;
 use crate::{MemTable, Visit};
 
@@ -20,13 +24,23 @@ pub struct SkipListMemTable {
     range_tombstones: RangeTombstones,
     entries: AtomicU64,
     deletions: AtomicU64,
+    /// Behind each value stands the entry's checksum.
+    protected: bool,
 }
 
 impl SkipListMemTable {
     /// An empty memtable with user keys in the order of `comparator`.
     #[must_use]
     pub fn new(comparator: UserComparator) -> Arc<Self> {
+        Self::with_protection(comparator, false)
+    }
+
+    /// The same; if `protected`, with a checksum of 8 bytes for each point entry, which is compared
+    /// whenever the entry is read.
+    #[must_use]
+    pub fn with_protection(comparator: UserComparator, protected: bool) -> Arc<Self> {
         Arc::new(Self {
+            protected,
             list: SkipList::new(comparator),
             range_tombstones: RangeTombstones::default(),
             entries: AtomicU64::new(0),
@@ -37,6 +51,36 @@ impl SkipListMemTable {
     pub(crate) fn list(&self) -> &SkipList {
         &self.list
     }
+
+    /// Key and value of a node with a checksum, which is compared.
+    fn verified<'a>(&self, node: Node<'a>) -> Result<(ParsedInternalKey<'a>, &'a [u8])> {
+        let key = ParsedInternalKey::parse(node.key());
+        if let (Ok(key), Some((value, sum))) = (key, node.value().split_last_chunk()) {
+            let found = Protection::of(key.user_key, key.kind as u8, value).with_seqno(key.seqno);
+            if found.to_bytes() == *sum && self.list.has_its_prefix(node) {
+                return Ok((key, value));
+            }
+        }
+        let key = node.user_key().escape_ascii();
+        Err(Error::corruption("memtable entry is not what was inserted").with("key", key))
+    }
+
+    pub(crate) fn is_protected(&self) -> bool {
+        self.protected
+    }
+
+    /// Key and value of a node.
+    ///
+    /// # Errors
+    /// `Corruption` if they are protected and not what was inserted.
+    #[inline]
+    pub(crate) fn entry<'a>(&self, node: Node<'a>) -> Result<(ParsedInternalKey<'a>, &'a [u8])> {
+        if self.protected {
+            return self.verified(node);
+        }
+        let key = ParsedInternalKey::parse(node.key()).expect("inserted with a known kind");
+        Ok((key, node.value()))
+    }
 }
 
 impl MemTable for SkipListMemTable {
@@ -45,7 +89,12 @@ impl MemTable for SkipListMemTable {
             kind != ValueKind::RangeDeletion,
             "range tombstones lie apart"
         );
-        self.list.insert(key, seqno, kind, value);
+        if self.protected {
+            let sum = Protection::of(key, kind as u8, value).with_seqno(seqno);
+            self.list.insert(key, seqno, kind, value, &sum.to_bytes());
+        } else {
+            self.list.insert(key, seqno, kind, value, &[]);
+        }
         self.entries.fetch_add(1, Ordering::Relaxed);
         if matches!(kind, ValueKind::Deletion | ValueKind::SingleDeletion) {
             self.deletions.fetch_add(1, Ordering::Relaxed);
@@ -63,18 +112,25 @@ impl MemTable for SkipListMemTable {
         key: &[u8],
         read_seqno: SeqNo,
         visit: &mut dyn FnMut(ParsedInternalKey<'_>, &[u8]) -> Visit,
-    ) {
+    ) -> Result<()> {
         let probe = self
             .list
             .probe(key, (read_seqno << 8) | u64::from(KIND_FOR_SEEK));
-        let (_, mut here) = self.list.find(&probe);
+        let (before, mut here) = self.list.find(&probe);
+        if self.protected {
+            // A key that changed is not the one that is looked for, and may stand in its place.
+            for node in [before, here].into_iter().flatten() {
+                self.verified(node)?;
+            }
+        }
         while let Some(node) = here.filter(|&n| self.list.has_user_key(n, &probe)) {
-            let parsed = ParsedInternalKey::parse(node.key()).expect("inserted with a known kind");
-            if visit(parsed, node.value()) == Visit::Stop {
-                return;
+            let (parsed, value) = self.entry(node)?;
+            if visit(parsed, value) == Visit::Stop {
+                break;
             }
             here = node.following();
         }
+        Ok(())
     }
 
     fn iter(self: Arc<Self>) -> Box<dyn InternalIterator> {

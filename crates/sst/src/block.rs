@@ -23,6 +23,7 @@ pub(crate) use cursor::{BlockCursor, KeyOrder, compare_internal};
 pub(crate) use digest::{IndexDigest, Located};
 pub(crate) use index::{IndexCursor, IndexFormat};
 
+use orogen_base::checksum::hash_xxh3;
 use orogen_base::coding::get_fixed32;
 use orogen_base::pinned::Pin;
 use orogen_base::{Error, Result};
@@ -40,6 +41,8 @@ pub struct Block {
     /// Where the restart array starts: the entries' end.
     restarts: u32,
     num_restarts: u32,
+    /// Of `bytes`, where that is wanted; 0 stands for none.
+    protection: u64,
 }
 
 impl Block {
@@ -53,6 +56,7 @@ impl Block {
             bytes,
             restarts,
             num_restarts,
+            protection: 0,
         })
     }
 
@@ -62,7 +66,19 @@ impl Block {
             bytes,
             restarts: 0,
             num_restarts: 0,
+            protection: 0,
         }
+    }
+
+    /// Keeps a checksum of the bytes as they are now.
+    pub(crate) fn protect(&mut self) {
+        self.protection = hash_xxh3(&self.bytes).max(1);
+    }
+
+    /// False if it has a checksum that is not that of its bytes.
+    #[inline]
+    pub(crate) fn is_intact(&self) -> bool {
+        self.protection == 0 || self.protection == hash_xxh3(&self.bytes).max(1)
     }
 
     /// Asks the processor for what a search looks at first.

@@ -56,6 +56,9 @@ pub struct TableReaderOptions {
     pub tail_size: u64,
     /// Keeps index and filter in the block cache instead of in the reader.
     pub cache_index_and_filter_blocks: bool,
+    /// Blocks in the cache have checksums, compared whenever one is looked up; one that has changed
+    /// is dropped and read again.
+    pub protect_cached_blocks: bool,
     /// Reads blocks at open without checking them.
     pub skip_checksums_at_open: bool,
     /// Opens a table whose filter or range tombstones are damaged, without them: for salvage.
@@ -221,6 +224,7 @@ pub struct TableReader {
     range_tombstones_lost: bool,
     global_seqno: Option<SeqNo>,
     cache: Option<(Arc<BlockCache>, u64)>,
+    protect_cached_blocks: bool,
     statistics: Option<Arc<Statistics>>,
     file_number: FileNo,
     /// Where the data blocks end.
@@ -342,9 +346,17 @@ impl TableReader {
         kind: BlockKind,
     ) -> Option<Arc<CachedBlock>> {
         let (cache, id) = self.cache.as_ref()?;
-        let block = cache.get(CacheKey {
+        let key = CacheKey {
             id: *id,
             offset: handle.offset,
+        };
+        let block = cache.get(key).filter(|block| {
+            let intact = block.is_intact();
+            if !intact {
+                cache.erase(key);
+                self.tick(Ticker::BlockCacheCorruption, 1);
+            }
+            intact
         });
         let (hit, miss) = match kind {
             BlockKind::Data => (Ticker::BlockCacheDataHit, Ticker::BlockCacheDataMiss),
@@ -389,10 +401,13 @@ impl TableReader {
         let (bytes, _) = self
             .file
             .read_block(handle, window, dictionary, verify, memory)?;
-        let read_block = match kind {
+        let mut read_block = match kind {
             BlockKind::Filter | BlockKind::Dictionary => Block::raw(bytes),
             _ => Block::new(bytes).map_err(|e| self.file.locate(e, handle.offset))?,
         };
+        if self.protect_cached_blocks {
+            read_block.protect();
+        }
         let block = match Arc::get_mut(&mut spare) {
             Some(place) => {
                 *place = read_block;

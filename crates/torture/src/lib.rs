@@ -6,6 +6,8 @@
 //! metamorphic  random calls under random options, against a map
 //! concurrent   many threads, invariants of every snapshot
 //! damage       flipped bits, cut and exchanged pieces of the files
+//! flips        bits that turn over in memory
+//! determinism  tables that are built twice
 //! full-disk    a real file system of 16 MiB, filled and freed again and again
 //! memory       what a budget counts, and what the process really takes
 //! ```
@@ -26,5 +28,7 @@ pub mod kill;
 pub mod metamorphic;
 pub mod concurrent;
 pub mod damage;
+pub mod flips;
+pub mod determinism;
 pub mod full_disk;
 pub mod memory;

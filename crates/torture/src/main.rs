@@ -9,7 +9,8 @@ use clap::{Args, Parser, Subcommand};
 use orogen_torture::fault::{Cause, Variant, Way};
 use orogen_torture::report::{self, Figure};
 use orogen_torture::{
-    concurrent, crash, damage, fault, full_disk, guard, kill, memory, metamorphic, scripts,
+    concurrent, crash, damage, determinism, fault, flips, full_disk, guard, kill, memory,
+    metamorphic, scripts,
 };
 
 /// Tries to break the engine, and tells how often it tried.
@@ -38,6 +39,10 @@ enum Command {
     Concurrent(ConcurrentArgs),
     /// Flips bits, cuts files off, exchanges pieces.
     Damage(DamageArgs),
+    /// Turns bits over in memory: of batches, memtables, cached blocks and new tables.
+    Flips(FlipsArgs),
+    /// Builds tables twice.
+    Determinism(DeterminismArgs),
     /// Fills a real file system of 16 MiB and frees it, again and again; needs root to mount it.
     FullDisk(FullDiskArgs),
     /// Kills a real process while it writes to a real file system.
@@ -48,7 +53,12 @@ enum Command {
     /// Writes and reads far more than a budget of memory, and looks what the process takes.
     Memory(MemoryArgs),
     /// All of them in their default size, but for full-disk and memory.
-    All,
+    All {
+        /// In the size for a night: every bit of the files, every call of every script, all images
+        /// of each point.
+        #[arg(long)]
+        deep: bool,
+    },
 }
 
 #[derive(Args)]
@@ -171,6 +181,32 @@ struct DamageArgs {
 }
 
 #[derive(Args)]
+struct FlipsArgs {
+    /// Only here: batch, memtable, block or output.
+    #[arg(long)]
+    place: Option<flips::Place>,
+    /// Flips of each place.
+    #[arg(long, default_value_t = 2500)]
+    flips: u64,
+    /// The first seed; each flip has its own.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Without protection: to see that the flips do harm.
+    #[arg(long)]
+    unprotected: bool,
+}
+
+#[derive(Args)]
+struct DeterminismArgs {
+    /// How many tables.
+    #[arg(long, default_value_t = 200)]
+    jobs: u64,
+    /// The first seed.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+}
+
+#[derive(Args)]
 struct MemoryArgs {
     /// Bytes of the budget.
     #[arg(long, default_value_t = 48 << 20)]
@@ -286,6 +322,35 @@ fn main() -> ExitCode {
             }
             Ok(())
         }
+        Command::Flips(args) => {
+            let &FlipsArgs {
+                flips,
+                seed,
+                unprotected,
+                ..
+            } = args;
+            let config = flips::Config {
+                threads,
+                flips,
+                seed,
+                unprotected,
+            };
+            for place in flips::Place::ALL {
+                if args.place.is_none_or(|only| only == place) {
+                    tell(flips::run(place, &config));
+                }
+            }
+            Ok(())
+        }
+        Command::Determinism(args) => {
+            let &DeterminismArgs { jobs, seed } = args;
+            tell(determinism::run(&determinism::Config {
+                threads,
+                seed,
+                jobs,
+            }));
+            Ok(())
+        }
         Command::FullDisk(args) => {
             let &FullDiskArgs {
                 cycles,
@@ -311,9 +376,10 @@ fn main() -> ExitCode {
             tell(memory::run(&memory::Config { limit, data, seed }));
             Ok(())
         }
-        Command::All => {
-            run_all(threads, &mut tell);
-            kill_config(150, 1).map(|config| tell(kill::run(&config)))
+        &Command::All { deep } => {
+            run_all(threads, deep, &mut tell);
+            let kills = if deep { 2000 } else { 150 };
+            kill_config(kills, 1).map(|config| tell(kill::run(&config)))
         }
     };
     if let Err(what) = done {
@@ -397,27 +463,54 @@ fn run_fault(
     Ok(())
 }
 
-fn run_all(threads: usize, tell: &mut impl FnMut(Figure)) {
-    let crashes = crash::Config {
+fn run_all(threads: usize, deep: bool, tell: &mut impl FnMut(Figure)) {
+    let mut crashes = crash::Config {
         threads,
         ..crash::Config::default()
     };
-    let faults = fault::Config {
+    let mut faults = fault::Config {
         threads,
         ..fault::Config::default()
     };
+    let mut histories = metamorphic::Config {
+        threads,
+        ..metamorphic::Config::default()
+    };
+    let mut threaded = concurrent::Config::default();
+    let mut damages = damage::Config {
+        threads,
+        ..damage::Config::default()
+    };
+    let mut flipped = flips::Config {
+        threads,
+        ..flips::Config::default()
+    };
+    let mut tables = determinism::Config {
+        threads,
+        ..determinism::Config::default()
+    };
+    if deep {
+        (crashes.full_stride, crashes.recovery_stride) = (1, 4);
+        (faults.rare_stride, faults.every) = (1, true);
+        histories.seeds = 5000;
+        (threaded.seeds, threaded.seconds) = (20, 30.0);
+        damages.stride = 1;
+        flipped.flips = 250_000;
+        tables.jobs = 10_000;
+    }
     for script in scripts::all() {
         tell(crash::run(&script, &crashes));
     }
     for script in scripts::all().iter().filter(|s| s.takes_faults()) {
         tell(fault::run(script, &faults));
     }
-    tell(metamorphic::run(&metamorphic::Config {
-        threads,
-        ..metamorphic::Config::default()
-    }));
-    tell(concurrent::run(&concurrent::Config::default()));
+    tell(metamorphic::run(&histories));
+    tell(concurrent::run(&threaded));
     for way in damage::Way::ALL {
-        tell(damage::run(way, &damage::Config::default()));
+        tell(damage::run(way, &damages));
     }
+    for place in flips::Place::ALL {
+        tell(flips::run(place, &flipped));
+    }
+    tell(determinism::run(&tables));
 }

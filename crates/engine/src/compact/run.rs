@@ -36,6 +36,7 @@ pub fn run<I: InternalIterator>(
     rules: CompactionIterOptions,
     table: TableBuilderOptions,
     new_file: NewFile<'_>,
+    paranoid_file_checks: bool,
 ) -> Result<Written, Failed> {
     let options = OutputOptions {
         table: TableBuilderOptions {
@@ -49,6 +50,7 @@ pub fn run<I: InternalIterator>(
         max_compaction_bytes: plan.max_compaction_bytes,
         grandparents: plan.grandparents.clone(),
         compact_on_deletion: plan.compact_on_deletion,
+        paranoid_file_checks,
         epoch_number: plan.min_epoch_number(),
     };
     output::write(input, tombstones, rules, options, new_file)

@@ -15,7 +15,7 @@ use crate::compaction_iter::{CompactionIterOptions, CompactionIterStats};
 use crate::context::Context;
 use crate::events::CompactionInfo;
 use crate::jobs::compaction_handle::{Control, StepWatch};
-use crate::jobs::flush::{new_file, table_options};
+use crate::jobs::flush::{check_entries, new_file, table_options};
 use crate::obsolete;
 use crate::output::{Failed, Written};
 use crate::plugin::compaction_filter::FilterContext;
@@ -449,7 +449,15 @@ impl CompactionJob {
             rules,
             table,
             new_file(context, IoPriority::Low),
+            options.paranoid_file_checks,
         )
+        .and_then(|written| match check_entries(&self.family, &written) {
+            Ok(()) => Ok(written),
+            Err(error) => Err(Failed {
+                error,
+                created: written.files.iter().map(|f| f.number).collect(),
+            }),
+        })
     }
 
     /// The inputs that range tombstones of other inputs delete whole.

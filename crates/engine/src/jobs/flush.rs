@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use orogen_base::metrics::{HistogramKind, Ticker};
 use orogen_base::range_del::{FragmentedRangeTombstones, RangeTombstone};
-use orogen_base::{ErrorKind, FileNo, InternalIterator, Result};
+use orogen_base::{Error, ErrorKind, FileNo, InternalIterator, Result};
 use orogen_env::{BufferedFile, IoPriority, WritableFile};
-use orogen_sst::TableBuilderOptions;
+use orogen_sst::{TableBuilderOptions, TableReadOptions};
 
 use crate::column_family::ColumnFamilyData;
 use crate::compaction_iter::CompactionIterOptions;
@@ -16,7 +16,7 @@ use crate::events::FlushInfo;
 use crate::filename;
 use crate::obsolete;
 use crate::options::FileChecksumKind;
-use crate::output::{self, NewFile, OutputOptions};
+use crate::output::{self, EntriesHash, NewFile, OutputOptions, Written};
 use crate::read::MergingIter;
 use crate::super_version::MemHandle;
 use crate::version::edit::VersionEdit;
@@ -216,6 +216,7 @@ pub(crate) fn write_level0_table(
         max_compaction_bytes: u64::MAX,
         grandparents: Vec::new(),
         compact_on_deletion: family.options().compact_on_deletion,
+        paranoid_file_checks: family.options().paranoid_file_checks,
         epoch_number,
     };
     match output::write(
@@ -226,6 +227,11 @@ pub(crate) fn write_level0_table(
         new_file(context, IoPriority::High),
     ) {
         Ok(written) => {
+            if let Err(e) = check_entries(family, &written) {
+                let created: Vec<FileNo> = written.files.iter().map(|f| f.number).collect();
+                obsolete::discard(context, &created);
+                return Err(e);
+            }
             let file = written.files.into_iter().next();
             // The MANIFEST must not name a file whose name a power loss takes away.
             if let Some(file) = &file
@@ -241,6 +247,33 @@ pub(crate) fn write_level0_table(
             Err(failed.error)
         }
     }
+}
+
+/// Reads new tables back and compares their entries with those that were to be written, if that
+/// is asked for.
+///
+/// # Errors
+/// `Corruption` if they differ; what a reader of the table meets.
+pub(crate) fn check_entries(family: &ColumnFamilyData, written: &Written) -> Result<()> {
+    if !family.options().paranoid_file_checks {
+        return Ok(());
+    }
+    for (file, expected) in written.files.iter().zip(&written.entries) {
+        let table = family.tables.reader(file)?;
+        let mut iter = table.iter(TableReadOptions::compaction());
+        let mut found = EntriesHash::default();
+        iter.seek_to_first();
+        while iter.valid() {
+            found.add(iter.key(), iter.value());
+            iter.next();
+        }
+        iter.status()?;
+        if found != *expected {
+            let error = Error::corruption("table has other entries than were to be written");
+            return Err(error.with("file_number", file.number));
+        }
+    }
+    Ok(())
 }
 
 /// How tables of a level are built.

@@ -44,6 +44,7 @@ pub(crate) fn assemble(
         cache,
         comparator: options.comparator.clone(),
         prefix_extractor: options.prefix_extractor.clone(),
+        protect_cached_blocks: options.block_protection_bytes_per_key > 0,
         cache_index_and_filter_blocks: options.table.cache_index_and_filter_blocks
             || budget.is_some(),
         budget,

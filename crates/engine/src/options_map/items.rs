@@ -405,6 +405,7 @@ pub(crate) static FAMILY: &[Item<Cf>] = &[
         |_| "kCompactionStyleLevel".to_owned(),
         taken
     ),
+    item!(Cf, MUTABLE, "paranoid_file_checks", paranoid_file_checks),
     item!(Cf, MUTABLE, "write_buffer_size", write_buffer_size),
     item!(
         Cf,

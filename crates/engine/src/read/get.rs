@@ -176,7 +176,7 @@ where
 
     fn search(&self, user_key: &[u8], read_seqno: SeqNo) -> Result<Option<PinnedValue>> {
         let mut state = GetState::new(user_key, read_seqno);
-        let level = if self.search_memtables(&mut state) {
+        let level = if self.search_memtables(&mut state)? {
             None
         } else {
             Some(self.search_tables(&mut state)?)
@@ -212,17 +212,21 @@ where
     }
 
     /// True if the memtables answer.
-    fn search_memtables(&self, state: &mut GetState<'_>) -> bool {
+    fn search_memtables(&self, state: &mut GetState<'_>) -> Result<bool> {
         for memtable in self.memtables.clone() {
-            self.search_memtable(&**memtable, state);
+            self.search_memtable(&**memtable, state)?;
             if state.hides_older_places() {
-                return true;
+                return Ok(true);
             }
         }
-        false
+        Ok(false)
     }
 
-    pub(super) fn search_memtable(&self, memtable: &dyn MemTable, state: &mut GetState<'_>) {
+    pub(super) fn search_memtable(
+        &self,
+        memtable: &dyn MemTable,
+        state: &mut GetState<'_>,
+    ) -> Result<()> {
         let (key, read_seqno) = (state.user_key(), state.read_seqno);
         if memtable.has_range_tombstones() {
             let order = &self.version.icmp().user;
@@ -231,7 +235,7 @@ where
         }
         memtable.get(key, read_seqno, &mut |key, value| {
             state.visit(key, || PinnedValue::from(value))
-        });
+        })
     }
 
     /// Searches level after level; returns the one where the search ended.

@@ -110,8 +110,9 @@ where
     fn search_batch(&self, lookups: &mut [Lookup<'_>]) {
         for memtable in self.memtables.clone() {
             for l in lookups.iter_mut().filter(|l| l.is_searching()) {
-                self.search_memtable(&**memtable, &mut l.state);
-                if l.state.hides_older_places() {
+                if let Err(e) = self.search_memtable(&**memtable, &mut l.state) {
+                    l.failed = Some(e);
+                } else if l.state.hides_older_places() {
                     l.progress = Progress::EndedInMemtables;
                 }
             }

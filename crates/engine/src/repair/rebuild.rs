@@ -289,6 +289,7 @@ impl Rebuild<'_> {
         let now = self.options.db.clock.unix_secs();
         let size = cf.target_file_size_base;
         let options = OutputOptions {
+            paranoid_file_checks: true,
             table: TableBuilderOptions {
                 table: cf.table.clone(),
                 compression: cf.compression_of(level, level > 0),

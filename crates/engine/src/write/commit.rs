@@ -28,6 +28,7 @@
 //! `Hot path`: a lone writer takes the queue's lock twice and the publication lock twice, all
 //! uncontended, and allocates nothing.
 
+use orogen_base::protection::check_bytes_per_key;
 use orogen_base::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use orogen_base::sync::thread::{self, Thread};
 use orogen_base::sync::{self, Mistake};
@@ -173,6 +174,11 @@ impl WritePath {
     pub(crate) fn write(&self, options: WriteOptions, batch: &mut WriteBatch) -> Result<()> {
         self.context.check_writable()?;
         batch.check_sizes()?;
+        check_bytes_per_key("protection_bytes_per_key", options.protection_bytes_per_key)?;
+        if options.protection_bytes_per_key > 0 {
+            batch.set_protected(true);
+        }
+        batch.verify()?;
         if options.sync && options.disable_wal {
             return Err(Error::invalid_argument(
                 "a write without WAL cannot be synced",
@@ -465,8 +471,7 @@ impl WritePath {
     fn insert_own(waiter: &Waiter) {
         let mut slot = waiter.slot.lock();
         let Some(task) = slot.task.take() else { return };
-        let batch = &slot.batch;
-        if let Err(e) = task.memtables.apply(batch.iter(), batch.seqno(), |_| true) {
+        if let Err(e) = insert_batch(&task.memtables, &slot.batch) {
             task.failure.lock().get_or_insert(e);
         }
         drop(slot);
@@ -488,11 +493,18 @@ impl WritePath {
     }
 }
 
+/// Looks once more whether the batch is what its writer gave: it waited meanwhile, and was logged.
+fn insert_batch(memtables: &MemTables, batch: &WriteBatch) -> Result<()> {
+    batch.verify()?;
+    memtables
+        .apply(batch.iter(), batch.seqno(), |_| true)
+        .map(|_| ())
+}
+
 fn insert_all(memtables: &MemTables, batch: &WriteBatch, members: &[Arc<Waiter>]) -> Result<()> {
-    memtables.apply(batch.iter(), batch.seqno(), |_| true)?;
+    insert_batch(memtables, batch)?;
     for member in members {
-        let slot = member.slot.lock();
-        memtables.apply(slot.batch.iter(), slot.batch.seqno(), |_| true)?;
+        insert_batch(memtables, &member.slot.lock().batch)?;
     }
     Ok(())
 }
@@ -513,7 +525,7 @@ fn insert_in_parallel(
         });
         member.tell(INSERT);
     }
-    let own = memtables.apply(batch.iter(), batch.seqno(), |_| true);
+    let own = insert_batch(memtables, batch);
     while remaining.load(Ordering::Acquire) > 0 {
         thread::park();
     }

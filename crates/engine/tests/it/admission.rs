@@ -8,6 +8,7 @@ use crate::steer::{Gate, ends, hold_flushes_of, on_thread, settle, until};
 use crate::support::{DIR, scan, small};
 
 const WRITE: WriteOptions = WriteOptions {
+    protection_bytes_per_key: 0,
     sync: false,
     disable_wal: false,
     no_slowdown: false,

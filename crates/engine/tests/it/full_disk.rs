@@ -13,6 +13,7 @@ use crate::steer::until;
 use crate::support::{DIR, scan, small};
 
 const SYNC: WriteOptions = WriteOptions {
+    protection_bytes_per_key: 0,
     sync: true,
     disable_wal: false,
     no_slowdown: false,

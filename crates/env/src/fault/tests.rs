@@ -234,3 +234,19 @@ fn faults_can_be_set_from_another_thread_while_files_are_open() {
     file.append(b"x").unwrap_err();
     assert_eq!(fs.faults().count(OpKind::Append), 1);
 }
+
+#[test]
+fn a_flip_changes_one_bit_and_tells_nobody() {
+    let memory = MemFileSystem::new();
+    let fs = FaultFileSystem::over_memory(memory.clone());
+    let path = Path::new("/a");
+    let flip = Fault::io().on(&[OpKind::Append]).nth(2).flip(9);
+    fs.faults().add(flip);
+    let mut file = fs.create(path).unwrap();
+    for _ in 0..3 {
+        file.append(&[0; 4]).unwrap();
+    }
+    let expected = [0, 0, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0];
+    assert_eq!(read_file(&memory, path).unwrap(), expected);
+    assert_eq!(fs.faults().injected(), 1);
+}

@@ -39,11 +39,13 @@ fn inserts() {
                 // One key with two versions, and neighbours of each other.
                 table.insert(key, w, ValueKind::Value, &[w as u8; 40]);
                 let mut found = 0;
-                table.get(key, w, &mut |k, v| {
-                    assert_eq!(v[0], k.seqno as u8, "a value of another entry");
-                    found = found.max(k.seqno);
-                    Visit::Stop
-                });
+                table
+                    .get(key, w, &mut |k, v| {
+                        assert_eq!(v[0], k.seqno as u8, "a value of another entry");
+                        found = found.max(k.seqno);
+                        Visit::Stop
+                    })
+                    .unwrap();
                 assert_eq!(found, w, "own entry is not found");
             }
         };

@@ -54,11 +54,13 @@ fn orders() -> [UserComparator; 3] {
 /// The newest value of `key` at `read_seqno`.
 fn get(table: &SkipListMemTable, key: &[u8], read_seqno: u64) -> Option<(u64, Vec<u8>)> {
     let mut found = None;
-    table.get(key, read_seqno, &mut |k, v| {
-        assert_eq!(k.user_key, key);
-        found = Some((k.seqno, v.to_vec()));
-        Visit::Stop
-    });
+    table
+        .get(key, read_seqno, &mut |k, v| {
+            assert_eq!(k.user_key, key);
+            found = Some((k.seqno, v.to_vec()));
+            Visit::Stop
+        })
+        .unwrap();
     found
 }
 
@@ -113,10 +115,12 @@ fn lookups_answer_as_a_sorted_map_does() {
             model.entry(key).or_default().insert(seqno, (kind, value));
             let (key, read) = (rng.key(), rng.below(seqno + 2));
             let mut versions = Vec::new();
-            table.get(&key, read, &mut |k, v| {
-                versions.push((k.seqno, (k.kind, v.to_vec())));
-                Visit::Continue
-            });
+            table
+                .get(&key, read, &mut |k, v| {
+                    versions.push((k.seqno, (k.kind, v.to_vec())));
+                    Visit::Continue
+                })
+                .unwrap();
             let want: Vec<_> = model
                 .get(&key)
                 .map(|m| {
@@ -360,4 +364,33 @@ fn memory_grows_with_what_is_inserted() {
     let before = table.memory_usage();
     table.insert_range_deletion(b"a", b"b", 3);
     assert!(table.memory_usage() > before);
+}
+
+#[test]
+fn a_protected_table_shows_the_same_entries() {
+    let protected = SkipListMemTable::with_protection(UserComparator::BYTEWISE, true);
+    let (plain, entries) = random_table(&UserComparator::BYTEWISE, 77, 300);
+    for (key, value) in &entries {
+        let key = ParsedInternalKey::parse(key).unwrap();
+        protected.insert(key.user_key, key.seqno, key.kind, value);
+    }
+    let mut iter = protected.clone().iter();
+    iter.seek_to_first();
+    for (key, value) in &entries {
+        assert_eq!((iter.key(), iter.value()), (&key[..], &value[..]));
+        iter.next();
+    }
+    assert!(!iter.valid() && iter.status().is_ok());
+    iter.seek_to_last();
+    for (key, value) in entries.iter().rev() {
+        assert_eq!((iter.key(), iter.value()), (&key[..], &value[..]));
+        iter.prev();
+    }
+    for (key, _) in &entries {
+        let user_key = orogen_base::key::user_key(key);
+        for seqno in [0, 100, 300] {
+            let found = get(&protected, user_key, seqno);
+            assert_eq!(found, get(&plain, user_key, seqno));
+        }
+    }
 }

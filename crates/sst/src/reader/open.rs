@@ -167,6 +167,7 @@ impl TableReader {
             range_tombstones_lost,
             global_seqno,
             cache,
+            protect_cached_blocks: options.protect_cached_blocks,
             statistics: options.statistics,
             file_number: options.file_number,
             data_end: data_end.min(file_size),

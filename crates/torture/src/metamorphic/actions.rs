@@ -229,6 +229,7 @@ impl World {
         }
         let options = WriteOptions {
             sync: self.rng.chance(1, 12),
+            protection_bytes_per_key: *self.rng.pick(&[0, 0, 8]),
             ..WriteOptions::default()
         };
         fine(self.db().write_opt(&options, &mut batch))
@@ -563,6 +564,14 @@ impl World {
         batch.put(0, &key, b"never seen");
         batch.put(4242, &key, b"never seen");
         must_be(db.write(batch), ErrorKind::InvalidArgument)?;
+        let four = WriteOptions {
+            protection_bytes_per_key: 4,
+            ..WriteOptions::default()
+        };
+        must_be(
+            db.put_opt(&four, &family, &key, b"never seen"),
+            ErrorKind::InvalidArgument,
+        )?;
         let both = WriteOptions {
             sync: true,
             disable_wal: true,

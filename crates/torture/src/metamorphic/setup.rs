@@ -91,6 +91,9 @@ pub(super) fn family(rng: &mut Rng, fixed: &Fixed) -> ColumnFamilyOptions {
         deletion_ratio: *rng.pick(&[0.0, 0.3]),
     });
     o.disable_auto_compactions = rng.chance(1, 10);
+    o.memtable_protection_bytes_per_key = *rng.pick(&[0, 0, 8]);
+    o.block_protection_bytes_per_key = *rng.pick(&[0, 0, 8]);
+    o.paranoid_file_checks = rng.chance(1, 4);
     let t = &mut o.table;
     t.block_size = *rng.pick(&[64, 256, 1024, 4096]);
     t.block_size_deviation = *rng.pick(&[0, 10, 50]);

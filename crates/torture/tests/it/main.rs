@@ -6,7 +6,9 @@ use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
 use orogen_torture::report::{self, Figure};
-use orogen_torture::{concurrent, crash, damage, fault, full_disk, kill, metamorphic, scripts};
+use orogen_torture::{
+    concurrent, crash, damage, determinism, fault, flips, full_disk, kill, metamorphic, scripts,
+};
 
 /// Names the file that gets all figures.
 const JSON: &str = "OROGEN_RELIABILITY";
@@ -60,6 +62,18 @@ fn damage() {
     for way in damage::Way::ALL {
         tell(&damage::run(way, &damage::Config::default()));
     }
+}
+
+#[test]
+fn flipped_memory() {
+    for place in flips::Place::ALL {
+        tell(&flips::run(place, &flips::Config::default()));
+    }
+}
+
+#[test]
+fn tables_built_twice() {
+    tell(&determinism::run(&determinism::Config::default()));
 }
 
 #[test]

@@ -302,7 +302,15 @@ fn a_plan_runs_to_files_that_carry_its_settings() {
             at: 0,
         };
         let table = TableBuilderOptions::default();
-        run(&plan, input, Arc::default(), rules, table, tables.maker())
+        run(
+            &plan,
+            input,
+            Arc::default(),
+            rules,
+            table,
+            tables.maker(),
+            false,
+        )
     };
     let written = go(rules_of(&plan, &version)).unwrap();
     assert_eq!(written.files.len(), 1);
