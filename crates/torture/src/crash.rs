@@ -282,7 +282,7 @@ fn power_cut(cut: Cut, seed: u64) -> PowerCut {
 }
 
 /// Runs a script to its end or to the end of the power.
-fn run_script(script: &Script, fs: &MemFileSystem) -> Result<Progress, String> {
+pub(crate) fn run_script(script: &Script, fs: &MemFileSystem) -> Result<Progress, String> {
     let mut progress = Progress::default();
     let options = script.options_on(Arc::new(fs.clone()));
     let open = || Db::open(DIR, &options);

@@ -10,13 +10,14 @@
 //!    off and what was damaged later cannot be told apart there.
 //!
 //! Two kinds of damage cannot be found in RocksDB's formats, and their wrong answers are counted,
-//! not refused: a MANIFEST that is cut off between two records tells an earlier state; and tables
+//! not refused: a MANIFEST that is cut off between two records, or in which several bits together
+//! make it look so, tells an earlier state; and tables
 //! before format 6 do not say in a block's checksum where the block belongs.
 //!
-//! Ways: a flipped bit; a file cut off; something behind the end; two pieces of a file exchanged
+//! Ways: a flipped bit, two or three, a scrambled row of bits; a file cut off; something behind the end; two pieces of a file exchanged
 //! (sectors, or whole blocks of a table); a file in the place of another.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -41,6 +42,12 @@ use crate::script::{DIR, small_options};
 /// Bytes that a disk writes at once.
 const SECTOR: usize = 512;
 
+/// So many lengths are tried for each bit that is flipped.
+const CUTS_FOR_A_FLIP: usize = 8;
+
+/// What is merged.
+const OPERAND: &[u8] = b"operand";
+
 /// Bytes of compression type and checksum behind a block.
 const TRAILER: usize = 5;
 
@@ -59,17 +66,23 @@ pub enum Way {
     SwapBlocks,
     /// Puts the bytes of one file into another of its kind.
     Replace,
+    /// Flips two or three bits of a file.
+    Bits,
+    /// Scrambles up to 64 bits in a row.
+    Burst,
 }
 
 impl Way {
     /// All ways.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 8] = [
         Self::Flip,
         Self::Cut,
         Self::Grow,
         Self::SwapSectors,
         Self::SwapBlocks,
         Self::Replace,
+        Self::Bits,
+        Self::Burst,
     ];
 
     fn name(self) -> &'static str {
@@ -80,6 +93,8 @@ impl Way {
             Self::SwapSectors => "swap-sectors",
             Self::SwapBlocks => "swap-blocks",
             Self::Replace => "replace",
+            Self::Bits => "bits",
+            Self::Burst => "burst",
         }
     }
 }
@@ -104,6 +119,8 @@ pub struct Config {
     pub threads: usize,
     /// Every so many flipped bits, and every so many lengths.
     pub stride: usize,
+    /// Cases of `bits` and `burst`, each drawn.
+    pub random: usize,
     /// Only this case.
     pub case: Option<u64>,
 }
@@ -113,13 +130,14 @@ impl Default for Config {
         Self {
             threads: crate::guard::default_threads(),
             stride: 29,
+            random: 4000,
             case: None,
         }
     }
 }
 
 /// Content of all families.
-type Contents = BTreeMap<String, Pairs>;
+pub(crate) type Contents = BTreeMap<String, Pairs>;
 
 struct File {
     name: String,
@@ -136,7 +154,11 @@ impl File {
     /// True if a wrong answer cannot be helped.
     fn is_unprotected(&self, change: Change) -> bool {
         match change {
-            Change::Cut(_) => matches!(self.kind, Some(FileKind::Manifest(_))),
+            // Several bits may make a record's length reach beyond the end of the file, as that of
+            // a record that a crash cut off does.
+            Change::Cut(_) | Change::Bits(_) | Change::Burst(_) => {
+                matches!(self.kind, Some(FileKind::Manifest(_)))
+            }
             Change::Swap(..) => self.swappable,
             _ => false,
         }
@@ -144,11 +166,13 @@ impl File {
 }
 
 /// The database before it is damaged.
-struct Reference {
+pub(crate) struct Reference {
     fs: MemFileSystem,
     files: Vec<File>,
     /// What it holds, last; before that, with fewer and fewer batches of the log.
     history: Vec<Contents>,
+    /// Every value that a key ever had, by family.
+    written: BTreeSet<(String, Vec<u8>, Vec<u8>)>,
 }
 
 /// One change of one file.
@@ -162,6 +186,9 @@ enum Change {
     /// Exchanges two ranges of the same length.
     Swap(usize, usize, usize),
     Replace(usize),
+    /// Drawn from a seed.
+    Bits(u64),
+    Burst(u64),
 }
 
 #[derive(Default)]
@@ -179,13 +206,14 @@ struct Counts {
 #[must_use]
 pub fn run(way: Way, config: &Config) -> Figure {
     let reference = Reference::build().expect("nothing fails in memory");
-    let cases = reference.cases(way, config.stride);
+    let cases = reference.cases(way, config.stride, config.random);
     let counts = Counts::default();
     let repeat = |n: u64| {
         format!(
-            "damage --way {} --stride {} --case {n}",
+            "damage --way {} --stride {} --random {} --case {n}",
             way.name(),
-            config.stride
+            config.stride,
+            config.random
         )
     };
     let ((passed, failures), seconds) = timed(|| {
@@ -273,7 +301,7 @@ fn families() -> BTreeMap<String, ColumnFamilyOptions> {
     ])
 }
 
-fn options(fs: &MemFileSystem) -> Options {
+pub(crate) fn options(fs: &MemFileSystem) -> Options {
     let mut options = small_options();
     options.db.fs = Arc::new(fs.clone());
     options.families = families();
@@ -282,10 +310,11 @@ fn options(fs: &MemFileSystem) -> Options {
 }
 
 impl Reference {
-    fn build() -> Result<Self> {
+    pub(crate) fn build() -> Result<Self> {
         let fs = MemFileSystem::new();
         let db = Db::open(DIR, &options(&fs))?;
         let mut rng = Rng::new(1);
+        let mut written = BTreeSet::new();
         for round in 0..3 {
             for family in db.column_families() {
                 let mut batch = WriteBatch::new();
@@ -296,8 +325,10 @@ impl Reference {
                     let mut value = rng.bytes(20);
                     value.resize(40, b'.');
                     batch.put(id, key.as_bytes(), &value);
+                    let family = family.name().to_owned();
+                    written.insert((family, key.into_bytes(), value));
                 }
-                batch.merge(id, b"key050", b"operand");
+                batch.merge(id, b"key050", OPERAND);
                 batch.delete(id, b"key060");
                 batch.delete_range(id, b"key070", b"key073");
                 db.write(batch)?;
@@ -324,9 +355,53 @@ impl Reference {
             fs,
             files: Vec::new(),
             history,
+            written,
         };
         reference.list_files()?;
         Ok(reference)
+    }
+
+    /// What it holds.
+    pub(crate) fn last(&self) -> &Contents {
+        &self.history[self.history.len() - 1]
+    }
+
+    /// True if a key had this value, or its operands upon this one, at some time.
+    pub(crate) fn was_written(&self, family: &str, key: &[u8], value: &[u8]) -> bool {
+        let mut base = value;
+        loop {
+            let entry = (family.to_owned(), key.to_vec(), base.to_vec());
+            if base == OPERAND || self.written.contains(&entry) {
+                return true;
+            }
+            match base
+                .strip_suffix(OPERAND)
+                .and_then(|b| b.strip_suffix(b","))
+            {
+                Some(rest) => base = rest,
+                None => break,
+            }
+        }
+        self.history
+            .iter()
+            .any(|held| held.get(family).and_then(|p| p.get(key)).map(Vec::as_slice) == Some(value))
+    }
+
+    /// Another disk with one drawn damage, what it is, and whether the format can show it.
+    pub(crate) fn damaged(&self, way: Way, rng: &mut Rng) -> Result<(MemFileSystem, String, bool)> {
+        let file = self.draw_file(rng.u64());
+        let len = self.files[file].bytes.len();
+        let change = match way {
+            Way::Flip => Change::Flip(rng.range(0..len * 8)),
+            Way::Cut => Change::Cut(rng.range(0..len)),
+            Way::Bits => Change::Bits(rng.u64()),
+            _ => Change::Burst(rng.u64()),
+        };
+        let fs = self.fs.fork();
+        fs.create(&self.files[file].path)?
+            .append(&self.changed(file, change))?;
+        let what = format!("{} {change:?}", self.files[file].name);
+        Ok((fs, what, !self.files[file].is_unprotected(change)))
     }
 
     fn list_files(&mut self) -> Result<()> {
@@ -353,7 +428,17 @@ impl Reference {
         Ok(())
     }
 
-    fn cases(&self, way: Way, stride: usize) -> Vec<(usize, Change)> {
+    fn cases(&self, way: Way, stride: usize, random: usize) -> Vec<(usize, Change)> {
+        if let Way::Bits | Way::Burst = way {
+            let drawn = (0..random as u64).map(|seed| {
+                let change = match way {
+                    Way::Bits => Change::Bits(seed),
+                    _ => Change::Burst(seed),
+                };
+                (self.draw_file(seed), change)
+            });
+            return drawn.collect();
+        }
         let mut cases = Vec::new();
         for (i, file) in self.files.iter().enumerate() {
             let len = file.bytes.len();
@@ -362,8 +447,9 @@ impl Reference {
                 Way::Flip => (i % stride..len * 8)
                     .step_by(stride)
                     .for_each(|b| add(Change::Flip(b))),
+                // Lengths are fewer than bits.
                 Way::Cut => (i % stride..len)
-                    .step_by(stride)
+                    .step_by((stride / CUTS_FOR_A_FLIP).max(1))
                     .for_each(|n| add(Change::Cut(n))),
                 Way::Grow => {
                     for n in [1, 7, 11, 512, 40_000] {
@@ -398,9 +484,24 @@ impl Reference {
                         }
                     }
                 }
+                Way::Bits | Way::Burst => {}
             }
         }
         cases
+    }
+
+    /// A file, the likelier the longer it is.
+    fn draw_file(&self, seed: u64) -> usize {
+        let total: usize = self.files.iter().map(|f| f.bytes.len()).sum();
+        let mut at = Rng::new(!seed).range(0..total);
+        self.files
+            .iter()
+            .position(|f| {
+                let here = at < f.bytes.len();
+                at = at.saturating_sub(f.bytes.len());
+                here
+            })
+            .unwrap_or(0)
     }
 
     fn changed(&self, file: usize, change: Change) -> Vec<u8> {
@@ -416,6 +517,23 @@ impl Reference {
                 front[a..a + len].swap_with_slice(&mut back[..len]);
             }
             Change::Replace(other) => bytes.clone_from(&self.files[other].bytes),
+            Change::Bits(seed) => {
+                let mut rng = Rng::new(seed);
+                for _ in 0..rng.range(2..4) {
+                    let bit = rng.range(0..bytes.len() * 8);
+                    bytes[bit / 8] ^= 1 << (bit % 8);
+                }
+            }
+            Change::Burst(seed) => {
+                let mut rng = Rng::new(seed);
+                let first = rng.range(0..bytes.len() * 8);
+                let last = (first + rng.range(1..64)).min(bytes.len() * 8 - 1);
+                for bit in first..=last {
+                    // Its ends turn over for sure.
+                    let turns = bit == first || bit == last || rng.chance(1, 2);
+                    bytes[bit / 8] ^= u8::from(turns) << (bit % 8);
+                }
+            }
         }
         bytes
     }

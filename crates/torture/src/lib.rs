@@ -6,6 +6,7 @@
 //! metamorphic  random calls under random options, against a map
 //! concurrent   many threads, invariants of every snapshot
 //! damage       flipped bits, cut and exchanged pieces of the files
+//! repair       of whole and of damaged directories
 //! flips        bits that turn over in memory
 //! determinism  tables that are built twice
 //! full-disk    a real file system of 16 MiB, filled and freed again and again
@@ -28,6 +29,7 @@ pub mod kill;
 pub mod metamorphic;
 pub mod concurrent;
 pub mod damage;
+pub mod repair;
 pub mod flips;
 pub mod determinism;
 pub mod full_disk;

@@ -10,7 +10,7 @@ use orogen_torture::fault::{Cause, Variant, Way};
 use orogen_torture::report::{self, Figure};
 use orogen_torture::{
     concurrent, crash, damage, determinism, fault, flips, full_disk, guard, kill, memory,
-    metamorphic, scripts,
+    metamorphic, repair, scripts,
 };
 
 /// Tries to break the engine, and tells how often it tried.
@@ -39,6 +39,8 @@ enum Command {
     Concurrent(ConcurrentArgs),
     /// Flips bits, cuts files off, exchanges pieces.
     Damage(DamageArgs),
+    /// Repairs whole and damaged directories, also while the power goes.
+    Repair(RepairArgs),
     /// Turns bits over in memory: of batches, memtables, cached blocks and new tables.
     Flips(FlipsArgs),
     /// Builds tables twice.
@@ -169,15 +171,34 @@ struct ConcurrentArgs {
 
 #[derive(Args)]
 struct DamageArgs {
-    /// Only this way: flip, cut, grow, swap-sectors, swap-blocks, replace.
+    /// Only this way: flip, cut, grow, swap-sectors, swap-blocks, replace, bits, burst.
     #[arg(long)]
     way: Option<damage::Way>,
     /// Every so many bits and lengths.
     #[arg(long, default_value_t = 29)]
     stride: usize,
+    /// Cases of bits and burst, each drawn.
+    #[arg(long, default_value_t = 4000)]
+    random: usize,
     /// Only this case.
     #[arg(long)]
     case: Option<u64>,
+}
+
+#[derive(Args)]
+struct RepairArgs {
+    /// Only healthy, damaged or crashed.
+    #[arg(long)]
+    only: Option<String>,
+    /// Directories that a crash left.
+    #[arg(long, default_value_t = 1000)]
+    healthy: u64,
+    /// Damaged directories.
+    #[arg(long, default_value_t = 5000)]
+    damaged: u64,
+    /// The first seed; each directory has its own.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
 }
 
 #[derive(Args)]
@@ -309,16 +330,41 @@ fn main() -> ExitCode {
             Ok(())
         }
         Command::Damage(args) => {
-            let &DamageArgs { stride, case, .. } = args;
+            let &DamageArgs {
+                stride,
+                random,
+                case,
+                ..
+            } = args;
             let config = damage::Config {
                 threads,
                 stride: stride.max(1),
+                random,
                 case,
             };
             for way in damage::Way::ALL {
                 if args.way.is_none_or(|only| only == way) {
                     tell(damage::run(way, &config));
                 }
+            }
+            Ok(())
+        }
+        Command::Repair(args) => {
+            let config = repair::Config {
+                threads,
+                healthy: args.healthy,
+                damaged: args.damaged,
+                seed: args.seed,
+            };
+            let wants = |name: &str| args.only.as_deref().is_none_or(|only| only == name);
+            if wants("healthy") {
+                tell(repair::healthy(&config));
+            }
+            if wants("damaged") {
+                tell(repair::damaged(&config));
+            }
+            if wants("crashed") {
+                tell(repair::crashed(&config));
             }
             Ok(())
         }
@@ -481,6 +527,10 @@ fn run_all(threads: usize, deep: bool, tell: &mut impl FnMut(Figure)) {
         threads,
         ..damage::Config::default()
     };
+    let mut repairs = repair::Config {
+        threads,
+        ..repair::Config::default()
+    };
     let mut flipped = flips::Config {
         threads,
         ..flips::Config::default()
@@ -494,7 +544,8 @@ fn run_all(threads: usize, deep: bool, tell: &mut impl FnMut(Figure)) {
         (faults.rare_stride, faults.every) = (1, true);
         histories.seeds = 5000;
         (threaded.seeds, threaded.seconds) = (20, 30.0);
-        damages.stride = 1;
+        (damages.stride, damages.random) = (1, 500_000);
+        (repairs.healthy, repairs.damaged) = (20_000, 200_000);
         flipped.flips = 250_000;
         tables.jobs = 10_000;
     }
@@ -509,6 +560,9 @@ fn run_all(threads: usize, deep: bool, tell: &mut impl FnMut(Figure)) {
     for way in damage::Way::ALL {
         tell(damage::run(way, &damages));
     }
+    tell(repair::healthy(&repairs));
+    tell(repair::damaged(&repairs));
+    tell(repair::crashed(&repairs));
     for place in flips::Place::ALL {
         tell(flips::run(place, &flipped));
     }

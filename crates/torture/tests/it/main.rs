@@ -7,7 +7,8 @@ use std::sync::{Mutex, PoisonError};
 
 use orogen_torture::report::{self, Figure};
 use orogen_torture::{
-    concurrent, crash, damage, determinism, fault, flips, full_disk, kill, metamorphic, scripts,
+    concurrent, crash, damage, determinism, fault, flips, full_disk, kill, metamorphic, repair,
+    scripts,
 };
 
 /// Names the file that gets all figures.
@@ -62,6 +63,14 @@ fn damage() {
     for way in damage::Way::ALL {
         tell(&damage::run(way, &damage::Config::default()));
     }
+}
+
+#[test]
+fn repaired_directories() {
+    let config = repair::Config::default();
+    tell(&repair::healthy(&config));
+    tell(&repair::damaged(&config));
+    tell(&repair::crashed(&config));
 }
 
 #[test]
