@@ -10,6 +10,7 @@ use orogen_base::coding::{get_varint32, get_varint64};
 use orogen_base::key::TRAILER_LEN;
 use orogen_base::{Result, UserComparator};
 
+use super::builder::shared_prefix;
 use super::{Block, bad_entry};
 
 /// How the keys of a block are ordered.
@@ -298,7 +299,29 @@ impl BlockCursor {
                 Ordering::Greater => high = mid - 1,
             }
         }
-        let mut at = block.restart(low);
+        let start = block.restart(low);
+        if let KeyOrder::Internal(user_order) = order
+            && user_order.is_bytewise()
+        {
+            match self.scan_bytes(block, start, target)? {
+                Scanned::At => return Ok(true),
+                Scanned::End => return Ok(false),
+                Scanned::Newer => return self.scan(block, self.next, target, order),
+                Scanned::Unknown => self.key.clear(),
+            }
+        }
+        self.scan(block, start, target, order)
+    }
+
+    /// Moves to the first entry from `at` on that is not before `target`; the key held is that
+    /// of the entry before `at`.
+    fn scan(
+        &mut self,
+        block: &Block,
+        mut at: u32,
+        target: &[u8],
+        order: &KeyOrder,
+    ) -> Result<bool> {
         while self.enter(block, at, order.key_len_min())? {
             if order.compare(&self.key, target) != Ordering::Less {
                 return Ok(true);
@@ -307,4 +330,78 @@ impl BlockCursor {
         }
         Ok(false)
     }
+
+    /// As `scan` from a restart point, for internal keys in the order of bytes: without putting
+    /// together the keys that are passed.
+    ///
+    /// Of the user key before, all that is kept is how many bytes it has in common with the one
+    /// that is sought, `matched`; it is before it, so its next byte is smaller, or there is none.
+    /// A key that shares more than `matched` bytes with the one before has that smaller byte
+    /// too. Any other begins as the sought one does, and the bytes of its own decide.
+    fn scan_bytes(&mut self, block: &Block, mut at: u32, target: &[u8]) -> Result<Scanned> {
+        let Some((sought, trailer)) = target.split_last_chunk::<TRAILER_LEN>() else {
+            return Ok(Scanned::Unknown);
+        };
+        let entries = block.entries();
+        let (mut matched, mut user_len_before, mut len_before) = (0, 0, 0);
+        while (at as usize) < entries.len() {
+            let entry = match decode_entry(entries, at) {
+                Some(e) if e.shared as usize <= len_before => e,
+                _ => return self.damaged(at).map(|_| Scanned::End),
+            };
+            let shared = entry.shared as usize;
+            let own = &entries[entry.key as usize..entry.value as usize];
+            len_before = shared + own.len();
+            let Some(user_len) = len_before.checked_sub(TRAILER_LEN) else {
+                return self.damaged(at).map(|_| Scanned::End);
+            };
+            if shared > matched {
+                if matched == user_len_before {
+                    // It shares bytes of a trailer.
+                    return Ok(Scanned::Unknown);
+                }
+                matched = matched.min(user_len);
+            } else {
+                let from = shared.min(user_len);
+                let (own_user, rest) = (&own[..user_len - from], &sought[from..]);
+                let common = shared_prefix(own_user, rest);
+                matched = from + common;
+                let is_before = match (own_user.get(common), rest.get(common)) {
+                    (Some(a), Some(b)) => a < b,
+                    (a, b) => a.is_none() && b.is_some(),
+                };
+                if !is_before {
+                    // What it shares is shared with the sought key too.
+                    self.key.clear();
+                    self.key.extend_from_slice(&sought[..shared]);
+                    self.key.extend_from_slice(own);
+                    (self.at, self.value, self.next) = (at, entry.value, entry.next);
+                    let is_newer = user_len == sought.len()
+                        && common == rest.len()
+                        && orogen_base::key::trailer(&self.key) > u64::from_le_bytes(*trailer);
+                    return Ok(if is_newer {
+                        Scanned::Newer
+                    } else {
+                        Scanned::At
+                    });
+                }
+            }
+            user_len_before = user_len;
+            at = entry.next;
+        }
+        self.at = NOWHERE;
+        Ok(Scanned::End)
+    }
+}
+
+/// How `scan_bytes` ended.
+enum Scanned {
+    /// On the first entry that is not before the target.
+    At,
+    /// On a version of the sought key that is too new: the target is behind it.
+    Newer,
+    /// Behind all entries.
+    End,
+    /// It cannot tell.
+    Unknown,
 }

@@ -300,3 +300,51 @@ fn internal_keys_order_newest_first() {
     assert_eq!(order.compare(&key(b"a", 1), &key(b"aa", 8)), Ordering::Less);
     assert_eq!(order.compare(b"short", &key(b"", 8)), Ordering::Less);
 }
+
+#[test]
+fn a_seek_among_internal_keys_finds_the_first_that_is_not_before() {
+    let order = KeyOrder::Internal(UserComparator::BYTEWISE);
+    let mut rng = Rng::new(31);
+    for round in 0..200u32 {
+        let mut keys: Vec<Vec<u8>> = (0..rng.below(80))
+            .map(|_| {
+                // Prefixes of each other, several versions, bytes as in trailers.
+                let mut key = [&b""[..], b"common-beginning"][round as usize % 2].to_vec();
+                key.extend(rng.key(10, 4));
+                let trailer = [rng.below(4) << 8 | 1, rng.below(1 << 50)][rng.below(2) as usize];
+                key.extend_from_slice(&trailer.to_le_bytes());
+                key
+            })
+            .collect();
+        keys.sort_by(|a, b| order.compare(a, b));
+        keys.dedup();
+        let mut b = BlockBuilder::new(1 + round % 20, false);
+        keys.iter().for_each(|k| b.add(k, b"value"));
+        let block = Block::new(b.finish().to_vec()).unwrap();
+        let mut c = BlockCursor::new();
+        for _ in 0..100 {
+            let mut target = match keys.len() as u64 {
+                n if n > 0 && rng.below(2) == 0 => keys[rng.below(n) as usize].clone(),
+                _ => rng.key(14, 4),
+            };
+            if rng.below(2) == 0 || target.len() < 8 {
+                target.truncate(target.len().saturating_sub(8));
+                target.extend_from_slice(&(rng.below(5) << 8 | 0xff).to_le_bytes());
+            }
+            let want = keys.partition_point(|k| order.compare(k, &target).is_lt());
+            let found = c.seek(&block, &target, &order).unwrap();
+            assert_eq!(
+                found.then(|| c.key()),
+                keys.get(want).map(Vec::as_slice),
+                "{round}"
+            );
+            assert_eq!(c.valid(), found);
+            if found {
+                assert_eq!(c.value(&block), b"value");
+                // What follows builds on the key held.
+                let on = c.next(&block, &order).unwrap();
+                assert_eq!(on.then(|| c.key()), keys.get(want + 1).map(Vec::as_slice));
+            }
+        }
+    }
+}
