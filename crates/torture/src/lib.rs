@@ -11,6 +11,7 @@
 //! determinism  tables that are built twice
 //! full-disk    a real file system of 16 MiB, filled and freed again and again
 //! memory       what a budget counts, and what the process really takes
+//! open         many tables, a long log: how long an open takes
 //! ```
 //! A run gives a [`report::Figure`]: what was tried, how often, in what time; and for a failure one
 //! line that repeats it. Scripts and random calls come from seeds; background threads do not, so
@@ -34,3 +35,4 @@ pub mod flips;
 pub mod determinism;
 pub mod full_disk;
 pub mod memory;
+pub mod open;

@@ -10,7 +10,7 @@ use orogen_torture::fault::{Cause, Variant, Way};
 use orogen_torture::report::{self, Figure};
 use orogen_torture::{
     concurrent, crash, damage, determinism, fault, flips, full_disk, guard, kill, memory,
-    metamorphic, repair, scripts,
+    metamorphic, open, repair, scripts,
 };
 
 /// Tries to break the engine, and tells how often it tried.
@@ -54,7 +54,9 @@ enum Command {
     KillChild(KillChildArgs),
     /// Writes and reads far more than a budget of memory, and looks what the process takes.
     Memory(MemoryArgs),
-    /// All of them in their default size, but for full-disk and memory.
+    /// Opens a database of many tables, and one with a long log, and tells how long that took.
+    Open(OpenArgs),
+    /// All of them in their default size, but for full-disk, memory and open.
     All {
         /// In the size for a night: every bit of the files, every call of every script, all images
         /// of each point.
@@ -241,6 +243,16 @@ struct MemoryArgs {
 }
 
 #[derive(Args)]
+struct OpenArgs {
+    /// Tables of the first database; 0: none is made.
+    #[arg(long, default_value_t = 10_000)]
+    tables: u64,
+    /// Mebibytes in the log of the second; 0: none is made.
+    #[arg(long, default_value_t = 1024)]
+    log_mib: u64,
+}
+
+#[derive(Args)]
 struct FullDiskArgs {
     /// How often it is filled and freed.
     #[arg(long, default_value_t = 50)]
@@ -420,6 +432,13 @@ fn main() -> ExitCode {
         Command::Memory(args) => {
             let &MemoryArgs { limit, data, seed } = args;
             tell(memory::run(&memory::Config { limit, data, seed }));
+            Ok(())
+        }
+        Command::Open(args) => {
+            let &OpenArgs { tables, log_mib } = args;
+            open::run(&open::Config { tables, log_mib })
+                .into_iter()
+                .for_each(&mut tell);
             Ok(())
         }
         &Command::All { deep } => {

@@ -2,8 +2,8 @@
 //!
 //! Logs are read oldest first. A family takes the records of a log only if the log is not older
 //! than the family's log number: older ones are in its tables. When a memtable is full while
-//! logs are read it becomes a table at once, but no version lists that table before all logs are
-//! read: a crash in between starts over, and no merge operand counts twice.
+//! logs are read it becomes a table at once, beside the reading, but no version lists that table
+//! before all logs are read: a crash in between starts over, and no merge operand counts twice.
 //!
 //! Where reading stops at damage, what later logs hold is not taken either, for it is newer than
 //! what is missing: unless the next log goes on with the very next sequence number. Then nothing
@@ -13,11 +13,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::sync::mpsc::{SyncSender, sync_channel};
 
 use orogen_base::seqno::SEQNO_MAX;
 use orogen_base::{Error, FileNo, Result, SeqNo};
-use orogen_env::Access;
+use orogen_env::{Access, threads};
 use orogen_wal::{Damage, ReadOutcome, Reader};
+use parking_lot::Mutex;
 
 use crate::batch::BatchReader;
 use crate::column_family::ColumnFamilyData;
@@ -27,6 +29,7 @@ use crate::jobs::flush::write_level0_table;
 use crate::logs::Link;
 use crate::obsolete;
 use crate::options::WalRecoveryMode;
+use crate::super_version::MemHandle;
 use crate::version::file_meta::FileMeta;
 use crate::write::apply::MemTables;
 
@@ -55,12 +58,18 @@ pub(crate) struct Replayed {
 /// `Corruption` with file and offset where the recovery mode does not go on; `NotSupported` for
 /// records of other features; `Io`, `NoSpace`.
 pub(crate) fn replay(
-    context: &Context,
+    context: &Arc<Context>,
     families: &[Arc<ColumnFamilyData>],
     logs: &[FileNo],
 ) -> Result<Replayed> {
     let mut replayed = Replayed::default();
-    let result = replay_all(context, families, logs, &mut replayed);
+    let mut tables = TableThread::new(context);
+    let result = replay_all(context, families, logs, &mut replayed, &mut tables);
+    let written = tables.finish();
+    for (family, table) in written.tables {
+        replayed.tables.entry(family).or_default().push(table);
+    }
+    let result = result.and(written.error.map_or(Ok(()), Err));
     if result.is_err() {
         let files: Vec<FileNo> = replayed
             .tables
@@ -78,6 +87,7 @@ fn replay_all(
     families: &[Arc<ColumnFamilyData>],
     logs: &[FileNo],
     replayed: &mut Replayed,
+    tables: &mut TableThread,
 ) -> Result<()> {
     let mut stopped_at = None;
     let mut dropped_before = 0;
@@ -106,7 +116,7 @@ fn replay_all(
             }
         }
         dropped_before = replayed.bytes_dropped;
-        stopped_at = replay_one(context, families, log, replayed)?;
+        stopped_at = replay_one(context, families, log, replayed, tables)?;
     }
     if let Some(log) = stopped_at {
         check_not_ahead(families, log)?;
@@ -134,6 +144,7 @@ fn replay_one(
     families: &[Arc<ColumnFamilyData>],
     log: FileNo,
     replayed: &mut Replayed,
+    tables: &mut TableThread,
 ) -> Result<Option<FileNo>> {
     let path = filename::wal_path(&context.dir, log);
     let file = context.fs.open(&path, Access::Sequential)?;
@@ -181,7 +192,7 @@ fn replay_one(
                 replayed.records += 1;
                 if memtables.any_full() && !context.read_only {
                     drop(memtables);
-                    write_full_memtables(context, families, log, replayed)?;
+                    write_full_memtables(context, families, log, tables)?;
                     memtables = MemTables::of(families.to_vec());
                 }
             }
@@ -271,7 +282,7 @@ fn write_full_memtables(
     context: &Context,
     families: &[Arc<ColumnFamilyData>],
     log: FileNo,
-    replayed: &mut Replayed,
+    tables: &mut TableThread,
 ) -> Result<()> {
     for family in families {
         let full = {
@@ -284,9 +295,92 @@ fn write_full_memtables(
             family.publish(&state);
             full
         };
-        if let Some(table) = write_level0_table(context, family, &[full])? {
-            replayed.tables.entry(family.id).or_default().push(table);
-        }
+        tables.write(family, full)?;
     }
     Ok(())
+}
+
+/// A memtable that is to become a table.
+type Full = (Arc<ColumnFamilyData>, Arc<MemHandle>);
+
+/// What became of full memtables, oldest first.
+#[derive(Default)]
+struct Written {
+    tables: Vec<(u32, FileMeta)>,
+    /// Nothing was written after it.
+    error: Option<Error>,
+}
+
+impl Written {
+    fn add(&mut self, context: &Context, (family, full): &Full) {
+        match write_level0_table(context, family, std::slice::from_ref(full)) {
+            Ok(table) => self.tables.extend(table.map(|table| (family.id, table))),
+            Err(error) => self.error = Some(error),
+        }
+    }
+}
+
+/// Writes tables of full memtables, one after the other, while the logs are read on: reading
+/// waits if it fills a second memtable before the first is written.
+struct TableThread {
+    context: Arc<Context>,
+    running: Option<(SyncSender<Full>, threads::Thread)>,
+    written: Arc<Mutex<Written>>,
+}
+
+impl TableThread {
+    /// No thread before the first memtable is full.
+    fn new(context: &Arc<Context>) -> Self {
+        Self {
+            context: context.clone(),
+            running: None,
+            written: Arc::default(),
+        }
+    }
+
+    fn start(&self) -> Result<(SyncSender<Full>, threads::Thread)> {
+        let (sender, queue) = sync_channel::<Full>(0);
+        let (context, written) = (self.context.clone(), self.written.clone());
+        let thread = threads::spawn("orogen-replay", move || {
+            for full in queue {
+                // The lock is held over the write: nobody asks before this thread has ended.
+                let mut written = written.lock();
+                written.add(&context, &full);
+                if written.error.is_some() {
+                    return;
+                }
+            }
+        })?;
+        Ok((sender, thread))
+    }
+
+    /// # Errors
+    /// That of an earlier table, or of this one where the system has no thread left.
+    fn write(&mut self, family: &Arc<ColumnFamilyData>, full: Arc<MemHandle>) -> Result<()> {
+        let mut full = (family.clone(), full);
+        if self.running.is_none() {
+            self.running = self.start().ok();
+        }
+        if let Some((queue, _)) = &self.running {
+            match queue.send(full) {
+                Ok(()) => return Ok(()),
+                // The thread has ended, for an error.
+                Err(back) => full = back.0,
+            }
+        }
+        let mut written = self.written.lock();
+        if written.error.is_none() {
+            written.add(&self.context, &full);
+        }
+        written.error.clone().map_or(Ok(()), Err)
+    }
+
+    /// Waits until all are written.
+    fn finish(mut self) -> Written {
+        if let Some((queue, thread)) = self.running.take() {
+            drop(queue);
+            drop(thread);
+        }
+        std::mem::take(&mut *self.written.lock())
+    }
 }

@@ -7,8 +7,8 @@ use std::sync::{Mutex, PoisonError};
 
 use orogen_torture::report::{self, Figure};
 use orogen_torture::{
-    concurrent, crash, damage, determinism, fault, flips, full_disk, kill, metamorphic, repair,
-    scripts,
+    concurrent, crash, damage, determinism, fault, flips, full_disk, kill, metamorphic, open,
+    repair, scripts,
 };
 
 /// Names the file that gets all figures.
@@ -119,4 +119,15 @@ fn memory() {
     let text = String::from_utf8_lossy(&out.stdout);
     println!("{text}");
     assert!(out.status.success(), "{text}");
+}
+
+#[test]
+fn many_tables_and_a_long_log_open_whole() {
+    let config = open::Config {
+        tables: 300,
+        log_mib: 24,
+    };
+    for figure in open::run(&config) {
+        tell(&figure);
+    }
 }
