@@ -10,6 +10,7 @@
 //! flips        bits that turn over in memory
 //! determinism  tables that are built twice
 //! full-disk    a real file system of 16 MiB, filled and freed again and again
+//! stalls       how long writers wait that are faster than compactions
 //! memory       what a budget counts, and what the process really takes
 //! open         many tables, a long log: how long an open takes
 //! ```
@@ -35,4 +36,5 @@ pub mod flips;
 pub mod determinism;
 pub mod full_disk;
 pub mod memory;
+pub mod stalls;
 pub mod open;

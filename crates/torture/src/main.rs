@@ -10,7 +10,7 @@ use orogen_torture::fault::{Cause, Variant, Way};
 use orogen_torture::report::{self, Figure};
 use orogen_torture::{
     concurrent, crash, damage, determinism, fault, flips, full_disk, guard, kill, memory,
-    metamorphic, open, repair, scripts,
+    metamorphic, open, repair, scripts, stalls,
 };
 
 /// Tries to break the engine, and tells how often it tried.
@@ -56,7 +56,9 @@ enum Command {
     Memory(MemoryArgs),
     /// Opens a database of many tables, and one with a long log, and tells how long that took.
     Open(OpenArgs),
-    /// All of them in their default size, but for full-disk, memory and open.
+    /// Writes faster than compactions can, and tells how long single puts took.
+    Stalls(StallsArgs),
+    /// All of them in their default size, but for full-disk, memory, open and stalls.
     All {
         /// In the size for a night: every bit of the files, every call of every script, all images
         /// of each point.
@@ -253,6 +255,16 @@ struct OpenArgs {
 }
 
 #[derive(Args)]
+struct StallsArgs {
+    /// How long.
+    #[arg(long, default_value_t = 30.0)]
+    seconds: f64,
+    /// Decides keys and values.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+}
+
+#[derive(Args)]
 struct FullDiskArgs {
     /// How often it is filled and freed.
     #[arg(long, default_value_t = 50)]
@@ -439,6 +451,11 @@ fn main() -> ExitCode {
             open::run(&open::Config { tables, log_mib })
                 .into_iter()
                 .for_each(&mut tell);
+            Ok(())
+        }
+        Command::Stalls(args) => {
+            let &StallsArgs { seconds, seed } = args;
+            tell(stalls::run(&stalls::Config { seconds, seed }));
             Ok(())
         }
         &Command::All { deep } => {

@@ -8,7 +8,7 @@ use std::sync::{Mutex, PoisonError};
 use orogen_torture::report::{self, Figure};
 use orogen_torture::{
     concurrent, crash, damage, determinism, fault, flips, full_disk, kill, metamorphic, open,
-    repair, scripts,
+    repair, scripts, stalls,
 };
 
 /// Names the file that gets all figures.
@@ -63,6 +63,15 @@ fn damage() {
     for way in damage::Way::ALL {
         tell(&damage::run(way, &damage::Config::default()));
     }
+}
+
+#[test]
+fn stalls() {
+    let config = stalls::Config {
+        seconds: 10.0,
+        ..stalls::Config::default()
+    };
+    tell(&stalls::run(&config));
 }
 
 #[test]
