@@ -9,8 +9,8 @@
 //! limit = memtables (active, sealed, held by readers) + open tables + cache + blocks held
 //!         `-- counted --------------------------------------------'   `-- the rest --'
 //! ```
-//! Counted again every 64th of the limit that is written, when a table is opened, and when a job
-//! ends. Families whose blocks are in the budget's cache keep index and filter blocks there too.
+//! Counted again every 64th of the limit that is written or that tables were opened for, and when
+//! a job ends. Families whose blocks are in the budget's cache keep index and filter blocks there too.
 //! Not counted: buffers of flushes and compactions, blocks read without filling the cache.
 //! Locks: leaves.
 
@@ -65,7 +65,7 @@ pub struct MemoryBudget {
     cache: Arc<BlockCache>,
     memtables: Mutex<Vec<Weak<dyn MemTable>>>,
     tables: Mutex<Vec<Weak<TableReader>>>,
-    /// Bytes written since the last count.
+    /// Bytes written, and of tables opened, since the last count.
     written: AtomicU64,
     /// Bytes of memtables at the last count.
     memtable_bytes: AtomicU64,
@@ -134,7 +134,7 @@ impl MemoryBudget {
         }
     }
 
-    /// Notes that `bytes` were written; counts if that were many since the last count.
+    /// Notes that `bytes` more are taken; counts if that were many since the last count.
     pub(crate) fn wrote(&self, bytes: u64) {
         let written = self.written.fetch_add(bytes, Relaxed) + bytes;
         if written > self.limit() / STEPS / 2 {
@@ -164,7 +164,8 @@ impl MemoryBudget {
 
     pub(crate) fn add_table(&self, table: &Arc<TableReader>) {
         self.tables.lock().push(Arc::downgrade(table));
-        self.balance();
+        // Not a count for each: a scan may open thousands of small ones.
+        self.wrote(table.memory_usage() as u64);
     }
 }
 
