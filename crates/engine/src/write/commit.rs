@@ -25,8 +25,8 @@
 //! What failed in others: publishing per writer out of order (readers saw holes); holding the
 //! queue's lock while the log is synced (writers could not even queue).
 //!
-//! `Hot path`: a lone writer takes the queue's lock twice and the publication lock twice, all
-//! uncontended, and allocates nothing.
+//! `Hot path`: a lone writer takes the queue's lock twice, uncontended, and allocates nothing.
+//! Writers publish without a lock (order.rs).
 
 use orogen_base::protection::check_bytes_per_key;
 use orogen_base::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
@@ -37,7 +37,7 @@ use std::sync::Arc;
 
 use orogen_base::metrics::{HistogramKind, Ticker};
 use orogen_base::sync::ArcSwap;
-use orogen_base::sync::{Condvar, Mutex};
+use orogen_base::sync::Mutex;
 use orogen_base::{Error, Result, SeqNo};
 use orogen_env::threads;
 
@@ -47,6 +47,7 @@ use crate::context::Context;
 use crate::events::StallInfo;
 use crate::options::WriteOptions;
 use crate::write::apply::MemTables;
+use crate::write::order::PublicationOrder;
 
 /// A group takes no more members beyond so many bytes.
 const GROUP_BYTES_MAX: usize = 1 << 20;
@@ -288,7 +289,7 @@ impl WritePath {
 
     /// Waits until every group that took a number is published. Only the leader calls it.
     pub(crate) fn drain(&self) {
-        self.order.wait_until_empty();
+        self.order.wait_until_empty(&self.context.sequence);
     }
 
     /// True if a batch names a family whose writers are stopped.
@@ -440,9 +441,9 @@ impl WritePath {
     ) -> Result<()> {
         let context = &*self.context;
         context.sequence.set_allocated(end - 1);
-        let ticket = self.order.enter(end - 1);
+        let place = self.order.enter(end - 1);
         if sync::makes(Mistake::PublishBeforeInsert) {
-            context.sequence.set_visible(end - 1);
+            context.sequence.raise_visible(end - 1);
         }
         let memtables = self.memtables.load_full();
         let concurrent = context.options.allow_concurrent_memtable_write;
@@ -460,7 +461,7 @@ impl WritePath {
         if let Err(e) = &inserted {
             context.fail(e);
         }
-        self.order.leave(ticket, &context.sequence);
+        self.order.leave(&place, &context.sequence);
         if !concurrent {
             self.hand_over();
         }
@@ -537,68 +538,5 @@ fn answer(members: &[Arc<Waiter>], result: &Result<()>) {
     for member in members {
         member.slot.lock().result = Some(result.clone());
         member.tell(DONE);
-    }
-}
-
-/// Groups in the order of their numbers; readers see them in that order.
-#[derive(Default)]
-struct PublicationOrder {
-    /// Leaf lock.
-    groups: Mutex<Groups>,
-    moved: Condvar,
-}
-
-#[derive(Default)]
-struct Groups {
-    /// Last number of each group and whether its inserts are done, oldest first.
-    open: VecDeque<(SeqNo, bool)>,
-    /// Ticket of the first in `open`.
-    first_ticket: u64,
-    waiting: usize,
-}
-
-impl PublicationOrder {
-    fn enter(&self, last: SeqNo) -> u64 {
-        let mut groups = self.groups.lock();
-        groups.open.push_back((last, false));
-        groups.first_ticket + groups.open.len() as u64 - 1
-    }
-
-    /// Marks a group done and waits until it is published.
-    fn leave(&self, ticket: u64, sequence: &crate::sequence::Sequence) {
-        let mut groups = self.groups.lock();
-        let index = (ticket - groups.first_ticket) as usize;
-        if let Some(group) = groups.open.get_mut(index) {
-            group.1 = true;
-            if sync::makes(Mistake::PublishOutOfOrder) && group.0 > sequence.visible() {
-                sequence.set_visible(group.0);
-            }
-        }
-        let mut moved = false;
-        while let Some(&(last, true)) = groups.open.front() {
-            groups.open.pop_front();
-            groups.first_ticket += 1;
-            if !sync::makes(Mistake::PublishOutOfOrder) {
-                sequence.set_visible(last);
-            }
-            moved = true;
-        }
-        if moved && groups.waiting > 0 && !sync::makes(Mistake::ForgetToWake) {
-            self.moved.notify_all();
-        }
-        groups.waiting += 1;
-        while groups.first_ticket <= ticket {
-            self.moved.wait(&mut groups);
-        }
-        groups.waiting -= 1;
-    }
-
-    fn wait_until_empty(&self) {
-        let mut groups = self.groups.lock();
-        groups.waiting += 1;
-        while !groups.open.is_empty() {
-            self.moved.wait(&mut groups);
-        }
-        groups.waiting -= 1;
     }
 }
