@@ -16,7 +16,7 @@ use orogen_base::sync::{Condvar, Mutex};
 use orogen_base::{Error, ErrorKind, FileNo, Result};
 use orogen_env::threads::Thread;
 use orogen_env::{Clock, FileLock, FileSystem};
-use orogen_memtable::SkipListMemTable;
+use orogen_memtable::GuidedListMemTable;
 use orogen_sst::BlockCache;
 
 use crate::column_family::ColumnFamilyData;
@@ -220,7 +220,7 @@ impl Context {
         log_number: FileNo,
     ) -> Arc<MemHandle> {
         let table = if options.memtable_protection_bytes_per_key > 0 {
-            SkipListMemTable::with_protection(options.comparator.clone(), true)
+            GuidedListMemTable::with_protection(options.comparator.clone(), true)
         } else {
             (options.memtable_factory)(&options.comparator)
         };

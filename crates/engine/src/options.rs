@@ -10,7 +10,7 @@ use orogen_base::protection::check_bytes_per_key;
 use orogen_base::slice_transform::SliceTransform;
 use orogen_base::{Error, Result, UserComparator};
 use orogen_env::{Clock, FileSystem, PosixFileSystem, RateLimiter, SystemClock};
-use orogen_memtable::{MemTable, SkipListMemTable};
+use orogen_memtable::{GuidedListMemTable, MemTable};
 use orogen_sst::{BlockBasedOptions, BlockCache, CompressionOptions, CompressionType};
 
 use crate::events::EventListener;
@@ -263,10 +263,10 @@ pub struct ColumnFamilyOptions {
     pub max_write_buffer_number: usize,
     /// Sealed memtables that a flush waits for and merges. Default 1.
     pub min_write_buffer_number_to_merge: usize,
-    /// Makes memtables. Default: the arena skip list.
+    /// Makes memtables. Default: a sorted list in an arena with a tree that guides into it.
     pub memtable_factory: MemTableFactory,
     /// 8: each entry of a memtable has a checksum, compared whenever it is read, and by the flush.
-    /// Memory that has changed is then an error and never gets into a table. Memtables are skip
+    /// Memory that has changed is then an error and never gets into a table. Memtables are guided
     /// lists then, whatever [`Self::memtable_factory`] makes. 0, the default: none.
     pub memtable_protection_bytes_per_key: usize,
     /// How blocks are compressed. Default LZ4.
@@ -340,7 +340,7 @@ impl Default for ColumnFamilyOptions {
             write_buffer_size: 64 << 20,
             max_write_buffer_number: 2,
             min_write_buffer_number_to_merge: 1,
-            memtable_factory: Arc::new(|order| SkipListMemTable::new(order.clone())),
+            memtable_factory: Arc::new(|order| GuidedListMemTable::new(order.clone())),
             memtable_protection_bytes_per_key: 0,
             block_protection_bytes_per_key: 0,
             paranoid_file_checks: false,

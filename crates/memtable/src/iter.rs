@@ -1,4 +1,4 @@
-//! The cursor over the skip list.
+//! The cursor over the list.
 //!
 //! It stands on a node and keeps the memtable alive. Forwards it follows links; backwards it
 //! searches, since links lead only forwards.
@@ -13,13 +13,13 @@ use std::sync::Arc;
 use orogen_base::protection::PROTECTION_LEN;
 use orogen_base::{Error, InternalIterator, Result};
 
+use crate::guided_list::GuidedListMemTable;
 use crate::node::{Header, Node};
-use crate::skiplist::SkipListMemTable;
 
 pub(crate) struct Iter {
     /// Of a node of `table`'s list.
     here: Option<NonNull<Header>>,
-    table: Arc<SkipListMemTable>,
+    table: Arc<GuidedListMemTable>,
     /// An entry that is not what was inserted ended the walk.
     damage: Option<Error>,
 }
@@ -28,7 +28,7 @@ pub(crate) struct Iter {
 unsafe impl Send for Iter {}
 
 impl Iter {
-    pub(crate) fn new(table: Arc<SkipListMemTable>) -> Self {
+    pub(crate) fn new(table: Arc<GuidedListMemTable>) -> Self {
         Self {
             here: None,
             table,

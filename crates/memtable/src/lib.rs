@@ -5,17 +5,18 @@
 
 mod arena;
 mod node;
+mod guide;
 mod list;
 mod range_tombstones;
 mod iter;
-pub mod skiplist;
+pub mod guided_list;
 
 use std::sync::Arc;
 
 use orogen_base::range_del::FragmentedRangeTombstones;
 use orogen_base::{InternalIterator, ParsedInternalKey, Result, SeqNo, ValueKind};
 
-pub use skiplist::SkipListMemTable;
+pub use guided_list::GuidedListMemTable;
 
 /// What a lookup does after it was shown an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

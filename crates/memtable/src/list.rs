@@ -1,39 +1,34 @@
-//! The skip list: sorted, concurrent, only ever added to.
+//! The list: sorted, concurrent, only ever added to.
 //!
-//! Level 0 links all nodes in key order; each higher level a quarter of the one below. A writer
-//! finds the place on every level, then links its node from level 0 upwards, each by one
-//! compare-and-swap; one that lost looks again from the node it stood on. Readers only follow
+//! All nodes are linked in key order. A search asks the guide for a node shortly before the place
+//! and walks from there; a writer then links its node by one compare-and-swap, and if it lost
+//! walks on from where it stood. Every other node is added to the guide. Readers only follow
 //! links and never wait. Hot path.
 //!
-//! 1. A node on level `n` is on all levels below, and was linked there before.
-//! 2. Nodes are never unlinked, so a place once found stays a correct start of a search.
-//! 3. In a splice, `prev[n + 1] <= prev[n] < next[n] <= next[n + 1]`; its last level spans the
-//!    whole list.
+//! Nodes are never unlinked, so a node before the place stays a correct start of a search.
 //!
-//! Source: RocksDB `memtable/inlineskiplist.h` (splice hints); Herlihy and Shavit, "The Art of
-//! Multiprocessor Programming", 14.
+//! Source: Herlihy and Shavit, "The Art of Multiprocessor Programming", 9.8 (lock-free list).
 #![expect(
     unsafe_code,
-    reason = "follows links whose level the search knows to exist"
+    reason = "goes from addresses to the nodes that the arena keeps there"
 )]
 
-use orogen_base::sync::atomic::{AtomicUsize, Ordering};
 use std::cell::Cell;
 use std::cmp::Ordering::{Equal, Greater, Less};
 use std::ptr::NonNull;
 
 use orogen_base::key;
-use orogen_base::sync::Mutex;
+use orogen_base::sync::atomic::{AtomicPtr, Ordering};
 use orogen_base::{SeqNo, UserComparator, ValueKind};
 
 use crate::arena::Arena;
+use crate::guide::Guide;
 use crate::node::{Header, Node};
 
-/// Levels at most: a quarter to the twelfth power serves 16 million entries.
-const HEIGHT_MAX: usize = 12;
-
-/// Splices that are kept between inserts; a thread always uses the same.
+/// Last inserts that are remembered; a thread always uses the same place.
 const HINTS: usize = 4;
+/// Of so many nodes the guide gets one; in a model all, and few make a page.
+const GUIDED: u64 = if cfg!(orogen_shuttle) { 1 } else { 2 };
 
 /// What a search compares nodes with.
 pub(crate) struct Probe<'a> {
@@ -42,47 +37,37 @@ pub(crate) struct Probe<'a> {
     trailer: u64,
 }
 
-/// The neighbours of the last insert on every level, to start the next one from.
-struct Splice {
-    prev: [NonNull<Header>; HEIGHT_MAX + 1],
-    next: [Option<NonNull<Header>>; HEIGHT_MAX + 1],
-}
-
-/// Aligned so that writers of different splices share no cache line.
+/// Aligned so that writers of different ones share no cache line.
 #[repr(align(64))]
-struct Hint(Mutex<Splice>);
+struct Hint(AtomicPtr<Header>);
 
 /// A sorted set of entries in an arena.
-pub(crate) struct SkipList {
+pub(crate) struct List {
     order: UserComparator,
     bytewise: bool,
-    /// Address of a node without a key, before all others, as high as can be.
+    /// Address of a node without a key, before all others.
     head: NonNull<Header>,
-    height: AtomicUsize,
+    guide: Guide,
     hints: [Hint; HINTS],
     /// Last, so that nothing outlives it.
     arena: Arena,
 }
 
 // SAFETY: the addresses point into `arena`, which moves with the list and is itself `Send`.
-unsafe impl Send for SkipList {}
-// SAFETY: nodes are immutable but for their atomic links; splices are locked.
-unsafe impl Sync for SkipList {}
+unsafe impl Send for List {}
+// SAFETY: nodes are immutable but for their atomic links; the guide's pages are atomic.
+unsafe impl Sync for List {}
 
-impl SkipList {
+impl List {
     pub(crate) fn new(order: UserComparator) -> Self {
         let arena = Arena::new();
-        let head = Node::allocate(&arena, HEIGHT_MAX, 0, &[], 0, &[], &[]).address();
-        let splice = || Splice {
-            prev: [head; HEIGHT_MAX + 1],
-            next: [None; HEIGHT_MAX + 1],
-        };
+        let head = Node::allocate(&arena, 0, &[], 0, &[], &[]).address();
         Self {
             bytewise: order.is_bytewise(),
             order,
             head,
-            height: AtomicUsize::new(1),
-            hints: std::array::from_fn(|_| Hint(Mutex::new(splice()))),
+            guide: Guide::new(),
+            hints: std::array::from_fn(|_| Hint(AtomicPtr::new(std::ptr::null_mut()))),
             arena,
         }
     }
@@ -172,17 +157,12 @@ impl SkipList {
         self.has_user_key(node, probe) && node.trailer() == probe.trailer
     }
 
-    /// The neighbours of `probe` on level 0: the last node before it and the first one that is
-    /// not before it.
+    /// The neighbours of `probe`: the last node before it and the first one that is not before
+    /// it.
     #[inline]
     pub(crate) fn find(&self, probe: &Probe<'_>) -> (Option<Node<'_>>, Option<Node<'_>>) {
-        let mut prev = self.head();
-        let mut after = None;
-        for level in (0..self.height.load(Ordering::Relaxed)).rev() {
-            // SAFETY: `prev` is the head, or was reached on this level or a higher one.
-            (prev, after) = unsafe { self.walk(level, prev, after, probe) };
-        }
-        ((prev != self.head()).then_some(prev), after)
+        let (prev, next) = self.walk(self.start(probe), probe);
+        ((prev != self.head()).then_some(prev), next)
     }
 
     pub(crate) fn first(&self) -> Option<Node<'_>> {
@@ -190,37 +170,37 @@ impl SkipList {
     }
 
     pub(crate) fn last(&self) -> Option<Node<'_>> {
-        let mut last = self.head();
-        for level in (0..self.height.load(Ordering::Relaxed)).rev() {
-            // SAFETY: `last` is the head, or was reached on this level or a higher one.
-            while let Some(next) = unsafe { last.next(level) } {
-                last = next;
-            }
+        let mut last = self.known_or_head(self.guide.find(u64::MAX, &|_| true));
+        while let Some(next) = last.following() {
+            last = next;
         }
         (last != self.head()).then_some(last)
     }
 
-    /// Goes along `level` from `prev`, which is before `probe`, to the pair of neighbours that
-    /// has `probe` between them; `after` is known not to be before `probe`.
-    ///
-    /// # Safety
-    /// `prev` is higher than `level`.
+    /// A node before `probe`, not far from it.
     #[inline]
-    unsafe fn walk<'a>(
-        &'a self,
-        level: usize,
-        mut prev: Node<'a>,
-        after: Option<Node<'a>>,
-        probe: &Probe<'_>,
-    ) -> (Node<'a>, Option<Node<'a>>) {
+    fn start(&self, probe: &Probe<'_>) -> Node<'_> {
+        // SAFETY: the guide has nodes of this list.
+        let is_before = |node| self.is_before(unsafe { self.node(node) }, probe);
+        self.known_or_head(self.guide.find(probe.prefix, &is_before))
+    }
+
+    #[inline]
+    fn known_or_head(&self, known: Option<NonNull<Header>>) -> Node<'_> {
+        // SAFETY: both are nodes of this list.
+        unsafe { self.node(known.unwrap_or(self.head)) }
+    }
+
+    /// Goes on from `prev`, which is before `probe`, to the pair of neighbours that has `probe`
+    /// between them.
+    #[inline]
+    fn walk<'a>(&'a self, mut prev: Node<'a>, probe: &Probe<'_>) -> (Node<'a>, Option<Node<'a>>) {
         loop {
-            // SAFETY: the caller's promise at first, then a node reached on this level.
-            let next = unsafe { prev.next(level) };
-            let Some(node) = next.filter(|_| next != after) else {
-                return (prev, next);
+            let next = prev.following();
+            let Some(node) = next else {
+                return (prev, None);
             };
-            // SAFETY: reached on this level.
-            if let Some(ahead) = unsafe { node.next(level) } {
+            if let Some(ahead) = node.following() {
                 ahead.prefetch();
             }
             if !self.is_before(node, probe) {
@@ -242,116 +222,68 @@ impl SkipList {
     ) {
         let probe = self.probe(user_key, key::pack(seqno, kind));
         let (random, hint) = thread_random();
-        // Two random bits for each level: a quarter goes on to the next.
-        let height = 1 + (random.trailing_zeros() as usize / 2).min(HEIGHT_MAX - 1);
         let node = Node::allocate(
             &self.arena,
-            height,
             probe.prefix,
             user_key,
             probe.trailer,
             value,
             suffix,
         );
-        if let Some(mut splice) = self.hints[hint].0.try_lock() {
-            self.link(node, height, &probe, &mut splice);
-        } else {
-            let mut splice = Splice {
-                prev: [self.head; HEIGHT_MAX + 1],
-                next: [None; HEIGHT_MAX + 1],
-            };
-            self.link(node, height, &probe, &mut splice);
-        }
-    }
-
-    /// Links `node` on all its levels, starting from `splice` and leaving the place there.
-    fn link<'a>(&'a self, node: Node<'a>, height: usize, probe: &Probe<'_>, splice: &mut Splice) {
-        let list_height = self.height.fetch_max(height, Ordering::Relaxed).max(height);
-        let fits_from = self.lowest_fitting_level(list_height, probe, splice);
-        for level in (0..fits_from).rev() {
-            let (prev, after) = self.neighbours(splice, level + 1);
-            // SAFETY: a splice's `prev` of the level above is higher than `level`.
-            let (prev, next) = unsafe { self.walk(level, prev, after, probe) };
-            splice.prev[level] = prev.address();
-            splice.next[level] = next.map(Node::address);
-        }
-        for level in 0..height {
-            let (mut prev, mut next) = self.neighbours(splice, level);
-            loop {
-                // SAFETY: `level` is below the node's height, and nobody follows it there yet.
-                unsafe { node.set_next(level, next) };
-                // SAFETY: so it is below that of `prev`, which was found on this level.
-                if unsafe { prev.publish_next(level, next, node) } {
-                    break;
-                }
-                let (_, after) = self.neighbours(splice, level + 1);
-                // SAFETY: `prev` was found on this level.
-                (prev, next) = unsafe { self.walk(level, prev, after, probe) };
-            }
-            splice.prev[level] = node.address();
-            splice.next[level] = next.map(Node::address);
-        }
-    }
-
-    #[inline]
-    fn neighbours(&self, splice: &Splice, level: usize) -> (Node<'_>, Option<Node<'_>>) {
-        // SAFETY: splices hold addresses of nodes of this list.
-        let prev = unsafe { self.node(splice.prev[level]) };
-        // SAFETY: the same.
-        let next = splice.next[level].map(|next| unsafe { self.node(next) });
-        (prev, next)
-    }
-
-    /// The lowest level of `splice` whose neighbours are still neighbours and have `probe`
-    /// between them: so do all levels above, by invariant 3.
-    fn lowest_fitting_level(
-        &self,
-        list_height: usize,
-        probe: &Probe<'_>,
-        splice: &Splice,
-    ) -> usize {
-        let mut level = 0;
-        while level < list_height {
-            let (prev, next) = self.neighbours(splice, level);
-            // SAFETY: a splice's `prev` of a level is higher than it.
-            if unsafe { prev.next(level) } != next {
-                level += 1;
-            } else if prev != self.head() && !self.is_before(prev, probe) {
-                // Levels with the same neighbour fail alike.
-                while level < list_height && splice.prev[level] == prev.address() {
-                    level += 1;
-                }
-            } else if let Some(next) = next.filter(|&n| self.is_before(n, probe)) {
-                while level < list_height && splice.next[level] == Some(next.address()) {
-                    level += 1;
-                }
-            } else {
+        let hint = &self.hints[hint].0;
+        let (mut prev, mut next) = match self.neighbours_of_last(hint, &probe) {
+            Some(neighbours) => neighbours,
+            None => self.walk(self.start(&probe), &probe),
+        };
+        loop {
+            node.set_following(next);
+            if prev.publish_following(next, node) {
                 break;
             }
+            (prev, next) = self.walk(prev, &probe);
         }
-        level
+        hint.store(node.address().as_ptr(), Ordering::Release);
+        if random % GUIDED == 0 {
+            // SAFETY: the guide has nodes of this list.
+            let is_before = |node| self.is_before(unsafe { self.node(node) }, &probe);
+            self.guide
+                .add(&self.arena, probe.prefix, node.address(), &is_before);
+        }
     }
 
-    /// Checks the order on every level, and that each level is part of the one below.
+    /// The place of `probe` if it is right behind the node of the last insert: keys often rise.
+    #[inline]
+    fn neighbours_of_last(
+        &self,
+        hint: &AtomicPtr<Header>,
+        probe: &Probe<'_>,
+    ) -> Option<(Node<'_>, Option<Node<'_>>)> {
+        let last = NonNull::new(hint.load(Ordering::Acquire))?;
+        // SAFETY: a hint holds the address of a node of this list.
+        let last = unsafe { self.node(last) };
+        if !self.is_before(last, probe) {
+            return None;
+        }
+        let next = last.following();
+        let is_between = next.is_none_or(|n| !self.is_before(n, probe));
+        is_between.then_some((last, next))
+    }
+
+    /// Checks the order of the list and of the guide.
     #[cfg(test)]
     pub(crate) fn check(&self) {
-        let mut below: Vec<NonNull<Header>> = Vec::new();
-        for level in 0..HEIGHT_MAX {
-            let mut here = Vec::new();
-            let mut node = self.head();
-            // SAFETY: each node is reached on this level.
-            while let Some(next) = unsafe { node.next(level) } {
-                if node != self.head() {
-                    let probe = self.probe_internal(next.key());
-                    assert!(self.is_before(node, &probe), "level {level} is not sorted");
-                }
-                here.push(next.address());
-                node = next;
+        let mut node = self.head();
+        while let Some(next) = node.following() {
+            if node != self.head() {
+                let probe = self.probe_internal(next.key());
+                assert!(self.is_before(node, &probe), "the list is not sorted");
             }
-            let mut rest = below.iter();
-            assert!(level == 0 || here.iter().all(|n| rest.any(|b| b == n)));
-            below = here;
+            node = next;
         }
+        // SAFETY: the guide has nodes of this list.
+        let node = |address| unsafe { self.node(address) };
+        self.guide
+            .check(&|a, b| self.is_before(node(a), &self.probe_internal(node(b).key())));
     }
 }
 

@@ -1,37 +1,30 @@
-//! An entry of the skip list: its links, its internal key and its value in one piece of memory.
+//! An entry of the list: its link, its internal key and its value in one piece of memory.
 //!
 //! ```text
-//! next[height-1] .. next[1] next[0] | prefix u64 | key_len u32 | value_len u32 | key | value
-//!                                   ^ a node's address
+//! next | prefix u64 | key_len u32 | value_len u32 | key | value
 //! ```
-//! The links grow downwards from the address, so the height need not be kept: whoever stands on
-//! a node came by a link of some level and uses only that level and those below. `key` is the
-//! internal key. `prefix` orders most pairs of keys without touching their bytes.
-//!
-//! 1. All but the links is written before the node's address is published and never after.
-//! 2. A link of level `n` is followed and set only by those who know that the height exceeds
-//!    `n`.
+//! `key` is the internal key. `prefix` orders most pairs of keys without touching their bytes.
+//! All but the link is written before the node's address is published and never after.
 #![expect(unsafe_code, reason = "nodes lie in arena memory at computed places")]
 
-use orogen_base::sync::atomic::{AtomicPtr, Ordering};
-use orogen_base::sync::{self, Mistake};
 use std::marker::PhantomData;
 use std::mem::size_of;
 use std::ptr::NonNull;
 
 use orogen_base::key::TRAILER_LEN;
+use orogen_base::sync::atomic::{AtomicPtr, Ordering};
+use orogen_base::sync::{self, Mistake};
 
 use crate::arena::Arena;
 
 #[repr(C)]
 pub(crate) struct Header {
+    next: AtomicPtr<Header>,
     prefix: u64,
     /// Of the internal key.
     key_len: u32,
     value_len: u32,
 }
-
-type Link = AtomicPtr<Header>;
 
 /// A node in an arena that lives for `'a`.
 pub(crate) struct Node<'a> {
@@ -55,15 +48,14 @@ impl PartialEq for Node<'_> {
 }
 
 impl<'a> Node<'a> {
-    /// Writes a node of `height` levels whose links lead nowhere; `suffix` stands behind the value
-    /// and counts as part of it.
+    /// Writes a node whose link leads nowhere; `suffix` stands behind the value and counts as part
+    /// of it.
     ///
     /// # Panics
     /// If key or value exceed 32-bit lengths; `limits.rs` forbids both.
     #[inline]
     pub(crate) fn allocate(
         arena: &'a Arena,
-        height: usize,
         prefix: u64,
         user_key: &[u8],
         trailer: u64,
@@ -72,21 +64,13 @@ impl<'a> Node<'a> {
     ) -> Self {
         let key_len = u32::try_from(user_key.len() + TRAILER_LEN).expect("keys are bounded");
         let value_len = value.len() + suffix.len();
-        let links = height * size_of::<Link>();
-        let size = links + size_of::<Header>() + key_len as usize + value_len;
+        let size = size_of::<Header>() + key_len as usize + value_len;
         let value_len = u32::try_from(value_len).expect("values are bounded");
-        let memory = arena.allocate(size);
-        for level in 0..height {
-            // SAFETY: `height` links fit before the header.
-            let link = unsafe { memory.add(level * size_of::<Link>()) };
-            // SAFETY: the memory is ours alone, big enough, and aligned to 8.
-            unsafe { link.cast::<Link>().write(AtomicPtr::default()) };
-        }
-        // SAFETY: the header follows the links within the piece.
-        let header = unsafe { memory.add(links) }.cast::<Header>();
+        let header = arena.allocate(size).cast::<Header>();
         // SAFETY: the memory is ours alone, big enough, and aligned to 8.
         unsafe {
             header.write(Header {
+                next: AtomicPtr::new(std::ptr::null_mut()),
                 prefix,
                 key_len,
                 value_len,
@@ -177,57 +161,26 @@ impl<'a> Node<'a> {
         unsafe { bytes.as_ref() }
     }
 
-    /// # Safety
-    /// The node is higher than `level`.
+    /// The next node in key order; what it holds is seen whole.
     #[inline]
-    unsafe fn link(self, level: usize) -> &'a Link {
-        // SAFETY: the caller knows that the link is there, below the header.
-        let link = unsafe { self.header.cast::<Link>().sub(level + 1) };
-        // SAFETY: written by `allocate`; only reached through the atomic since.
-        unsafe { link.as_ref() }
-    }
-
-    /// The node after this one on `level`; what it holds is seen whole.
-    ///
-    /// # Safety
-    /// The node is higher than `level`.
-    #[inline]
-    pub(crate) unsafe fn next(self, level: usize) -> Option<Self> {
-        // SAFETY: the caller's promise.
-        let link = unsafe { self.link(level) };
-        NonNull::new(link.load(Ordering::Acquire)).map(|header| Self {
+    pub(crate) fn following(self) -> Option<Self> {
+        NonNull::new(self.header().next.load(Ordering::Acquire)).map(|header| Self {
             header,
             arena: PhantomData,
         })
     }
 
-    /// The next node in key order.
+    /// Sets the link of a node that is not published yet.
     #[inline]
-    pub(crate) fn following(self) -> Option<Self> {
-        // SAFETY: every node has level 0.
-        unsafe { self.next(0) }
-    }
-
-    /// Sets a link of a node that nobody else follows on `level` yet.
-    ///
-    /// # Safety
-    /// The node is higher than `level`.
-    #[inline]
-    pub(crate) unsafe fn set_next(self, level: usize, next: Option<Self>) {
-        // SAFETY: the caller's promise.
-        let link = unsafe { self.link(level) };
+    pub(crate) fn set_following(self, next: Option<Self>) {
         // The compare-and-swap that publishes the node orders this store.
-        link.store(pointer(next), Ordering::Relaxed);
+        self.header().next.store(pointer(next), Ordering::Relaxed);
     }
 
-    /// Publishes `node` behind this one if `next` is still its successor on `level`.
-    ///
-    /// # Safety
-    /// Both nodes are higher than `level`.
+    /// Publishes `node` behind this one if `next` still follows it.
     #[inline]
-    pub(crate) unsafe fn publish_next(self, level: usize, next: Option<Self>, node: Self) -> bool {
-        // SAFETY: the caller's promise.
-        let link = unsafe { self.link(level) };
+    pub(crate) fn publish_following(self, next: Option<Self>, node: Self) -> bool {
+        let link = &self.header().next;
         if sync::makes(Mistake::LinkWithoutLooking) {
             link.store(node.header.as_ptr(), Ordering::Release);
             return true;

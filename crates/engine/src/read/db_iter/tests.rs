@@ -446,7 +446,7 @@ fn a_range_tombstone_over_many_keys_is_skipped_by_few_steps() {
     history.push(Op::DeleteRange(b"00010".to_vec(), b"04990".to_vec()));
     let mut lsm = Lsm::spread(&mut Random(1), &UserComparator::BYTEWISE, &[]);
     // All values in the last memtable, the tombstone in the first.
-    let old = orogen_memtable::SkipListMemTable::new(UserComparator::BYTEWISE);
+    let old = orogen_memtable::GuidedListMemTable::new(UserComparator::BYTEWISE);
     for i in 0..5000 {
         MemTable::insert(
             &*old,

@@ -7,7 +7,7 @@ use orogen_base::metrics::Statistics;
 use orogen_base::range_del::{FragmentedRangeTombstones, RangeTombstone};
 use orogen_base::seqno::SEQNO_MAX;
 use orogen_base::{FileNo, SeqNo, UserComparator, ValueKind};
-use orogen_memtable::{MemTable, SkipListMemTable};
+use orogen_memtable::{GuidedListMemTable, MemTable};
 
 use super::{Op, Random, SimTable, SimTables, internal_key, merge_operator};
 use crate::plugin::merge_operator::MergeOperator;
@@ -100,7 +100,7 @@ impl Lsm {
                 break;
             }
             if memtables.len() < memtables_count {
-                let memtable: Arc<dyn MemTable> = SkipListMemTable::new(order.clone());
+                let memtable: Arc<dyn MemTable> = GuidedListMemTable::new(order.clone());
                 for (i, op) in history.iter().enumerate().take(end).skip(start) {
                     match op {
                         Op::Point(k, kind, v) => memtable.insert(k, i as SeqNo + 1, *kind, v),

@@ -6,7 +6,7 @@ use orogen_base::comparator::Comparator;
 use orogen_base::key::{InternalKeyComparator, append_seek_key};
 use orogen_base::{InternalIterator, ParsedInternalKey, UserComparator, ValueKind};
 
-use super::SkipListMemTable;
+use super::GuidedListMemTable;
 use crate::{MemTable, Visit};
 
 struct Rng(u64);
@@ -52,7 +52,7 @@ fn orders() -> [UserComparator; 3] {
 }
 
 /// The newest value of `key` at `read_seqno`.
-fn get(table: &SkipListMemTable, key: &[u8], read_seqno: u64) -> Option<(u64, Vec<u8>)> {
+fn get(table: &GuidedListMemTable, key: &[u8], read_seqno: u64) -> Option<(u64, Vec<u8>)> {
     let mut found = None;
     table
         .get(key, read_seqno, &mut |k, v| {
@@ -69,8 +69,8 @@ type Versions = BTreeMap<u64, (ValueKind, Vec<u8>)>;
 type Entries = Vec<(Vec<u8>, Vec<u8>)>;
 
 /// A memtable of random entries and the same entries sorted by the definition of the order.
-fn random_table(order: &UserComparator, seed: u64, n: u64) -> (Arc<SkipListMemTable>, Entries) {
-    let table = SkipListMemTable::new(order.clone());
+fn random_table(order: &UserComparator, seed: u64, n: u64) -> (Arc<GuidedListMemTable>, Entries) {
+    let table = GuidedListMemTable::new(order.clone());
     let mut rng = Rng(seed);
     let mut entries = Entries::new();
     for seqno in 1..=n {
@@ -101,7 +101,7 @@ fn random_table(order: &UserComparator, seed: u64, n: u64) -> (Arc<SkipListMemTa
 #[test]
 fn lookups_answer_as_a_sorted_map_does() {
     for order in orders() {
-        let table = SkipListMemTable::new(order);
+        let table = GuidedListMemTable::new(order);
         let mut model: BTreeMap<Vec<u8>, Versions> = BTreeMap::new();
         let mut rng = Rng(5);
         for seqno in 1..=4000 {
@@ -138,7 +138,7 @@ fn lookups_answer_as_a_sorted_map_does() {
 
 #[test]
 fn a_visit_can_stop_early() {
-    let table = SkipListMemTable::new(UserComparator::BYTEWISE);
+    let table = GuidedListMemTable::new(UserComparator::BYTEWISE);
     for seqno in 1..=3 {
         table.insert(b"k", seqno, ValueKind::Merge, b"v");
     }
@@ -207,7 +207,7 @@ fn seeks_and_turns_agree_with_the_sorted_entries() {
 
 #[test]
 fn an_open_cursor_sees_later_entries() {
-    let table = SkipListMemTable::new(UserComparator::BYTEWISE);
+    let table = GuidedListMemTable::new(UserComparator::BYTEWISE);
     table.insert(b"a", 1, ValueKind::Value, b"");
     let mut iter = Arc::clone(&table).iter();
     iter.seek_to_first();
@@ -221,7 +221,7 @@ fn an_open_cursor_sees_later_entries() {
 #[test]
 fn rising_falling_and_interleaved_runs_are_sorted() {
     for pattern in 0..4u64 {
-        let table = SkipListMemTable::new(UserComparator::BYTEWISE);
+        let table = GuidedListMemTable::new(UserComparator::BYTEWISE);
         for i in 0..20_000u64 {
             let n = match pattern {
                 0 => i,
@@ -246,7 +246,7 @@ fn rising_falling_and_interleaved_runs_are_sorted() {
 #[test]
 fn readers_beside_four_writers_see_whole_entries_in_order() {
     const PER_WRITER: u64 = 20_000;
-    let table = SkipListMemTable::new(UserComparator::BYTEWISE);
+    let table = GuidedListMemTable::new(UserComparator::BYTEWISE);
     let done = AtomicBool::new(false);
     let written: [AtomicU64; 4] = Default::default();
     std::thread::scope(|scope| {
@@ -335,7 +335,7 @@ fn entry(writer: u64, i: u64) -> (Vec<u8>, Vec<u8>) {
 #[test]
 fn range_tombstones_are_counted_and_rebuilt_after_a_change() {
     let order = UserComparator::BYTEWISE;
-    let table = SkipListMemTable::new(order.clone());
+    let table = GuidedListMemTable::new(order.clone());
     assert!(!table.has_range_tombstones() && table.range_tombstones().is_empty());
     table.insert_range_deletion(b"a", b"m", 5);
     assert!(table.has_range_tombstones());
@@ -353,7 +353,7 @@ fn range_tombstones_are_counted_and_rebuilt_after_a_change() {
 
 #[test]
 fn memory_grows_with_what_is_inserted() {
-    let table = SkipListMemTable::new(UserComparator::BYTEWISE);
+    let table = GuidedListMemTable::new(UserComparator::BYTEWISE);
     let empty = table.memory_usage();
     assert!(empty < 256);
     table.insert(b"k", 1, ValueKind::Value, &[0; 100]);
@@ -368,7 +368,7 @@ fn memory_grows_with_what_is_inserted() {
 
 #[test]
 fn a_protected_table_shows_the_same_entries() {
-    let protected = SkipListMemTable::with_protection(UserComparator::BYTEWISE, true);
+    let protected = GuidedListMemTable::with_protection(UserComparator::BYTEWISE, true);
     let (plain, entries) = random_table(&UserComparator::BYTEWISE, 77, 300);
     for (key, value) in &entries {
         let key = ParsedInternalKey::parse(key).unwrap();

@@ -8,10 +8,10 @@ use std::sync::Arc;
 use orogen_base::ValueKind;
 use orogen_base::sync::{Mistake, explore, must_find, thread};
 
-use super::SkipListMemTable;
+use super::GuidedListMemTable;
 use crate::{MemTable, Visit};
 
-fn keys(table: &Arc<SkipListMemTable>) -> Vec<Vec<u8>> {
+fn keys(table: &Arc<GuidedListMemTable>) -> Vec<Vec<u8>> {
     let mut iter = table.clone().iter();
     let mut keys = Vec::new();
     iter.seek_to_first();
@@ -29,7 +29,7 @@ fn keys(table: &Arc<SkipListMemTable>) -> Vec<Vec<u8>> {
 }
 
 fn inserts() {
-    let table = SkipListMemTable::new(orogen_base::UserComparator::BYTEWISE);
+    let table = GuidedListMemTable::new(orogen_base::UserComparator::BYTEWISE);
     table.insert(b"m", 1, ValueKind::Value, b"first");
     let threads = [2u64, 3].map(|w| {
         let table = table.clone();

@@ -1,4 +1,4 @@
-//! The memtable over the skip list.
+//! The memtable over the guided list.
 //!
 //! Point entries lie in the list under their internal keys, range tombstones beside it.
 
@@ -13,14 +13,14 @@ use orogen_base::{
 };
 
 use crate::iter::Iter;
-use crate::list::SkipList;
+use crate::list::List;
 use crate::node::Node;
 use crate::range_tombstones::RangeTombstones;
 use crate::{MemTable, Visit};
 
-/// A memtable that is a concurrent skip list.
-pub struct SkipListMemTable {
-    list: SkipList,
+/// A memtable that is a sorted list with a tree that guides into it.
+pub struct GuidedListMemTable {
+    list: List,
     range_tombstones: RangeTombstones,
     entries: AtomicU64,
     deletions: AtomicU64,
@@ -28,7 +28,7 @@ pub struct SkipListMemTable {
     protected: bool,
 }
 
-impl SkipListMemTable {
+impl GuidedListMemTable {
     /// An empty memtable with user keys in the order of `comparator`.
     #[must_use]
     pub fn new(comparator: UserComparator) -> Arc<Self> {
@@ -41,14 +41,14 @@ impl SkipListMemTable {
     pub fn with_protection(comparator: UserComparator, protected: bool) -> Arc<Self> {
         Arc::new(Self {
             protected,
-            list: SkipList::new(comparator),
+            list: List::new(comparator),
             range_tombstones: RangeTombstones::default(),
             entries: AtomicU64::new(0),
             deletions: AtomicU64::new(0),
         })
     }
 
-    pub(crate) fn list(&self) -> &SkipList {
+    pub(crate) fn list(&self) -> &List {
         &self.list
     }
 
@@ -83,7 +83,7 @@ impl SkipListMemTable {
     }
 }
 
-impl MemTable for SkipListMemTable {
+impl MemTable for GuidedListMemTable {
     fn insert(&self, key: &[u8], seqno: SeqNo, kind: ValueKind, value: &[u8]) {
         debug_assert!(
             kind != ValueKind::RangeDeletion,
