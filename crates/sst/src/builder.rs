@@ -72,6 +72,9 @@ pub struct TableBuilderOptions {
     pub oldest_key_time: u64,
     /// Seconds since 1970, recorded.
     pub file_creation_time: u64,
+    /// All operations up to this sequence number are in tables; recorded where the entries do not
+    /// tell.
+    pub sequence_covered: SeqNo,
     /// Computes a checksum over the whole file.
     pub file_checksum: bool,
 }

@@ -20,6 +20,9 @@ pub(crate) const PREFIX_FILTERING: &str = "rocksdb.block.based.table.prefix.filt
 pub const EXTERNAL_SST_FILE_VERSION: &str = "rocksdb.external_sst_file.version";
 /// Property of tables written for ingestion: the sequence number of all entries, a fixed64.
 pub const EXTERNAL_SST_FILE_GLOBAL_SEQNO: &str = "rocksdb.external_sst_file.global_seqno";
+/// Property of compacted tables: all operations of the column family up to this sequence number, a
+/// fixed64, are in tables. Entries at the bottom lose their own, so they do not tell.
+pub const SEQUENCE_COVERED: &str = "orogen.sequence.covered";
 
 macro_rules! properties {
     (
@@ -270,6 +273,13 @@ impl TableProperties {
     #[must_use]
     pub fn is_external(&self) -> bool {
         self.user_collected.contains_key(EXTERNAL_SST_FILE_VERSION)
+    }
+
+    /// All operations of the column family up to this number were in tables when this one was
+    /// compacted; `None` where nobody noted it.
+    #[must_use]
+    pub fn sequence_covered(&self) -> Option<SeqNo> {
+        get_fixed64(self.user_collected.get(SEQUENCE_COVERED)?)
     }
 
     /// The sequence number that all entries of an ingested table have, if the table is one.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use orogen_base::metrics::{HistogramKind, Ticker};
 use orogen_base::range_del::FragmentedRangeTombstones;
 use orogen_base::seqno::SEQNO_MAX;
-use orogen_base::{ErrorKind, FileNo, Result};
+use orogen_base::{ErrorKind, FileNo, Result, SeqNo};
 use orogen_env::{IoPriority, threads};
 use orogen_sst::TableReadOptions;
 
@@ -442,6 +442,7 @@ impl CompactionJob {
         if oldest > 0 {
             table.creation_time = oldest;
         }
+        table.sequence_covered = self.sequence_covered();
         compact::run::run(
             &self.plan,
             input,
@@ -458,6 +459,19 @@ impl CompactionJob {
                 created: written.files.iter().map(|f| f.number).collect(),
             }),
         })
+    }
+
+    /// The number up to which the inputs have all operations of the family.
+    fn sequence_covered(&self) -> SeqNo {
+        let covered = |file: &FileMeta| {
+            let noted = file
+                .table
+                .get()
+                .and_then(|t| t.properties().sequence_covered());
+            noted.unwrap_or(0).max(file.largest_seqno)
+        };
+        let files = self.plan.input_files().map(|(_, f)| covered(f));
+        files.max().unwrap_or(0)
     }
 
     /// The inputs that range tombstones of other inputs delete whole.

@@ -1,6 +1,6 @@
 //! Looks at a directory: what is whole, what is not, what of it can be taken.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -11,8 +11,9 @@ use orogen_env::{Access, FileLock, FileSystem};
 use orogen_sst::salvage::{LostBlock, Salvaged, Visitor, salvage};
 use orogen_sst::{TableProperties, TableReader, TableReaderOptions};
 
-use super::logs::read_logs;
+use super::logs::{each_record, read_logs};
 use super::{ManifestState, Progress, RepairReport, TableDamage};
+use crate::batch::BatchReader;
 use crate::column_family::DEFAULT_COLUMN_FAMILY_NAME;
 use crate::filename::{self, FileKind};
 use crate::options::{ColumnFamilyOptions, Options};
@@ -324,8 +325,18 @@ fn without_manifest(
         }
         family.tables.push(table);
     }
-    // What does not say where it belongs can only belong to a family that is alone.
-    let alone = plan.families.len() == 1;
+    // What does not say where it belongs can only belong to a family that is alone, in the logs too.
+    let mut in_logs = BTreeSet::new();
+    if !unknown.is_empty() {
+        let visit = &mut |_, batch: &BatchReader<'_>| {
+            for op in batch.iter() {
+                in_logs.extend(op?.family());
+            }
+            Ok(())
+        };
+        each_record(dir, &*options.db.fs, &found.logs, &mut Vec::new(), visit)?;
+    }
+    let alone = plan.families.len() == 1 && in_logs.iter().all(|&id| id == 0);
     for table in unknown {
         if alone && let Some(family) = plan.families.get_mut(&0) {
             family.tables.push(table);
@@ -452,9 +463,7 @@ fn read_tables(
             };
             let salvaged = read_table(fs, family, table, &mut visit);
             let found = judge(family, table, salvaged)?;
-            if let Some(tombstones) = &found.tombstones_up_to {
-                newest = newest.max(*tombstones);
-            }
+            newest = newest.max(found.covered_up_to);
             report.table_entries += found.entries;
             table.is_whole = found.damage.is_none();
             report.tables_whole += u64::from(table.is_whole);
@@ -473,7 +482,8 @@ fn read_tables(
 
 struct Judged {
     entries: u64,
-    tombstones_up_to: Option<SeqNo>,
+    /// What the entries do not tell: range tombstones, and what a compaction noted.
+    covered_up_to: SeqNo,
     damage: Option<TableDamage>,
 }
 
@@ -497,7 +507,7 @@ fn judge(family: &FamilyPlan, table: &TablePlan, salvaged: Result<Salvaged>) -> 
             damage.range_tombstones_lost = true;
             return Ok(Judged {
                 entries: 0,
-                tombstones_up_to: None,
+                covered_up_to: 0,
                 damage: Some(damage),
             });
         }
@@ -509,11 +519,15 @@ fn judge(family: &FamilyPlan, table: &TablePlan, salvaged: Result<Salvaged>) -> 
         .is_some_and(|(_, file)| file.size != table.bytes);
     let is_whole = salvaged.is_whole() && !another_size;
     let seqnos = salvaged.range_tombstones.iter().map(|(_, _, seqno)| seqno);
-    let tombstones_up_to = seqnos.max();
+    let noted = salvaged
+        .properties
+        .as_ref()
+        .and_then(|p| p.sequence_covered());
+    let covered_up_to = seqnos.max().max(noted).unwrap_or(0);
     if is_whole {
         return Ok(Judged {
             entries: salvaged.entries,
-            tombstones_up_to,
+            covered_up_to,
             damage: None,
         });
     }
@@ -543,7 +557,7 @@ fn judge(family: &FamilyPlan, table: &TablePlan, salvaged: Result<Salvaged>) -> 
     }
     Ok(Judged {
         entries: damage.entries,
-        tombstones_up_to,
+        covered_up_to,
         damage: Some(damage),
     })
 }

@@ -2,15 +2,18 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::slice;
 
 use orogen_base::ErrorKind;
 use orogen_engine::plugin::merge_operator;
 use orogen_engine::repair::{self, ManifestState, RepairReport};
 use orogen_engine::{
-    ColumnFamilyOptions, CompactRangeOptions, Db, FlushOptions, Options, WriteOptions,
+    BottommostLevelCompaction, ColumnFamilyOptions, CompactRangeOptions, Db, FlushOptions, Options,
+    WriteOptions,
 };
 use orogen_env::fs::{read_file, write_file};
 use orogen_env::{FileSystem, MemFileSystem, PowerCut};
+use orogen_sst::CompressionType;
 
 use crate::support::{DIR, scan, small};
 
@@ -21,6 +24,7 @@ type Content = BTreeMap<String, BTreeMap<Vec<u8>, Vec<u8>>>;
 fn options(fs: &MemFileSystem) -> Options {
     let mut options = small(fs);
     options.cf.merge_operator = merge_operator::by_name("stringappend");
+    options.cf.compression = CompressionType::None;
     options
 }
 
@@ -40,6 +44,7 @@ fn sample() -> (MemFileSystem, Content) {
     let rocks = db
         .create_column_family("rocks", options.cf)
         .expect("is made");
+    let in_tables = FlushOptions::default();
     let write = WriteOptions::default();
     for n in 0..3000u32 {
         let key = format!("key{:04}", n * 7 % 1500);
@@ -65,7 +70,13 @@ fn sample() -> (MemFileSystem, Content) {
                 .expect("compacts");
         }
         if n == 2000 {
-            db.flush_opt(&FlushOptions::default(), &db.column_families())
+            // At the bottom its entries lose their numbers, while a log still has them.
+            let all = CompactRangeOptions::default();
+            db.compact_range(&all, &rocks, None, None)
+                .expect("compacts");
+        }
+        if [2000, 2400, 2600].contains(&n) {
+            db.flush_opt(&in_tables, slice::from_ref(&rocks))
                 .expect("flushes");
         }
     }
@@ -193,6 +204,67 @@ fn all_is_found_without_current_and_without_manifest() {
         );
         assert!(everything(&fs, DIR) == before);
     }
+}
+
+#[test]
+fn operands_at_the_bottom_are_not_taken_from_a_log_again() {
+    let fs = MemFileSystem::new();
+    let options = options(&fs);
+    let db = Db::open(DIR, &options).unwrap();
+    let rocks = db.create_column_family("rocks", options.cf).unwrap();
+    let write = WriteOptions::default();
+    // Keeps the log.
+    db.put(b"in-the-log", b"1").unwrap();
+    for _ in 0..3 {
+        db.merge_opt(&write, &rocks, b"rock", b"m").unwrap();
+    }
+    let all = CompactRangeOptions {
+        bottommost_level_compaction: BottommostLevelCompaction::Force,
+        ..CompactRangeOptions::default()
+    };
+    for _ in 0..2 {
+        db.compact_range(&all, &rocks, None, None).unwrap();
+    }
+    let want = content(&db);
+    let fs = fs.crash(PowerCut::KeepAll);
+    for name in fs.list(Path::new(DIR)).unwrap() {
+        if name == "CURRENT" || name.starts_with("MANIFEST") {
+            fs.remove_file(&Path::new(DIR).join(name)).unwrap();
+        }
+    }
+    let report = run(&fs);
+    assert_eq!(report.log_operations, 1, "{report:?}");
+    assert!(repaired(&fs) == want);
+}
+
+#[test]
+fn a_table_that_does_not_open_is_not_given_to_default_beside_other_families() {
+    let fs = MemFileSystem::new();
+    let options = options(&fs);
+    let db = Db::open(DIR, &options).unwrap();
+    let rocks = db.create_column_family("rocks", options.cf).unwrap();
+    let write = WriteOptions::default();
+    db.put(b"in-the-log", b"1").unwrap();
+    db.put_opt(&write, &rocks, b"rock", b"1").unwrap();
+    db.flush_opt(&FlushOptions::default(), slice::from_ref(&rocks))
+        .unwrap();
+    let fs = fs.crash(PowerCut::KeepAll);
+    let [table] = &tables(&fs)[..] else {
+        panic!("one table")
+    };
+    damage(&fs, table, 2);
+    for name in fs.list(Path::new(DIR)).unwrap() {
+        if name == "CURRENT" || name.starts_with("MANIFEST") {
+            fs.remove_file(&Path::new(DIR).join(name)).unwrap();
+        }
+    }
+    let report = run(&fs);
+    assert!(report.tables_damaged[0].unassigned, "{report:?}");
+    let got = repaired(&fs);
+    let default: Vec<&[u8]> = got["default"].keys().map(|k| &k[..]).collect();
+    assert_eq!(default, [b"in-the-log"]);
+    // What the log still has of it, under a name that tells what happened.
+    assert_eq!(got["recovered_1"].len(), 1);
 }
 
 /// Damages a table; the number of the way says how.

@@ -15,7 +15,7 @@ use crate::block::{BlockBuilder, compare_internal};
 use crate::filter::{FULL_PREFIX, PARTITIONED_PREFIX, POLICY_NAME};
 use crate::footer::{BLOCK_TRAILER_LEN, BlockHandle, FOOTER_LEN, Footer};
 use crate::options::{BlockIndex, compression_options_text};
-use crate::properties::{INDEX_TYPE, PREFIX_FILTERING, WHOLE_KEY_FILTERING};
+use crate::properties::{INDEX_TYPE, PREFIX_FILTERING, SEQUENCE_COVERED, WHOLE_KEY_FILTERING};
 
 impl TableBuilder {
     /// Writes everything behind the data blocks, with the properties that collectors gathered,
@@ -198,6 +198,10 @@ impl TableBuilder {
         p.compression_options = compression_options_text(&o.compression_options);
         let flag = |on: bool| if on { b"1".to_vec() } else { b"0".to_vec() };
         let collected = &mut p.user_collected;
+        if o.sequence_covered > p.key_largest_seqno {
+            let covered = o.sequence_covered.to_le_bytes().to_vec();
+            collected.insert(SEQUENCE_COVERED.to_owned(), covered);
+        }
         let index_type: u32 = match o.table.index_type {
             BlockIndex::BinarySearch => 0,
             BlockIndex::TwoLevel => 2,
