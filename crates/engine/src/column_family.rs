@@ -5,13 +5,14 @@
 //! twice in the life of a database.
 
 use orogen_base::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use orogen_base::key::InternalKeyComparator;
 use orogen_base::seqno::SEQNO_MAX;
 use orogen_base::sync::ArcSwap;
 use orogen_base::sync::{Mutex, MutexGuard};
 use orogen_base::{FileNo, Result, SeqNo};
+use orogen_env::Clock;
 use orogen_sst::BlockCache;
 
 use crate::compact::Running;
@@ -67,17 +68,21 @@ pub(crate) struct ColumnFamilyData {
     /// Lock rank 2: below the MANIFEST's, above the queues'. No I/O under it.
     state: Mutex<FamilyState>,
     current: ArcSwap<SuperVersion>,
+    clock: Arc<dyn Clock>,
+    /// Super versions that were replaced, and when; only those that somebody still reads matter.
+    /// Leaf lock.
+    replaced: Mutex<Vec<(Weak<SuperVersion>, u64)>>,
 }
 
 impl ColumnFamilyData {
     pub(crate) fn new(
-        id: u32,
-        name: &str,
+        (id, name): (u32, &str),
         options: ColumnFamilyOptions,
         tables: FamilyTables,
         mem: Arc<MemHandle>,
         version: Arc<Version>,
         log_number: FileNo,
+        clock: Arc<dyn Clock>,
     ) -> Result<Self> {
         options.validate()?;
         options.table.validate()?;
@@ -112,6 +117,8 @@ impl ColumnFamilyData {
                 next_epoch,
             }),
             current: ArcSwap::from_pointee(current),
+            clock,
+            replaced: Mutex::default(),
         })
     }
 
@@ -137,12 +144,29 @@ impl ColumnFamilyData {
 
     /// The same for readers that see nothing newer than `limit`.
     pub(crate) fn publish_up_to(&self, state: &FamilyState, limit: SeqNo) {
+        // The state is locked: nobody else publishes.
+        let old = self.current.load_full();
         self.current.store(Arc::new(SuperVersion {
             mem: state.mem.table.clone(),
             sealed: state.imm.iter().rev().map(|m| m.table.clone()).collect(),
             version: state.version.clone(),
             limit,
         }));
+        let mut replaced = self.replaced.lock();
+        replaced.retain(|(view, _)| view.strong_count() > 0);
+        replaced.push((Arc::downgrade(&old), self.clock.unix_secs()));
+    }
+
+    /// The replaced super versions that somebody still has, oldest first: how many have it, and
+    /// when it was replaced, in seconds since 1970.
+    pub(crate) fn replaced(&self) -> Vec<(Arc<SuperVersion>, usize, u64)> {
+        let replaced = self.replaced.lock();
+        let held = replaced.iter().filter_map(|(view, secs)| {
+            let view = view.upgrade()?;
+            let others = Arc::strong_count(&view) - 1;
+            (others > 0).then_some((view, others, *secs))
+        });
+        held.collect()
     }
 
     /// The memtables and version for one short read.
@@ -162,6 +186,17 @@ impl ColumnFamilyData {
 }
 
 impl FamilyState {
+    /// Why sealed memtables are to be flushed, if they are.
+    pub(crate) fn flush_due(&self, options: &ColumnFamilyOptions) -> Option<&'static str> {
+        let oldest = self.imm.first()?.id;
+        let enough = self.imm.len() >= options.min_write_buffer_number_to_merge.max(1)
+            || self.imm.len() + 1 >= options.max_write_buffer_number;
+        match oldest <= self.flush_requested_up_to {
+            true => Some("requested"),
+            false => enough.then_some("write buffer full"),
+        }
+    }
+
     /// What a pick must keep out of; `own` is the id of a manual compaction, for which only older
     /// ones' claims hold: else two that wait would wait for each other.
     pub(crate) fn taken(&self, own: Option<u64>) -> Vec<Running> {

@@ -19,6 +19,7 @@ use orogen_env::{Clock, FileLock, FileSystem};
 use orogen_memtable::GuidedListMemTable;
 use orogen_sst::BlockCache;
 
+use crate::activity::Activity;
 use crate::column_family::ColumnFamilyData;
 use crate::compact::{Moment, Scores};
 use crate::events::{DamagedTable, EventListener, StallInfo};
@@ -49,6 +50,7 @@ pub(crate) struct Context {
     pub(crate) logs: Logs,
     pub(crate) snapshots: Arc<SnapshotList>,
     pub(crate) stall: StallController,
+    pub(crate) activity: Activity,
     pub(crate) default_cache: Arc<BlockCache>,
     pub(crate) session_id: String,
     pub(crate) read_only: bool,
@@ -157,6 +159,7 @@ impl Context {
             session_id: parts.session_id,
             read_only: parts.read_only,
             follows: false,
+            activity: Activity::default(),
             closing: Arc::default(),
             work,
             progress: Signal::default(),

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use orogen_base::metrics::Statistics;
 use orogen_base::{Error, FileNo, PinnedValue, Result, SeqNo};
 
+use crate::activity::JobInfo;
 use crate::batch::WriteBatch;
 use crate::checkpoint;
 use crate::column_family::{ColumnFamilyData, DEFAULT_COLUMN_FAMILY_NAME};
@@ -27,6 +28,7 @@ use crate::properties;
 use crate::quarantine;
 use crate::ranges::{self, SizeApproximationOptions, UserKeyRange};
 use crate::read::{ReadOptions, Snapshot};
+use crate::report::{self, Holders};
 use crate::resume;
 use crate::scrub::{self, FilesVerified, Scrubbed, VerifyOptions};
 use crate::updates::{self, UpdatesIterator};
@@ -699,6 +701,22 @@ impl Db {
     /// `InvalidArgument` if it is beyond the next number to be written; `Corruption`, `Io`.
     pub fn get_updates_since(&self, since: SeqNo) -> Result<UpdatesIterator> {
         updates::since(self.context(), since)
+    }
+
+    /// The flushes and compactions that run, oldest first, and those that are due; property
+    /// `orogen.jobs` is the same as text.
+    #[must_use]
+    pub fn jobs(&self) -> Vec<JobInfo> {
+        report::jobs(self.context())
+    }
+
+    /// What keeps old things alive: snapshots, readers of memtables and tables that were replaced,
+    /// and the tables that cannot be deleted for them; property `orogen.holders` is the same as
+    /// text. Readers are found without being counted when they come and go; one that still sees
+    /// the newest memtables and tables holds nothing, and is not told of.
+    #[must_use]
+    pub fn holders(&self) -> Holders {
+        report::holders(self.context())
     }
 
     /// The files of every family with their levels and key ranges.

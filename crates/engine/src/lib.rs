@@ -23,6 +23,7 @@ pub mod compact;
 mod column_family;
 mod version_set;
 mod stall;
+mod activity;
 mod context;
 mod quarantine;
 mod write;
@@ -41,6 +42,7 @@ mod checkpoint;
 mod ranges;
 mod updates;
 mod scrub;
+mod report;
 mod properties;
 mod db;
 pub mod backup;
@@ -48,6 +50,7 @@ pub mod repair;
 #[cfg(all(test, orogen_shuttle))]
 mod model;
 
+pub use activity::{JobInfo, JobKind, JobState};
 pub use batch::WriteBatch;
 pub use column_family::DEFAULT_COLUMN_FAMILY_NAME;
 pub use db::{ColumnFamily, Db};
@@ -60,6 +63,7 @@ pub use options::{
 pub use properties::LiveFile;
 pub use ranges::{SizeApproximationOptions, UserKeyRange};
 pub use read::{ReadOptions, Snapshot};
+pub use report::{Holders, ObsoleteFile, SnapshotHolder, ViewHolder};
 pub use scrub::{FilesVerified, Scrubbed, VerifyOptions};
 pub use updates::{Update, UpdatesIterator};
 pub use view::DbIterator;

@@ -13,6 +13,7 @@ use crate::context::Context;
 use crate::events::StallCondition;
 use crate::memory::MemoryUsage;
 use crate::quarantine;
+use crate::report;
 use crate::version::version::Version;
 
 /// Tables that an estimate opens at most.
@@ -110,6 +111,12 @@ pub(crate) fn text(context: &Context, family: &ColumnFamilyData, name: &str) -> 
     }
     if name == "orogen.cf-write-stall-cause" {
         return Some(context.stall.cause_of(family.id));
+    }
+    if name == "orogen.jobs" {
+        return Some(report::jobs_text(context));
+    }
+    if name == "orogen.holders" {
+        return Some(report::holders(context).to_text());
     }
     if name == "orogen.memory-usage" {
         return Some(memory_usage(context).to_text());

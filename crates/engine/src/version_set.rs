@@ -519,6 +519,15 @@ impl VersionSet {
         taken
     }
 
+    /// Tells of the tables that wait to be deleted: number, bytes, and how many others hold them.
+    pub(crate) fn removed_tables<T>(&self, tell: impl Fn(FileNo, u64, usize) -> T) -> Vec<T> {
+        let removed = self.removed.lock();
+        let tables = removed.tables.iter();
+        tables
+            .map(|f| tell(f.number, f.size, Arc::strong_count(f) - 1))
+            .collect()
+    }
+
     /// Gives back files that are still in use.
     pub(crate) fn return_removed(&self, tables: Vec<Arc<FileMeta>>) {
         self.removed.lock().tables.extend(tables);

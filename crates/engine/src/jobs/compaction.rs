@@ -9,6 +9,7 @@ use orogen_base::{ErrorKind, FileNo, Result, SeqNo};
 use orogen_env::{IoPriority, threads};
 use orogen_sst::TableReadOptions;
 
+use crate::activity::{Counting, JobInfo, JobKind, JobState, Listed, RunningJob};
 use crate::column_family::{ColumnFamilyData, FamilyState};
 use crate::compact::{self, Plan, Reason, Scores, marks};
 use crate::compaction_iter::{CompactionIterOptions, CompactionIterStats};
@@ -214,12 +215,14 @@ impl CompactionJob {
             reason: self.plan.reason.name(),
             micros: 0,
         };
+        let listed = self.list(context, &info);
         context.notify(|l| l.on_compaction_begin(&info));
         let result = if self.plan.trivial_move {
             self.move_files(context)
         } else {
-            self.rewrite(context, &mut info)
+            self.rewrite(context, &mut info, &listed.job)
         };
+        drop(listed);
         self.release();
         context.balance_memory();
         context.update_stall(&self.family);
@@ -230,6 +233,30 @@ impl CompactionJob {
             Err(_) => {}
         }
         result
+    }
+
+    fn list<'a>(&self, context: &'a Context, info: &CompactionInfo) -> Listed<'a> {
+        let files = self.plan.input_files();
+        let entries = files.filter_map(|(_, f)| f.counts.get()).map(|(n, _)| n);
+        let entries = entries.sum();
+        let begun = JobInfo {
+            id: Some(self.id),
+            kind: JobKind::Compaction,
+            state: JobState::Running,
+            column_family: self.family.name.clone(),
+            start_level: Some(info.start_level),
+            output_level: Some(info.output_level),
+            input_files: info.inputs.clone(),
+            input_bytes: info.bytes_read,
+            input_bytes_done: 0,
+            output_files: Vec::new(),
+            output_bytes: 0,
+            reason: info.reason.to_owned(),
+            since_secs: Some(context.clock.unix_secs()),
+        };
+        context
+            .activity
+            .list(self.id, RunningJob::new(begun, entries))
     }
 
     fn tell(&self, context: &Context, info: &CompactionInfo) {
@@ -288,7 +315,12 @@ impl CompactionJob {
         self.install(context, edit)
     }
 
-    fn rewrite(&self, context: &Context, info: &mut CompactionInfo) -> Result<()> {
+    fn rewrite(
+        &self,
+        context: &Context,
+        info: &mut CompactionInfo,
+        job: &Arc<RunningJob>,
+    ) -> Result<()> {
         let tombstones = Arc::new(self.tombstones()?);
         let dropped = self.deleted_whole(context, &tombstones);
         info.bytes_read -= dropped.iter().map(|f| f.size).sum::<u64>();
@@ -310,7 +342,7 @@ impl CompactionJob {
             .into_iter()
             .map(|stretch| {
                 let tombstones = tombstones.clone();
-                move || self.run_stretch(context, read, tombstones, stretch)
+                move || self.run_stretch(context, read, tombstones, stretch, job)
             })
             .collect();
         let results = threads::run_all("orogen-compact", tasks);
@@ -403,6 +435,7 @@ impl CompactionJob {
         read: &[Inputs],
         tombstones: Arc<FragmentedRangeTombstones>,
         (start, end): Stretch,
+        job: &Arc<RunningJob>,
     ) -> Result<Written, Failed> {
         let input = self.open(read).map_err(|error| Failed {
             error,
@@ -426,10 +459,13 @@ impl CompactionJob {
             filter: filter.map(|f| (f, self.plan.start_level)),
             start,
             end,
-            watch: Some(match &self.watch {
-                Some(watch) => watch.clone(),
-                None => context.closing.clone(),
-            }),
+            watch: Some(Arc::new(Counting {
+                job: job.clone(),
+                beside: Some(match &self.watch {
+                    Some(watch) => watch.clone(),
+                    None => context.closing.clone(),
+                }),
+            })),
             ..compact::run::rules_of(&self.plan, &self.version)
         };
         let mut table = table_options(
@@ -449,7 +485,7 @@ impl CompactionJob {
             tombstones,
             rules,
             table,
-            new_file(context, IoPriority::Low),
+            new_file(context, IoPriority::Low, Some(job.clone())),
             options.paranoid_file_checks,
         )
         .and_then(|written| match check_entries(&self.family, &written) {

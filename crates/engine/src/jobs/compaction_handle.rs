@@ -47,6 +47,12 @@ impl Control {
         self.paused.load(Relaxed)
     }
 
+    /// Bytes done, bytes in all as far as is known, and whether it is paused.
+    pub(crate) fn progress(&self) -> (u64, u64, bool) {
+        let done = self.done.load(Relaxed);
+        (done, done + self.ahead.load(Relaxed), self.is_paused())
+    }
+
     /// Sets what is ahead, beside what is done.
     pub(crate) fn set_ahead(&self, bytes: u64) {
         self.ahead.store(bytes, Relaxed);

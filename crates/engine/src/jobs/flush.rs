@@ -9,8 +9,9 @@ use orogen_base::{Error, ErrorKind, FileNo, InternalIterator, Result};
 use orogen_env::{BufferedFile, IoPriority, WritableFile};
 use orogen_sst::{TableBuilderOptions, TableReadOptions};
 
+use crate::activity::{Counting, JobInfo, JobKind, JobState, Listed, RunningJob};
 use crate::column_family::ColumnFamilyData;
-use crate::compaction_iter::CompactionIterOptions;
+use crate::compaction_iter::{CompactionIterOptions, JobWatch};
 use crate::context::{Context, LogHolders};
 use crate::events::FlushInfo;
 use crate::filename;
@@ -37,22 +38,13 @@ pub(crate) fn next(context: &Context) -> Option<FlushJob> {
     families.sort_by_cached_key(|f| std::cmp::Reverse(f.state().imm.len()));
     families.into_iter().find_map(|family| {
         let mut state = family.state();
-        let oldest = state.imm.first()?.id;
-        let options = family.options();
-        let enough = state.imm.len() >= options.min_write_buffer_number_to_merge.max(1)
-            || state.imm.len() + 1 >= options.max_write_buffer_number;
-        let requested = oldest <= state.flush_requested_up_to;
-        if state.flushing || !(enough || requested) {
+        if state.flushing {
             return None;
         }
+        let reason = state.flush_due(&family.options())?;
         state.flushing = true;
         let memtables = state.imm.clone();
         drop(state);
-        let reason = if requested {
-            "requested"
-        } else {
-            "write buffer full"
-        };
         Some(FlushJob {
             family,
             memtables,
@@ -90,6 +82,7 @@ impl FlushJob {
             reason: self.reason,
             micros: 0,
         };
+        let listed = self.list(context, &info);
         context.notify(|l| l.on_flush_begin(&info));
         // All logs before this one are closed, and what is flushed is in them.
         let closed_before = context.logs.current();
@@ -97,7 +90,7 @@ impl FlushJob {
             // Else this family could come back newer than the logs of the others.
             context.logs.sync_closed()?;
         }
-        let file = write_level0_table(context, &self.family, &self.memtables)?;
+        let file = write_level0_table(context, &self.family, &self.memtables, Some(&listed.job))?;
         info.file = file.as_ref().map(|f| f.number);
         info.bytes = file.as_ref().map_or(0, |f| f.size);
         self.install(context, file, closed_before)?;
@@ -119,6 +112,27 @@ impl FlushJob {
         ));
         context.notify(|l| l.on_flush_completed(&info));
         Ok(())
+    }
+
+    fn list<'a>(&self, context: &'a Context, info: &FlushInfo) -> Listed<'a> {
+        let bytes = self.memtables.iter().map(|m| m.table.memory_usage() as u64);
+        let begun = JobInfo {
+            id: Some(info.job_id),
+            kind: JobKind::Flush,
+            state: JobState::Running,
+            column_family: self.family.name.clone(),
+            start_level: None,
+            output_level: Some(0),
+            input_files: Vec::new(),
+            input_bytes: bytes.sum(),
+            input_bytes_done: 0,
+            output_files: Vec::new(),
+            output_bytes: 0,
+            reason: self.reason.to_owned(),
+            since_secs: Some(context.clock.unix_secs()),
+        };
+        let job = RunningJob::new(begun, info.entries);
+        context.activity.list(info.job_id, job)
     }
 
     fn install(
@@ -177,6 +191,7 @@ pub(crate) fn write_level0_table(
     context: &Context,
     family: &ColumnFamilyData,
     memtables: &[Arc<MemHandle>],
+    job: Option<&Arc<RunningJob>>,
 ) -> Result<Option<FileMeta>> {
     let order = &family.icmp.user;
     let children: Vec<Box<dyn InternalIterator>> = memtables
@@ -198,11 +213,17 @@ pub(crate) fn write_level0_table(
         })
         .collect();
     let tombstones = Arc::new(FragmentedRangeTombstones::new(order, tombstones));
-    let rules = CompactionIterOptions::for_flush(
+    let mut rules = CompactionIterOptions::for_flush(
         order.clone(),
         context.snapshots.sorted_seqnos(),
         family.merge_operator.clone(),
     );
+    rules.watch = job.map(|job| -> Arc<dyn JobWatch> {
+        Arc::new(Counting {
+            job: job.clone(),
+            beside: None,
+        })
+    });
     let epoch_number = {
         let mut state = family.state();
         state.next_epoch += 1;
@@ -224,7 +245,7 @@ pub(crate) fn write_level0_table(
         tombstones,
         rules,
         options,
-        new_file(context, IoPriority::High),
+        new_file(context, IoPriority::High, job.cloned()),
     ) {
         Ok(written) => {
             if let Err(e) = check_entries(family, &written) {
@@ -312,10 +333,17 @@ pub(crate) fn table_options(
 }
 
 /// Makes table files with numbers of their own.
-pub(crate) fn new_file(context: &Context, priority: IoPriority) -> NewFile<'_> {
+pub(crate) fn new_file(
+    context: &Context,
+    priority: IoPriority,
+    job: Option<Arc<RunningJob>>,
+) -> NewFile<'_> {
     Box::new(move || {
         let number: FileNo = context.set.new_file_number();
         let path: PathBuf = filename::table_path(&context.dir, number);
+        if let Some(job) = &job {
+            job.note_output(number);
+        }
         let mut file = BufferedFile::new(context.fs.create(&path)?)
             .bytes_per_sync(context.db_options().bytes_per_sync);
         if let Some(limiter) = &context.options.rate_limiter {

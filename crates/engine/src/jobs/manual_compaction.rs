@@ -13,6 +13,7 @@ use std::sync::Arc;
 use orogen_base::{Error, ErrorKind, Result};
 use orogen_env::threads;
 
+use crate::activity::{JobInfo, JobKind, JobState, Listed, RunningJob};
 use crate::column_family::{ColumnFamilyData, FamilyState};
 use crate::compact::leveled::RangeRequest;
 use crate::compact::{self, LevelTargets, RangePick, Running, Scores};
@@ -55,6 +56,7 @@ pub(crate) fn compact_range(
         control,
         id: context.new_job_id(),
     };
+    let _listed = manual.list();
     let exclusive = request.options.exclusive_manual_compaction;
     let kept_out = exclusive.then(|| manual.count(|state| &mut state.exclusive_manual));
     let result = manual.run();
@@ -163,6 +165,29 @@ impl Manual<'_> {
             family,
             count,
         }
+    }
+
+    fn list(&self) -> Listed<'_> {
+        let context = self.context;
+        let begun = JobInfo {
+            id: Some(self.id),
+            kind: JobKind::ManualCompaction,
+            state: JobState::Running,
+            column_family: self.request.family.name.clone(),
+            start_level: None,
+            output_level: None,
+            input_files: Vec::new(),
+            input_bytes: 0,
+            input_bytes_done: 0,
+            output_files: Vec::new(),
+            output_bytes: 0,
+            reason: "requested".to_owned(),
+            since_secs: Some(context.clock.unix_secs()),
+        };
+        let control = self.control.clone();
+        let mut job = RunningJob::new(begun, 0);
+        job.progress = Some(Box::new(move || control.progress()));
+        context.activity.list(self.id, job)
     }
 
     fn check(&self) -> Result<()> {

@@ -50,7 +50,9 @@ pub(crate) fn assemble(
         budget,
     };
     let mem = context.new_memtable(&options, log_number);
-    let family = ColumnFamilyData::new(id, name, options, tables, mem, version, log_number)?;
+    let clock = context.clock.clone();
+    let family =
+        ColumnFamilyData::new((id, name), options, tables, mem, version, log_number, clock)?;
     Ok(Arc::new(family))
 }
 

@@ -481,6 +481,7 @@ fn start_clean(
                 context,
                 family,
                 std::slice::from_ref(&mem),
+                None,
             )?);
         }
         let mut edit = VersionEdit {

@@ -313,7 +313,7 @@ struct Written {
 
 impl Written {
     fn add(&mut self, context: &Context, (family, full): &Full) {
-        match write_level0_table(context, family, std::slice::from_ref(full)) {
+        match write_level0_table(context, family, std::slice::from_ref(full), None) {
             Ok(table) => self.tables.extend(table.map(|table| (family.id, table))),
             Err(error) => self.error = Some(error),
         }

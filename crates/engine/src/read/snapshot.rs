@@ -87,6 +87,13 @@ impl SnapshotList {
         self.live.lock().taken.keys().copied().collect()
     }
 
+    /// For each sequence number, rising, when each of its snapshots was taken.
+    #[must_use]
+    pub fn taken(&self) -> Vec<(SeqNo, Vec<u64>)> {
+        let live = self.live.lock();
+        live.taken.iter().map(|(&n, t)| (n, t.clone())).collect()
+    }
+
     /// How many snapshots are live.
     #[must_use]
     pub fn count(&self) -> usize {

@@ -21,6 +21,7 @@ mod ranges;
 mod rate_limiter;
 mod reads;
 mod repair;
+mod report;
 mod scenarios;
 mod steer;
 mod support;
