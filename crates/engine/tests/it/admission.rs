@@ -173,7 +173,8 @@ fn logs_that_a_cold_family_pins_are_freed_and_looked_at_once() {
         .filter(|n| n.ends_with(".log"))
         .map(|n| {
             let path = std::path::Path::new(DIR).join(n);
-            orogen_env::FileSystem::metadata(&fs, &path).unwrap().size
+            // One that is gone by now takes nothing.
+            orogen_env::FileSystem::metadata(&fs, &path).map_or(0, |m| m.size)
         })
         .sum();
     assert!(logs <= 4 * (64 << 10), "{logs} bytes of {names:?}");
