@@ -311,6 +311,13 @@ pub struct ColumnFamilyOptions {
     /// themselves: compaction filters and new settings (codecs too) reach all data in that
     /// time. 0, the default: never.
     pub periodic_compaction_seconds: u64,
+    /// A ceiling for what is stored twice: bytes of the levels above the last one with data, in
+    /// percent of that one. Above it their largest files are compacted down, one after another, as
+    /// soon as nothing more urgent waits; so space passes the ceiling while data comes faster than
+    /// compactions work, and by the inputs of those that run. Costs writes: 100 is seldom met by
+    /// levels of their usual sizes (about 11), below 12 most data is rewritten all the time. 0, the
+    /// default: no ceiling. Not kept in OPTIONS files, whose other readers do not know it.
+    pub max_size_amplification_percent: u64,
     /// Marks files with many tombstones, so that scans need not step over them. Default: 768
     /// among 1024 entries. `None`: files are not marked.
     pub compact_on_deletion: Option<CompactOnDeletion>,
@@ -363,6 +370,7 @@ impl Default for ColumnFamilyOptions {
             max_compaction_bytes: 0,
             ttl: 0,
             periodic_compaction_seconds: 0,
+            max_size_amplification_percent: 0,
             compact_on_deletion: Some(CompactOnDeletion::default()),
             disable_auto_compactions: false,
             table: BlockBasedOptions::default(),

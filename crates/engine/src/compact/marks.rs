@@ -6,6 +6,7 @@
 //! |---|---|---|
 //! | marked | RocksDB or [`crate::options::CompactOnDeletion`] marked them | one level down |
 //! | bottommost | nothing lies below, tombstones are in them, and no snapshot needs these any more | the same level |
+//! | size amplification | the largest of the level with most bytes above the last one, while those levels hold more than `max_size_amplification_percent` of the last | one level down |
 //! | TTL | their oldest data is older than `ttl` | one level down |
 //! | periodic | they were made longer ago than `periodic_compaction_seconds` | one level down, or the same level if nothing lies below |
 //!
@@ -16,8 +17,8 @@
 
 use std::sync::Arc;
 
-use orogen_base::SeqNo;
 use orogen_base::seqno::SEQNO_MAX;
+use orogen_base::{FileNo, SeqNo};
 
 use super::plan::{Reason, first_overlap_below};
 use crate::options::ColumnFamilyOptions;
@@ -63,16 +64,19 @@ pub fn due<'a>(
     base_level: usize,
     moment: Moment,
 ) -> impl Iterator<Item = Due<'a>> {
-    const ORDER: [Reason; 4] = [
+    const ORDER: [Reason; 5] = [
         Reason::FilesMarkedForCompaction,
         Reason::BottommostFiles,
+        Reason::SizeAmplification,
         Reason::Ttl,
         Reason::PeriodicCompaction,
     ];
     let last = version.num_non_empty_levels().saturating_sub(1).max(1);
+    let too_much = amplifying(version, last, options.max_size_amplification_percent);
     ORDER.into_iter().flat_map(move |reason| {
         let asked = match reason {
             Reason::Ttl => options.ttl > 0,
+            Reason::SizeAmplification => too_much.is_some(),
             Reason::PeriodicCompaction => options.periodic_compaction_seconds > 0,
             _ => true,
         };
@@ -91,6 +95,9 @@ pub fn due<'a>(
                             && is_bottommost(version, level, file);
                         due.then_some(level)
                     }
+                    Reason::SizeAmplification => too_much
+                        .is_some_and(|number| number == file.number)
+                        .then_some(down),
                     Reason::Ttl => {
                         let old = is_older(file.oldest_ancester_time, options.ttl, moment);
                         (old && level < last).then_some(down)
@@ -111,6 +118,24 @@ pub fn due<'a>(
                 })
             })
     })
+}
+
+/// The idle file whose way down helps most, if the levels above `last` hold more than `percent` of
+/// it. Data that a running compaction takes there already is on its way and does not count.
+fn amplifying(version: &Version, last: usize, percent: u64) -> Option<FileNo> {
+    if percent == 0 {
+        return None;
+    }
+    let bottom = u128::from(version.level_bytes(last));
+    let idle = |level: usize| version.files(level).iter().filter(|f| !f.is_busy());
+    let bytes = |level: usize| idle(level).map(|f| u128::from(f.size)).sum::<u128>();
+    let above: u128 = (0..last).map(bytes).sum();
+    // Where the last level is empty there is nothing to amplify.
+    if bottom == 0 || above * 100 <= bottom * u128::from(percent) {
+        return None;
+    }
+    let level = (0..last).max_by_key(|&level| bytes(level))?;
+    idle(level).max_by_key(|f| f.size).map(|f| f.number)
 }
 
 /// When the next file is due by its age, in seconds since 1970; `None` if none ever is.

@@ -29,6 +29,8 @@ pub enum Reason {
     Ttl,
     /// A file is older than the family's `periodic_compaction_seconds`.
     PeriodicCompaction,
+    /// Levels above the last hold more than the family's `max_size_amplification_percent` of it.
+    SizeAmplification,
     /// A user asked for it.
     ManualCompaction,
 }
@@ -45,6 +47,7 @@ impl Reason {
             Self::BottommostFiles => "BottommostFiles",
             Self::Ttl => "Ttl",
             Self::PeriodicCompaction => "PeriodicCompaction",
+            Self::SizeAmplification => "SizeAmplification",
             Self::ManualCompaction => "ManualCompaction",
         }
     }

@@ -283,3 +283,37 @@ fn level_0_stays_short_while_a_compaction_below_is_held_up() {
     let db = Db::open(DIR, &options).unwrap();
     assert_eq!(scan(&db, &db.default_column_family()), expected);
 }
+
+#[test]
+fn what_is_stored_twice_stays_under_its_ceiling() {
+    for (percent, above_max) in [(0, u64::MAX), (50, 50), (10, 10)] {
+        let fs = MemFileSystem::new();
+        let (mut options, seen) = quiet(&fs);
+        options.cf.max_size_amplification_percent = percent;
+        options.cf.level0_file_num_compaction_trigger = 100;
+        let db = Db::open(DIR, &options).unwrap();
+        fill(&db, 0..2000);
+        flush(&db);
+        compact(&db, BottommostLevelCompaction::Skip);
+        seen.lock().clear();
+        for round in 0..8 {
+            fill(&db, round * 200..round * 200 + 500);
+            flush(&db);
+        }
+        db.wait_for_background_work().unwrap();
+        let files = db.live_files();
+        let last = files.iter().map(|f| f.level).max().unwrap();
+        let bytes = |is_last: bool| {
+            let of = files.iter().filter(|f| (f.level == last) == is_last);
+            of.map(|f| f.size).sum::<u64>()
+        };
+        let above = bytes(false) * 100 / bytes(true);
+        assert!(above <= above_max, "{above} % above, {percent} % asked for");
+        let asked = reasons(&seen).contains(&"SizeAmplification");
+        assert_eq!(asked, percent > 0, "without the ceiling nothing asks");
+        if percent == 0 {
+            assert!(above > 50, "{above} % would pass any way");
+        }
+        assert_eq!(scan(&db, &db.default_column_family()).len(), 2000);
+    }
+}

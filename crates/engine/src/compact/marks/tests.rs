@@ -118,3 +118,34 @@ fn old_data_goes_down_and_old_files_are_written_anew() {
     assert_eq!(asked(0, 50, 151).0, anew);
     assert_eq!(asked(50, 50, 151).0, format!("{down}, {anew}"));
 }
+
+#[test]
+fn levels_above_the_last_go_down_while_they_hold_too_much() {
+    let drawing = "L0\n9: a..z\nL5\n1: a..b\n2: m..n\n5: o..p\nL6\n3: a..c\n4: d..f";
+    let sized = |in_l5: [u64; 3], in_l0: u64| {
+        version(drawing, |f| {
+            f.size = match f.number {
+                1 => in_l5[0],
+                2 => in_l5[1],
+                5 => in_l5[2],
+                9 => in_l0,
+                _ => 500,
+            };
+        })
+    };
+    let at = |v: &Version, max_size_amplification_percent| {
+        let options = ColumnFamilyOptions {
+            max_size_amplification_percent,
+            ..nothing_asked()
+        };
+        show(v, &options, Moment::default())
+    };
+    let v = sized([50, 90, 20], 40);
+    assert_eq!(at(&v, 0), "");
+    assert_eq!(at(&v, 20), "");
+    assert_eq!(at(&v, 19), "2 L5->L6 SizeAmplification");
+    assert_eq!(
+        at(&sized([50, 90, 20], 200), 30),
+        "9 L0->L4 SizeAmplification"
+    );
+}
