@@ -19,6 +19,7 @@ mod model;
 mod check;
 mod rewrite;
 mod bench;
+mod exchange;
 
 use std::process::ExitCode;
 
@@ -30,7 +31,7 @@ struct Subcommand {
     run: fn(&[String]) -> Result<(), String>,
 }
 
-const SUBCOMMANDS: [Subcommand; 7] = [
+const SUBCOMMANDS: [Subcommand; 8] = [
     Subcommand {
         name: "check",
         about: "all of the gate: fmt, clippy, tidy, docs, tests, fuzz",
@@ -66,6 +67,12 @@ const SUBCOMMANDS: [Subcommand; 7] = [
         about: "measure beside other engines, in one run",
         help: bench::HELP,
         run: bench::run,
+    },
+    Subcommand {
+        name: "exchange",
+        about: "directories to and fro with the newest RocksDB, built from source",
+        help: exchange::HELP,
+        run: exchange::run,
     },
     Subcommand {
         name: "setup",

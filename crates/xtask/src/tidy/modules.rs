@@ -32,7 +32,9 @@ pub(super) fn check(tree: &Tree) -> Vec<Finding> {
         let is_root = file.path.starts_with("fuzz/fuzz_targets")
             || file.path.ends_with("fuzz/src/lib.rs")
             || (file.path.starts_with("peers")
-                && (file.path.ends_with("src/main.rs") || file.path.ends_with("src/lib.rs")));
+                && (file.path.ends_with("src/main.rs")
+                    || file.path.ends_with("src/lib.rs")
+                    || file.path.parent().is_some_and(|p| p.ends_with("src/bin"))));
         if is_root {
             let mut files = Vec::new();
             follow(tree, &file.path, &[], &mut files, &mut findings);
