@@ -100,7 +100,14 @@ fn reads_with_cursors_and_values_held_stay_within_the_budget() {
     drop((cursors, values));
     // A compaction holds the blocks that it stands in.
     db.wait_for_background_work().unwrap();
-    assert_eq!(budget.usage().held_blocks, 0);
+    // A job's thread may still be letting go of them.
+    for _ in 0..1_000_000 {
+        if budget.usage().held_blocks == 0 {
+            return;
+        }
+        std::thread::yield_now();
+    }
+    panic!("blocks are still held: {:?}", budget.usage());
 }
 
 #[test]
