@@ -84,13 +84,15 @@ impl<'a> BatchLookup<'a> {
             l.find_block(read);
         }
         let mut missing: Vec<usize> = Vec::new();
+        // The one before that needs a block; between them may be some that need none.
+        let mut last = None;
         for i in 0..lookups.len() {
             let (before, rest) = lookups.split_at_mut(i);
             let l = &mut rest[0];
             let Stage::Needs(handle) = l.stage else {
                 continue;
             };
-            match before.last() {
+            match last.replace(i).map(|last: usize| &before[last]) {
                 Some(b) if b.shares_block(l) => {
                     // What is missing is given to all who need it when it is there.
                     if let Stage::Has(_, block) = &b.stage {
@@ -296,9 +298,10 @@ impl Reads<'_, '_> {
     fn give(&mut self, first: usize, handle: BlockHandle, block: &Result<Arc<CachedBlock>>) {
         let table = self.lookups[first].table;
         for l in &mut self.lookups[first..] {
-            let shares = matches!(l.stage, Stage::Needs(h) if h == handle);
-            if !shares || !std::ptr::eq(l.table, table) {
-                return;
+            match l.stage {
+                Stage::Needs(h) if h == handle && std::ptr::eq(l.table, table) => {}
+                Stage::Absent | Stage::Failed(_) => continue,
+                _ => return,
             }
             l.stage = match block {
                 Ok(block) => Stage::Has(handle, block.clone()),
