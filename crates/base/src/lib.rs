@@ -14,6 +14,7 @@ pub mod pinned;
 pub mod iter;
 pub mod range_del;
 pub mod metrics;
+pub mod perf;
 pub mod inspect;
 pub mod protection;
 pub mod slice_transform;

@@ -11,6 +11,7 @@ mod failure;
 mod terminal;
 mod text;
 mod open;
+mod perf;
 mod db;
 mod sst;
 mod wal;

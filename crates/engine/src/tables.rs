@@ -8,10 +8,11 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use orogen_base::metrics::{Statistics, Ticker};
+use orogen_base::perf::{self, PerfCounter};
 use orogen_base::range_del::FragmentedRangeTombstones;
 use orogen_base::slice_transform::SliceTransform;
 use orogen_base::{Error, ParsedInternalKey, Result, UserComparator};
-use orogen_env::{Access, FileSystem};
+use orogen_env::{Access, FileSystem, PerfTimer};
 use orogen_sst::{
     BatchLookup, BlockCache, TableIter, TableReadOptions, TableReader, TableReaderOptions,
     ValueSource, Visit,
@@ -51,6 +52,8 @@ impl FamilyTables {
 
     #[cold]
     fn open<'f>(&self, file: &'f FileMeta) -> Result<&'f Arc<TableReader>> {
+        let _timer = PerfTimer::start(PerfCounter::FindTableNanos);
+        perf::add(PerfCounter::TableOpenCount, 1);
         let path = filename::table_path(&self.dir, file.number);
         let opened = match self.fs.open(&path, Access::Random) {
             Err(e) if e.is_file_not_found() => {

@@ -5,6 +5,7 @@
 //! ([`FaultFileSystem`]).
 
 pub mod clock;
+mod perf_timer;
 pub mod threads;
 pub mod memory;
 pub mod rate_limiter;
@@ -19,5 +20,6 @@ pub use clock::{Clock, ManualClock, SystemClock};
 pub use fault::{Fault, FaultFileSystem, Faults, OpKind};
 pub use fs::{Access, FileLock, FileSystem, Metadata, RandomAccessFile, WritableFile};
 pub use mem::{MemFileSystem, PowerCut, TailFill};
+pub use perf_timer::PerfTimer;
 pub use posix::PosixFileSystem;
 pub use rate_limiter::{IoPriority, RateLimiter};

@@ -53,6 +53,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use orogen_base::perf::{self, PerfCounter};
 use orogen_base::{Error, ErrorKind, Result};
 use parking_lot::Mutex;
 use rustix::io::Errno;
@@ -512,6 +513,7 @@ const MAPPED_STEP: usize = 4096;
 
 impl WritableFile for MemWritableFile {
     fn append(&mut self, bytes: &[u8]) -> Result<()> {
+        perf::add(PerfCounter::BytesWritten, bytes.len() as u64);
         let position = self.position;
         let now = self.shared.now();
         let end = position + bytes.len();
@@ -573,7 +575,9 @@ impl RandomAccessFile for MemRandomAccessFile {
         self.shared.check_power(&self.path)?;
         // An offset that memory cannot have is beyond the end.
         let offset = usize::try_from(offset).unwrap_or(usize::MAX);
-        Ok(self.inode.state.read().read_at(offset, buf))
+        let read = self.inode.state.read().read_at(offset, buf);
+        perf::add(PerfCounter::BytesRead, read as u64);
+        Ok(read)
     }
 
     fn size(&self) -> Result<u64> {

@@ -23,12 +23,14 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use orogen_base::perf::{self, PerfCounter};
 use orogen_base::{Error, Result};
 use rustix::fs::{Advice, FallocateFlags};
 use rustix::io::{Errno, ReadWriteFlags};
 
 use mapped::MappedFile;
 
+use crate::PerfTimer;
 use crate::fs::{Access, FileLock, FileSystem, Metadata, RandomAccessFile, WritableFile};
 
 #[expect(
@@ -111,6 +113,7 @@ impl FileSystem for PosixFileSystem {
 
     fn open(&self, path: &Path, access: Access) -> Result<Arc<dyn RandomAccessFile>> {
         let doing = "cannot open the file";
+        let _timer = PerfTimer::start(PerfCounter::OpenNanos);
         let file = OpenOptions::new()
             .read(true)
             .open(path)
@@ -245,6 +248,8 @@ impl PosixWritableFile {
 
 impl WritableFile for PosixWritableFile {
     fn append(&mut self, mut bytes: &[u8]) -> Result<()> {
+        let _timer = PerfTimer::start(PerfCounter::WriteNanos);
+        perf::add(PerfCounter::BytesWritten, bytes.len() as u64);
         while !bytes.is_empty() {
             match self.file.write_at(bytes, self.position) {
                 Ok(0) => return Err(failed("cannot append", &self.path, Errno::IO)),
@@ -261,6 +266,7 @@ impl WritableFile for PosixWritableFile {
     }
 
     fn sync(&mut self) -> Result<()> {
+        let _timer = PerfTimer::start(PerfCounter::FsyncNanos);
         self.file
             .sync_data()
             .map_err(|e| failed("cannot sync the file", &self.path, e))
@@ -366,6 +372,7 @@ struct PosixRandomAccessFile {
 
 impl RandomAccessFile for PosixRandomAccessFile {
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        let _timer = PerfTimer::start(PerfCounter::ReadNanos);
         let mut done = 0;
         while done < buf.len() {
             match self.file.read_at(&mut buf[done..], offset + done as u64) {
@@ -379,15 +386,22 @@ impl RandomAccessFile for PosixRandomAccessFile {
                 }
             }
         }
+        perf::add(PerfCounter::BytesRead, done as u64);
         Ok(done)
     }
 
     fn read_at_without_waiting(&self, offset: u64, buf: &mut [u8]) -> Result<Option<usize>> {
         let wanted = buf.len();
         loop {
+            let timer = PerfTimer::start(PerfCounter::ReadNanos);
             let mut into = [io::IoSliceMut::new(buf)];
-            match rustix::io::preadv2(&self.file, &mut into, offset, ReadWriteFlags::NOWAIT) {
-                Ok(n) if n == wanted => return Ok(Some(n)),
+            let read = rustix::io::preadv2(&self.file, &mut into, offset, ReadWriteFlags::NOWAIT);
+            drop(timer);
+            match read {
+                Ok(n) if n == wanted => {
+                    perf::add(PerfCounter::BytesRead, n as u64);
+                    return Ok(Some(n));
+                }
                 // Some of it is in memory, or the file ends: `read_at` tells these apart.
                 Ok(_) | Err(Errno::AGAIN) => return Ok(None),
                 Err(Errno::INTR) => {}

@@ -62,6 +62,7 @@ pub use orogen_env as env;
 pub use orogen_sst as sst;
 
 pub use orogen_base::metrics::{HistogramKind, Statistics, Ticker};
+pub use orogen_base::perf::{self, PerfContext, PerfCounter, PerfLevel};
 pub use orogen_base::slice_transform::{CappedPrefix, FixedPrefix, SliceTransform};
 pub use orogen_base::{
     Comparator, Error, ErrorKind, FileNo, PinnedValue, Result, SeqNo, UserComparator,

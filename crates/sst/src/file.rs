@@ -11,8 +11,9 @@ use std::sync::Arc;
 use orogen_base::error::ResultExt;
 use orogen_base::limits::BLOCK_SIZE_MAX;
 use orogen_base::metrics::{Statistics, Ticker};
+use orogen_base::perf::PerfCounter;
 use orogen_base::{Error, ErrorKind, Result};
-use orogen_env::RandomAccessFile;
+use orogen_env::{PerfTimer, RandomAccessFile};
 
 use crate::compress::{CompressionType, Dictionary, decompress};
 use crate::footer::{BLOCK_TRAILER_LEN, BlockHandle, Footer, context_modifier};
@@ -126,6 +127,7 @@ impl TableFile {
         let expand = |stored: &[u8]| {
             let kind = self.check_block(stored, handle, verify)?;
             let body = &stored[..handle.size as usize];
+            let _timer = PerfTimer::start(PerfCounter::BlockDecompressTime);
             decompress(kind, body, dictionary, self.footer.format_version, spare)
                 .map(|bytes| (bytes, kind))
                 .map_err(|e| self.locate(e, handle.offset))
@@ -135,9 +137,10 @@ impl TableFile {
         }
         let mut raw = RAW.take();
         raw.resize(len, 0);
-        let result = self
-            .file
-            .read_exact_at(handle.offset, &mut raw)
+        let timer = PerfTimer::start(PerfCounter::BlockReadTime);
+        let read = self.file.read_exact_at(handle.offset, &mut raw);
+        drop(timer);
+        let result = read
             .context("block_size", || handle.size)
             .and_then(|()| expand(&raw));
         if raw.capacity() <= RAW_KEPT_MAX {
@@ -159,6 +162,7 @@ impl TableFile {
             return Err(self.locate(error, handle.offset));
         };
         if verify && self.footer.checksum != orogen_base::checksum::ChecksumType::None {
+            let _timer = PerfTimer::start(PerfCounter::BlockChecksumTime);
             let want = u32::from_le_bytes([a, b, c, d]);
             let context = context_modifier(self.footer.base_context_checksum, handle.offset);
             let sum_of = |body: &[u8]| {

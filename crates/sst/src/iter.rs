@@ -9,7 +9,9 @@ use std::cmp::Ordering;
 use std::sync::Arc;
 
 use orogen_base::key::{trailer, user_key};
+use orogen_base::perf::PerfCounter;
 use orogen_base::{Error, InternalIterator, PinnedValue, Result};
+use orogen_env::PerfTimer;
 
 use crate::block::{Block, BlockCursor, KeyOrder};
 use crate::dump::BlockKind;
@@ -109,7 +111,9 @@ impl ReadAhead {
         }
         self.window.bytes.resize(len as usize, 0);
         self.window.offset = start;
+        let timer = PerfTimer::start(PerfCounter::BlockReadTime);
         let result = file.file.read_exact_at(start, &mut self.window.bytes);
+        drop(timer);
         if result.is_err() {
             self.window.bytes.clear();
         } else if mode == Readahead::Auto && want == READAHEAD_BYTES_MAX as u64 {

@@ -18,6 +18,7 @@ use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 
 use orogen_base::metrics::{Statistics, Ticker};
+use orogen_base::perf::{self, PerfCounter};
 use orogen_base::range_del::FragmentedRangeTombstones;
 use orogen_base::{Error, FileNo, PinnedValue, Result, SeqNo, SliceTransform, UserComparator};
 use orogen_cache::{CacheKey, Priority};
@@ -204,6 +205,34 @@ thread_local! {
     static SPARE: Cell<Option<Arc<Block>>> = const { Cell::new(None) };
 }
 
+#[cold]
+fn note_cache_lookup(found: bool, kind: BlockKind) {
+    if !found {
+        return perf::add(PerfCounter::BlockCacheMissCount, 1);
+    }
+    perf::add(PerfCounter::BlockCacheHitCount, 1);
+    match kind {
+        BlockKind::Data => {}
+        BlockKind::Filter | BlockKind::FilterIndex => {
+            perf::add(PerfCounter::BlockCacheFilterHitCount, 1);
+        }
+        _ => perf::add(PerfCounter::BlockCacheIndexHitCount, 1),
+    }
+}
+
+#[cold]
+fn note_block_read(handle: BlockHandle, kind: BlockKind) {
+    perf::add(PerfCounter::BlockReadCount, 1);
+    perf::add(PerfCounter::BlockReadByte, handle.size);
+    match kind {
+        BlockKind::Data => {}
+        BlockKind::Filter | BlockKind::FilterIndex => {
+            perf::add(PerfCounter::FilterBlockReadCount, 1);
+        }
+        _ => perf::add(PerfCounter::IndexBlockReadCount, 1),
+    }
+}
+
 /// Larger blocks are not kept.
 const SPARE_BYTES_MAX: usize = 64 << 10;
 
@@ -365,6 +394,9 @@ impl TableReader {
             }
             _ => (Ticker::BlockCacheIndexHit, Ticker::BlockCacheIndexMiss),
         };
+        if perf::is_enabled() {
+            note_cache_lookup(block.is_some(), kind);
+        }
         match &block {
             Some(b) => {
                 self.tick(Ticker::BlockCacheHit, 1);
@@ -393,6 +425,9 @@ impl TableReader {
             None
         };
         let verify = read.verify_checksums;
+        if perf::is_enabled() {
+            note_block_read(handle, kind);
+        }
         let mut spare = SPARE
             .take()
             .unwrap_or_else(|| Arc::new(Block::raw(Vec::new())));

@@ -7,6 +7,7 @@ use serde_json::json;
 
 use crate::failure::{Failure, after_help};
 use crate::open::{self, DirAndFamily, Reading};
+use crate::perf::{self, Perf};
 use crate::terminal::Terminal;
 
 #[derive(clap::Args)]
@@ -54,7 +55,8 @@ fn done(terminal: &mut Terminal, key: &[u8], seqno: u64) -> Result<(), Failure> 
 #[derive(clap::Args)]
 #[command(after_help = after_help!(
     "orogen db get ./quarry granite",
-    "orogen db get ./quarry --hex 00ff"
+    "orogen db get ./quarry --hex 00ff",
+    "orogen db get ./quarry granite --perf"
 ))]
 pub(crate) struct GetArgs {
     #[command(flatten)]
@@ -64,6 +66,8 @@ pub(crate) struct GetArgs {
     /// Key.
     #[arg(allow_hyphen_values = true)]
     key: OsString,
+    #[command(flatten)]
+    perf: Perf,
     /// Print the value's bytes without a line end.
     #[arg(long, conflicts_with_all = ["json", "hex"])]
     raw: bool,
@@ -73,15 +77,24 @@ pub(crate) fn get(args: &GetArgs, terminal: &mut Terminal) -> Result<(), Failure
     let key = terminal.bytes(&args.key)?;
     let db = open::read(&args.at.dir.path, &args.reading)?;
     let family = open::family(&db, &args.at.column_family)?;
-    let Some(value) = db.get_opt(&ReadOptions::default(), &family, &key)? else {
+    let (value, counted) = args
+        .perf
+        .measure(|| db.get_opt(&ReadOptions::default(), &family, &key));
+    let Some(value) = value? else {
+        // What a get in vain costs is what one asks for most.
+        perf::tell(terminal, counted.as_ref());
         return Err(Failure::NotFound(format!(
             "there is no key '{}'",
             terminal.show(&key)
         )));
     };
     if terminal.json {
-        let document = json!({ "key": terminal.show(&key), "value": terminal.show(&value) });
+        let mut document = json!({ "key": terminal.show(&key), "value": terminal.show(&value) });
+        if let Some(counted) = &counted {
+            document["perf"] = perf::as_json(counted);
+        }
         terminal.document(&document)?;
+        return Ok(());
     } else if terminal.hex {
         terminal.line(&terminal.show(&value))?;
     } else {
@@ -90,6 +103,7 @@ pub(crate) fn get(args: &GetArgs, terminal: &mut Terminal) -> Result<(), Failure
             terminal.raw(b"\n")?;
         }
     }
+    perf::tell(terminal, counted.as_ref());
     Ok(())
 }
 

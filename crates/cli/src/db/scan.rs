@@ -7,13 +7,15 @@ use serde_json::json;
 
 use crate::failure::{Failure, after_help};
 use crate::open::{self, DirAndFamily, Reading};
+use crate::perf::{self, Perf};
 use crate::terminal::Terminal;
 
 #[derive(clap::Args)]
 #[command(after_help = after_help!(
     "orogen db scan ./quarry --prefix gra --limit 10",
     "orogen db scan ./quarry --from b --to d --reverse --keys-only",
-    "orogen db scan ./quarry --count"
+    "orogen db scan ./quarry --count",
+    "orogen db scan ./quarry --prefix gra --count --perf"
 ))]
 pub(crate) struct Args {
     #[command(flatten)]
@@ -41,6 +43,8 @@ pub(crate) struct Args {
     /// Print only how many entries there are.
     #[arg(long)]
     count: bool,
+    #[command(flatten)]
+    perf: Perf,
 }
 
 /// The first key after all that begin with `prefix`, in the order of bytes.
@@ -75,42 +79,78 @@ pub(crate) fn run(args: &Args, terminal: &mut Terminal) -> Result<(), Failure> {
         options.iterate_upper_bound = prefix_end(prefix);
         options.iterate_lower_bound = Some(prefix.clone());
     }
-    let mut iter = db.iter(&options, &family)?;
+    let list = !args.count;
+    if list && terminal.json {
+        terminal.begin_items(match args.perf.is_asked() {
+            true => "{\"entries\": [",
+            false => "[",
+        })?;
+    }
+    let (scanned, counted) = args.perf.measure(|| {
+        let iter = db.iter(&options, &family)?;
+        scan(args, terminal, iter, prefix.as_deref())
+    });
+    let found = scanned?;
+    let counted = counted.as_ref();
+    if !terminal.json {
+        if args.count {
+            terminal.line(&found.entries.to_string())?;
+        }
+        perf::tell(terminal, counted);
+    } else if list {
+        let close = counted.map_or_else(
+            || "]\n".to_owned(),
+            |c| format!("],\n\"perf\": {}}}\n", perf::as_json(c)),
+        );
+        terminal.end_items(&close)?;
+    } else {
+        let mut document = json!({
+            "entries": found.entries,
+            "key_bytes": found.key_bytes,
+            "value_bytes": found.value_bytes,
+        });
+        if let Some(counted) = counted {
+            document["perf"] = perf::as_json(counted);
+        }
+        terminal.document(&document)?;
+    }
+    Ok(())
+}
+
+#[derive(Default)]
+struct Found {
+    entries: u64,
+    key_bytes: u64,
+    value_bytes: u64,
+}
+
+/// Goes over the entries, and prints them unless they are only counted.
+fn scan(
+    args: &Args,
+    terminal: &mut Terminal,
+    mut iter: DbIterator,
+    prefix: Option<&[u8]>,
+) -> Result<Found, Failure> {
     if args.reverse {
         iter.seek_to_last();
     } else {
         iter.seek_to_first();
     }
-    let list = !args.count;
-    if list && terminal.json {
-        terminal.begin_items("[")?;
-    }
     let limit = args.limit.unwrap_or(u64::MAX);
-    let (mut entries, mut key_bytes, mut value_bytes) = (0, 0, 0);
-    while entries < limit && iter.valid() {
-        if prefix.as_ref().is_none_or(|p| iter.key().starts_with(p)) {
-            entries += 1;
-            key_bytes += iter.key().len() as u64;
-            value_bytes += iter.value().len() as u64;
-            if list {
+    let mut found = Found::default();
+    while found.entries < limit && iter.valid() {
+        if prefix.is_none_or(|p| iter.key().starts_with(p)) {
+            found.entries += 1;
+            found.key_bytes += iter.key().len() as u64;
+            found.value_bytes += iter.value().len() as u64;
+            if !args.count {
                 print(args, terminal, &iter)?;
             }
         }
         step(&mut iter, args.reverse);
     }
     iter.status()?;
-    if list && terminal.json {
-        terminal.end_items("]\n")?;
-    } else if args.count && terminal.json {
-        terminal.document(&json!({
-            "entries": entries,
-            "key_bytes": key_bytes,
-            "value_bytes": value_bytes,
-        }))?;
-    } else if args.count {
-        terminal.line(&entries.to_string())?;
-    }
-    Ok(())
+    Ok(found)
 }
 
 fn print(args: &Args, terminal: &mut Terminal, iter: &DbIterator) -> Result<(), Failure> {

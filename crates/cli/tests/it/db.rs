@@ -29,6 +29,34 @@ fn what_is_put_is_got_scanned_and_deleted() {
 }
 
 #[test]
+fn reads_tell_what_they_cost_where_asked() {
+    let dir = TempDir::new("cli-perf");
+    let db = text(&dir.path().join("db")).to_owned();
+    ok(&["db", "create", &db]);
+    ok(&["db", "put", &db, "granite", "hard"]);
+    // Another open puts it into a table.
+    ok(&["db", "put", &db, "chalk", "soft"]);
+    let got = command(&["db", "get", &db, "granite", "--perf"]).output();
+    let got = got.expect("it runs");
+    assert!(got.status.success());
+    assert_eq!(got.stdout, b"hard\n", "the value alone is data");
+    let told = String::from_utf8(got.stderr).expect("text");
+    assert!(told.contains("get_read_bytes = 4\n"), "{told}");
+    assert!(told.contains("block_read_count@level0 = 1"), "{told}");
+    let got = json(&["db", "get", &db, "granite", "--perf"]);
+    assert_eq!(got["value"], "hard");
+    assert_eq!(got["perf"]["block_read_count"], 1);
+    assert!(got["perf"]["get_from_output_files_time"].as_u64() > Some(0));
+    assert!(json(&["db", "get", &db, "granite"])["perf"].is_null());
+    let scanned = json(&["db", "scan", &db, "--perf"]);
+    assert_eq!(scanned["entries"].as_array().map(Vec::len), Some(2));
+    assert_eq!(scanned["perf"]["iter_next_count"], 2);
+    let counted = json(&["db", "scan", &db, "--count", "--perf"]);
+    assert_eq!(counted["entries"], 2);
+    assert_eq!(counted["perf"]["iter_seek_count"], 1);
+}
+
+#[test]
 fn bytes_go_in_and_out_as_hexadecimal() {
     let dir = TempDir::new("cli-hex");
     let db = text(&dir.path().join("db")).to_owned();

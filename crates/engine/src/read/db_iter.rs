@@ -21,8 +21,10 @@ use std::any::Any;
 use std::sync::Arc;
 
 use orogen_base::key::{append_internal_key, append_seek_key, user_key};
+use orogen_base::perf::PerfCounter;
 use orogen_base::slice_transform::SliceTransform;
 use orogen_base::{Error, InternalIterator, PinnedValue, Result, SeqNo, UserComparator, ValueKind};
+use orogen_env::PerfTimer;
 use orogen_memtable::MemTable;
 
 use super::merge::MergeOperands;
@@ -273,7 +275,9 @@ impl<T: TableAccess> DbIterator<T> {
             self.target.clear();
             append_seek_key(&mut self.target, from, self.read_seqno);
             if self.exclude_by_prefix(target) {
+                let timer = PerfTimer::start(PerfCounter::SeekInternalSeekTime);
                 self.iter.seek(&self.target);
+                drop(timer);
                 self.find_forward(false);
             }
         }
@@ -295,7 +299,9 @@ impl<T: TableAccess> DbIterator<T> {
                 None => append_key_end(&mut self.target, target),
             }
             if self.exclude_by_prefix(target) {
+                let timer = PerfTimer::start(PerfCounter::SeekInternalSeekTime);
                 self.iter.seek_for_prev(&self.target);
+                drop(timer);
                 self.find_backward();
             }
         }
@@ -306,6 +312,7 @@ impl<T: TableAccess> DbIterator<T> {
     pub fn seek_to_first(&mut self) {
         self.start(Direction::Forward);
         self.include_all();
+        let timer = PerfTimer::start(PerfCounter::SeekInternalSeekTime);
         match &self.lower {
             Some(lower) => {
                 self.target.clear();
@@ -314,6 +321,7 @@ impl<T: TableAccess> DbIterator<T> {
             }
             None => self.iter.seek_to_first(),
         }
+        drop(timer);
         self.find_forward(false);
         self.set_prefix_here();
         self.counts.seek(self.entry_size());
@@ -323,6 +331,7 @@ impl<T: TableAccess> DbIterator<T> {
     pub fn seek_to_last(&mut self) {
         self.start(Direction::Backward);
         self.include_all();
+        let timer = PerfTimer::start(PerfCounter::SeekInternalSeekTime);
         match &self.upper {
             Some(upper) => {
                 self.target.clear();
@@ -331,6 +340,7 @@ impl<T: TableAccess> DbIterator<T> {
             }
             None => self.iter.seek_to_last(),
         }
+        drop(timer);
         self.find_backward();
         self.set_prefix_here();
         self.counts.seek(self.entry_size());

@@ -13,7 +13,9 @@
 use std::sync::Arc;
 
 use orogen_base::metrics::Ticker;
+use orogen_base::perf::{self, PerfCounter};
 use orogen_base::{Error, ParsedInternalKey, PinnedValue, Result, SeqNo, ValueKind};
+use orogen_env::PerfTimer;
 use orogen_memtable::{MemTable, Visit};
 use orogen_sst::LookupKey;
 
@@ -145,6 +147,16 @@ impl<'a> GetState<'a> {
     }
 }
 
+/// Counts what a level had for a key, within [`perf::search_level`].
+#[inline]
+pub(super) fn note_search(files: usize, state: &GetState<'_>) {
+    if perf::is_enabled() {
+        perf::add(PerfCounter::GetFromTableCount, files as u64);
+        let found = matches!(state.outcome, Outcome::Value(_));
+        perf::add(PerfCounter::UserKeyReturnCount, u64::from(found));
+    }
+}
+
 /// The error for a kind that a reader cannot return.
 #[cold]
 pub(super) fn unexpected_kind(kind: ValueKind, user_key: &[u8]) -> Error {
@@ -170,6 +182,7 @@ where
         self.statistics.add(Ticker::NumberKeysRead, 1);
         if let Ok(Some(value)) = &result {
             self.statistics.add(Ticker::BytesRead, value.len() as u64);
+            perf::add(PerfCounter::GetReadBytes, value.len() as u64);
         }
         result
     }
@@ -213,6 +226,7 @@ where
 
     /// True if the memtables answer.
     fn search_memtables(&self, state: &mut GetState<'_>) -> Result<bool> {
+        let _timer = PerfTimer::start(PerfCounter::GetFromMemtableTime);
         for memtable in self.memtables.clone() {
             self.search_memtable(&**memtable, state)?;
             if state.hides_older_places() {
@@ -227,6 +241,7 @@ where
         memtable: &dyn MemTable,
         state: &mut GetState<'_>,
     ) -> Result<()> {
+        perf::add(PerfCounter::GetFromMemtableCount, 1);
         let (key, read_seqno) = (state.user_key(), state.read_seqno);
         if memtable.has_range_tombstones() {
             let order = &self.version.icmp().user;
@@ -240,6 +255,7 @@ where
 
     /// Searches level after level; returns the one where the search ended.
     fn search_tables(&self, state: &mut GetState<'_>) -> Result<usize> {
+        let _timer = PerfTimer::start(PerfCounter::GetFromOutputFilesTime);
         let (version, key) = (self.version, state.user_key());
         let newest = version.files(0).iter();
         let newest = newest.filter(|f| self.may_hold(f, key));
@@ -258,7 +274,9 @@ where
                 len += 1;
             }
             for &(number, files) in &ahead[..len] {
+                let _search = perf::search_level(number);
                 self.search_neighbours(files, state)?;
+                note_search(files.len(), state);
                 if state.hides_older_places() {
                     return Ok(number);
                 }

@@ -14,9 +14,12 @@
 use std::sync::Arc;
 
 use orogen_base::metrics::Ticker;
+use orogen_base::perf::{self, PerfCounter};
 use orogen_base::{Error, PinnedValue, Result, SeqNo};
+use orogen_env::PerfTimer;
 use orogen_memtable::MemTable;
 
+use super::get::note_search;
 use super::table_access::{Ask, TableAccess};
 use super::{GetState, Places};
 use crate::version::{FileMeta, Level};
@@ -104,10 +107,12 @@ where
         self.statistics
             .add(Ticker::NumberMultigetKeysRead, keys.len() as u64);
         self.statistics.add(Ticker::BytesRead, bytes);
+        perf::add(PerfCounter::MultigetReadBytes, bytes);
         results
     }
 
     fn search_batch(&self, lookups: &mut [Lookup<'_>]) {
+        let timer = PerfTimer::start(PerfCounter::GetFromMemtableTime);
         for memtable in self.memtables.clone() {
             for l in lookups.iter_mut().filter(|l| l.is_searching()) {
                 if let Err(e) = self.search_memtable(&**memtable, &mut l.state) {
@@ -117,6 +122,8 @@ where
                 }
             }
         }
+        drop(timer);
+        let _timer = PerfTimer::start(PerfCounter::GetFromOutputFilesTime);
         for file in self.version.files(0) {
             self.search_together(0, lookups, |l| {
                 let may_hold = self.may_hold(file, l.state.user_key());
@@ -144,6 +151,7 @@ where
         lookups: &mut [Lookup<'_>],
         files_of: impl Fn(&Lookup<'_>) -> Option<&'f [Arc<FileMeta>]>,
     ) {
+        let _search = perf::search_level(level);
         let mut asks = Vec::with_capacity(lookups.len());
         let mut asked = Vec::with_capacity(lookups.len());
         for l in lookups.iter_mut().filter(|l| l.is_searching()) {
@@ -166,12 +174,14 @@ where
                 // A key that neighbours share is rare.
                 Some(files) => {
                     let outcome = self.search_neighbours(files, &mut l.state);
+                    note_search(files.len(), &l.state);
                     settle(level, &l.state, outcome, &mut l.progress, &mut l.failed);
                 }
             }
         }
         self.tables.get_batch(self.table_options, &mut asks);
         for (ask, (progress, failed)) in asks.into_iter().zip(asked) {
+            note_search(1, ask.state);
             settle(level, ask.state, ask.outcome, progress, failed);
         }
     }

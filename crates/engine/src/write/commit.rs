@@ -36,10 +36,11 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use orogen_base::metrics::{HistogramKind, Ticker};
+use orogen_base::perf::PerfCounter;
 use orogen_base::sync::ArcSwap;
 use orogen_base::sync::Mutex;
 use orogen_base::{Error, Result, SeqNo};
-use orogen_env::threads;
+use orogen_env::{PerfTimer, threads};
 
 use crate::batch::WriteBatch;
 use crate::column_family::ColumnFamilyData;
@@ -190,12 +191,14 @@ impl WritePath {
         }
         loop {
             if self.context.stall.is_stalled() {
+                let _timer = PerfTimer::start(PerfCounter::WriteDelayTime);
                 self.admit(options, batch)?;
                 self.context.check_writable()?;
             }
             if let Some(budget) = &self.context.options.memory_budget
                 && budget.is_tight()
             {
+                let _timer = PerfTimer::start(PerfCounter::WriteDelayTime);
                 self.wait_for_memory(options, budget)?;
             }
             if let Some(result) = self.write_admitted(options, batch) {
@@ -227,7 +230,9 @@ impl WritePath {
         };
         let mut state = WAITING;
         loop {
+            let timer = PerfTimer::start(PerfCounter::WriteThreadWaitNanos);
             state = waiter.wait_for_change(state);
+            drop(timer);
             match state {
                 LEAD => {
                     *batch = std::mem::take(&mut waiter.slot.lock().batch);
@@ -314,7 +319,10 @@ impl WritePath {
 
     fn lead_group(&self, options: WriteOptions, batch: &mut WriteBatch) -> Result<()> {
         let context = &*self.context;
-        if let Err(e) = self.make_room() {
+        let timer = PerfTimer::start(PerfCounter::WriteSchedulingFlushesCompactionsTime);
+        let room = self.make_room();
+        drop(timer);
+        if let Err(e) = room {
             self.hand_over();
             return Err(e);
         }
@@ -398,6 +406,7 @@ impl WritePath {
             end += SeqNo::from(slot.batch.count());
         }
         if !options.disable_wal {
+            let _timer = PerfTimer::start(PerfCounter::WriteWalTime);
             if slots.is_empty() {
                 context.logs.append(&[batch.as_bytes()], options.sync)?;
             } else {
@@ -496,6 +505,7 @@ impl WritePath {
 
 /// Looks once more whether the batch is what its writer gave: it waited meanwhile, and was logged.
 fn insert_batch(memtables: &MemTables, batch: &WriteBatch) -> Result<()> {
+    let _timer = PerfTimer::start(PerfCounter::WriteMemtableTime);
     batch.verify()?;
     memtables
         .apply(batch.iter(), batch.seqno(), |_| true)

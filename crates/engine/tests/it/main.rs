@@ -15,6 +15,7 @@ mod manual_compaction;
 mod memory;
 mod mapped_logs;
 mod option_changes;
+mod perf;
 mod pipeline;
 mod quarantine;
 mod ranges;

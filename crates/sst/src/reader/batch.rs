@@ -18,7 +18,9 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use orogen_base::metrics::Ticker;
+use orogen_base::perf::PerfCounter;
 use orogen_base::{Error, ParsedInternalKey, Result, SeqNo};
+use orogen_env::PerfTimer;
 
 use crate::CachedBlock;
 use crate::dump::BlockKind;
@@ -261,6 +263,7 @@ impl Reads<'_, '_> {
             return Ok(Some(true));
         }
         let file = &self.span(run).0.file().file;
+        let _timer = PerfTimer::start(PerfCounter::BlockReadTime);
         match file.read_at_without_waiting(window.offset, &mut window.bytes) {
             Ok(Some(n)) => {
                 window.bytes.truncate(n);
@@ -277,6 +280,7 @@ impl Reads<'_, '_> {
         if is_to_be_read {
             let whole = run.len() > 1 && self.place(run, window) && {
                 let file = &self.span(run).0.file().file;
+                let _timer = PerfTimer::start(PerfCounter::BlockReadTime);
                 file.read_exact_at(window.offset, &mut window.bytes).is_ok()
             };
             if !whole {

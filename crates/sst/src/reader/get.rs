@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use orogen_base::key::append_seek_key;
 use orogen_base::metrics::Ticker;
+use orogen_base::perf::{self, PerfCounter};
 use orogen_base::seqno::SEQNO_MAX;
 use orogen_base::slice_transform::SliceTransform;
 use orogen_base::{ParsedInternalKey, Result, SeqNo};
@@ -270,6 +271,24 @@ impl TableReader {
     /// Asks the filter for `entry`, which is `user_key` or its prefix.
     #[inline]
     fn filter_may_match(
+        &self,
+        read: &TableReadOptions,
+        user_key: &[u8],
+        entry: LookupKey<'_>,
+    ) -> Result<bool> {
+        let may_match = self.ask_filter(read, user_key, entry)?;
+        perf::add(
+            match may_match {
+                true => PerfCounter::BloomSstHitCount,
+                false => PerfCounter::BloomSstMissCount,
+            },
+            1,
+        );
+        Ok(may_match)
+    }
+
+    #[inline]
+    fn ask_filter(
         &self,
         read: &TableReadOptions,
         user_key: &[u8],

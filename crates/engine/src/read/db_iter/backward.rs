@@ -1,6 +1,8 @@
 //! Going backward: versions of a key are met oldest first.
 
+use orogen_base::perf::{self, PerfCounter};
 use orogen_base::{InternalIterator, ParsedInternalKey, Result, SeqNo, ValueKind};
+use orogen_env::PerfTimer;
 
 use super::{At, DbIterator, Held, SEQUENTIAL_SKIP_MAX, append_key_start};
 use crate::read::get::unexpected_kind;
@@ -29,7 +31,21 @@ enum Base {
 
 impl<T: TableAccess> DbIterator<T> {
     /// Finds the previous key to show, from the cursor back.
+    #[inline]
     pub(super) fn find_backward(&mut self) {
+        if perf::takes_times() {
+            return self.find_backward_timed();
+        }
+        self.find_visible_backward();
+    }
+
+    #[cold]
+    fn find_backward_timed(&mut self) {
+        let _timer = PerfTimer::start(PerfCounter::FindNextUserEntryTime);
+        self.find_visible_backward();
+    }
+
+    fn find_visible_backward(&mut self) {
         self.at = At::Nowhere;
         // Keys hidden by range tombstones since the last jump.
         let mut covered = 0;
@@ -104,7 +120,12 @@ impl<T: TableAccess> DbIterator<T> {
                     }
                 }
             }
-            self.counts.skipped += 1;
+            self.counts.pass(match base {
+                Base::Nothing if self.operands.is_empty() => {
+                    PerfCounter::InternalDeleteSkippedCount
+                }
+                _ => PerfCounter::InternalKeySkippedCount,
+            });
             self.iter.prev();
             if !self.iter.valid() {
                 self.iter.status()?;
@@ -173,7 +194,7 @@ impl<T: TableAccess> DbIterator<T> {
             if self.order.less(entry.user_key, &self.key) {
                 break;
             }
-            self.counts.skipped += 1;
+            self.counts.pass(PerfCounter::InternalKeySkippedCount);
             if steps == SEQUENTIAL_SKIP_MAX {
                 self.seek_before_key();
                 break;

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use orogen_base::Result;
 use orogen_base::metrics::{Statistics, Ticker};
+use orogen_base::perf::{self, PerfCounter};
 
 pub(super) struct Counts {
     statistics: Arc<Statistics>,
@@ -49,8 +50,19 @@ impl Counts {
         result
     }
 
+    /// Counts an entry that was passed without being shown, for the reason that `counter` names.
+    #[inline]
+    pub(super) fn pass(&mut self, counter: PerfCounter) {
+        self.skipped += 1;
+        perf::add(counter, 1);
+    }
+
     /// Counts a seek that found an entry of so many bytes.
     pub(super) fn seek(&mut self, found: Option<usize>) {
+        if perf::is_enabled() {
+            perf::add(PerfCounter::IterSeekCount, 1);
+            perf::add(PerfCounter::IterReadBytes, found.unwrap_or(0) as u64);
+        }
         self.seek += 1;
         self.seek_found += u64::from(found.is_some());
         self.bytes_read += found.unwrap_or(0) as u64;
@@ -58,6 +70,9 @@ impl Counts {
 
     #[inline]
     pub(super) fn next(&mut self, found: Option<usize>) {
+        if perf::is_enabled() {
+            note_move(PerfCounter::IterNextCount, found);
+        }
         self.next += 1;
         self.next_found += u64::from(found.is_some());
         self.bytes_read += found.unwrap_or(0) as u64;
@@ -65,10 +80,21 @@ impl Counts {
 
     #[inline]
     pub(super) fn prev(&mut self, found: Option<usize>) {
+        if perf::is_enabled() {
+            note_move(PerfCounter::IterPrevCount, found);
+        }
         self.prev += 1;
         self.prev_found += u64::from(found.is_some());
         self.bytes_read += found.unwrap_or(0) as u64;
     }
+}
+
+#[cold]
+fn note_move(counter: PerfCounter, found: Option<usize>) {
+    perf::add(counter, 1);
+    // The entry that was left.
+    perf::add(PerfCounter::InternalKeySkippedCount, 1);
+    perf::add(PerfCounter::IterReadBytes, found.unwrap_or(0) as u64);
 }
 
 impl Drop for Counts {

@@ -1,7 +1,9 @@
 //! Going forward: versions of a key are met newest first.
 
 use orogen_base::key::append_seek_key;
+use orogen_base::perf::{self, PerfCounter};
 use orogen_base::{InternalIterator, ParsedInternalKey, Result, SeqNo, ValueKind};
+use orogen_env::PerfTimer;
 
 use super::{At, DbIterator, Held, SEQUENTIAL_SKIP_MAX, append_key_end, append_key_start};
 use crate::read::get::unexpected_kind;
@@ -11,7 +13,21 @@ use crate::read::table_access::TableAccess;
 impl<T: TableAccess> DbIterator<T> {
     /// Finds the next key to show, from the cursor on. With `skipping`, entries of `key` and
     /// before it are passed.
-    pub(super) fn find_forward(&mut self, mut skipping: bool) {
+    #[inline]
+    pub(super) fn find_forward(&mut self, skipping: bool) {
+        if perf::takes_times() {
+            return self.find_forward_timed(skipping);
+        }
+        self.find_visible_forward(skipping);
+    }
+
+    #[cold]
+    fn find_forward_timed(&mut self, skipping: bool) {
+        let _timer = PerfTimer::start(PerfCounter::FindNextUserEntryTime);
+        self.find_visible_forward(skipping);
+    }
+
+    fn find_visible_forward(&mut self, mut skipping: bool) {
         self.at = At::Nowhere;
         // Entries of one key passed in a row.
         let mut passed = 0;
@@ -25,7 +41,7 @@ impl<T: TableAccess> DbIterator<T> {
                 Err(error) => return self.fail(error),
             };
             if skipping && !self.order.less(&self.key, entry.user_key) {
-                self.counts.skipped += 1;
+                self.counts.pass(PerfCounter::InternalKeySkippedCount);
                 passed += 1;
                 if passed > SEQUENTIAL_SKIP_MAX {
                     passed = 0;
@@ -45,7 +61,7 @@ impl<T: TableAccess> DbIterator<T> {
                 if !is_same {
                     self.copy_key();
                 }
-                self.counts.skipped += 1;
+                self.counts.pass(PerfCounter::InternalRecentSkippedCount);
                 if passed > SEQUENTIAL_SKIP_MAX {
                     passed = 0;
                     self.seek_visible_version();
@@ -77,7 +93,7 @@ impl<T: TableAccess> DbIterator<T> {
                 }
                 _ => {}
             }
-            self.counts.skipped += 1;
+            self.counts.pass(PerfCounter::InternalDeleteSkippedCount);
             self.copy_key();
             (skipping, is_invisible, passed) = (true, false, 0);
             covered += usize::from(is_covered);
