@@ -6,8 +6,8 @@
 //! ```
 //! Invariants: (1) all settings of one call change, or none; (2) the OPTIONS file that is newest
 //! holds what is in effect; (3) no read and no write looks at a setting that can change but
-//! through its memtable, its version or the stall controller: each job and each new memtable takes
-//! the settings as they are when it begins.
+//! through its memtable, its version or the stall controller: each job, each new memtable and each
+//! cursor within a prefix takes the settings as they are when it begins.
 
 use std::sync::Arc;
 

@@ -254,6 +254,10 @@ pub struct ColumnFamilyOptions {
     /// Filters values in compactions.
     pub compaction_filter_factory: Option<Arc<dyn CompactionFilterFactory>>,
     /// Cuts the prefix of a key that filters index too.
+    ///
+    /// Changeable while open, by the name of one that is built in (`fixed:4`, `capped:8`, `noop`)
+    /// or `nullptr`. Each table says with which one its filter was made: it is asked for prefixes
+    /// of no other. Default none.
     pub prefix_extractor: Option<Arc<dyn SliceTransform>>,
     /// Bytes a memtable may hold before it is sealed and queued for flush.
     ///

@@ -10,7 +10,8 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use orogen_base::{Error, ErrorKind, FileNo, Result, slice_transform};
+use orogen_base::slice_transform::{self, SliceTransform};
+use orogen_base::{Error, ErrorKind, FileNo, Result};
 use orogen_env::FileSystem;
 use orogen_env::fs::read_file;
 
@@ -55,6 +56,9 @@ pub(crate) fn to_text(db: &DbOptions, families: &[NamedFamily]) -> String {
 
 /// The word before the settings of tables: `block_based_table_factory={block_size=8192;}`.
 const TABLE_FACTORY: &str = "block_based_table_factory";
+
+/// Its value is a name, of which a file may have some that we do not.
+const PREFIX_EXTRACTOR: &str = "prefix_extractor";
 
 fn refuse(message: &'static str, name: &str, value: &str) -> Error {
     Error::invalid_argument(message)
@@ -108,6 +112,8 @@ pub(crate) fn change_family(
             .and_then(|rest| rest.strip_prefix('.'))
         {
             change_one(items::TABLE, &mut after.table, key, text)?;
+        } else if name == PREFIX_EXTRACTOR {
+            change_extractor(&mut after, text)?;
         } else {
             change_one(items::FAMILY, &mut after, name, text)?;
         }
@@ -124,6 +130,22 @@ pub(crate) fn change_family(
         &prefix,
     ));
     Ok((after, changed))
+}
+
+/// Only by name: one that is built in, the one that there is, or none.
+fn change_extractor(cf: &mut ColumnFamilyOptions, text: &str) -> Result<()> {
+    let name = value::unescape(text);
+    let is_same = |p: &Arc<dyn SliceTransform>| p.name() == name;
+    if name == "nullptr" {
+        cf.prefix_extractor = None;
+    } else if !cf.prefix_extractor.as_ref().is_some_and(is_same) {
+        let built_in = slice_transform::by_name(&name);
+        cf.prefix_extractor =
+            Some(built_in.ok_or_else(|| {
+                refuse("prefix extractor is not built in", PREFIX_EXTRACTOR, text)
+            })?);
+    }
+    Ok(())
 }
 
 /// The database's settings with `changes` made, and what differs.

@@ -30,6 +30,8 @@ pub(crate) struct FamilyTables {
     pub(crate) statistics: Arc<Statistics>,
     pub(crate) cache: Arc<BlockCache>,
     pub(crate) comparator: UserComparator,
+    /// That of the open, which knows tables of the user's own extractor by its name; those that
+    /// are built in need nobody. What iterators cut with is the family's setting.
     pub(crate) prefix_extractor: Option<Arc<dyn SliceTransform>>,
     pub(crate) cache_index_and_filter_blocks: bool,
     pub(crate) protect_cached_blocks: bool,
@@ -132,15 +134,14 @@ impl TableAccess for FamilyTables {
         &self,
         file: &Arc<FileMeta>,
         options: &TableReadOptions,
+        extractor: &dyn SliceTransform,
         user_key: &[u8],
     ) -> Result<bool> {
         let reader = self.reader(file)?;
-        match &self.prefix_extractor {
-            Some(cut) if reader.has_prefixes_of(&**cut) => {
-                reader.prefix_may_match(options, user_key)
-            }
-            _ => Ok(true),
+        if !reader.has_prefixes_of(extractor) {
+            return Ok(true);
         }
+        reader.prefix_may_match(options, user_key)
     }
 
     #[inline]

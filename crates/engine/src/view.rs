@@ -153,10 +153,12 @@ pub(crate) fn iter(
     let pinned = pin(options, family)?;
     let read_seqno = read_seqno(context, options, &pinned)?;
     let table_options = table_options(options);
+    // It may change; the cursor keeps what it begins with.
+    let settings = options.prefix_same_as_start.then(|| family.options());
     let scan = Scan {
         options,
         read_seqno,
-        prefix_extractor: family.tables.prefix_extractor.as_ref(),
+        prefix_extractor: settings.as_ref().and_then(|s| s.prefix_extractor.as_ref()),
         pin: pinned.clone(),
     };
     let iter = read::DbIterator::new(&places(context, family, &pinned, &table_options), scan)?;

@@ -374,7 +374,7 @@ pub(crate) static FAMILY: &[Item<Cf>] = &[
     ),
     item!(
         Cf,
-        FIXED,
+        MUTABLE,
         "prefix_extractor",
         |o| value::escape(o.prefix_extractor.as_ref().map_or("nullptr", |p| p.name())),
         |o, v| {

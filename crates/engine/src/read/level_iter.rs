@@ -91,7 +91,8 @@ impl<T: TableAccess> LevelIter<T> {
         if starts_behind && !has_prefix(file.smallest_user_key()) {
             return Ok(false);
         }
-        self.tables.may_hold_prefix(file, &self.options, user_key)
+        self.tables
+            .may_hold_prefix(file, &self.options, extractor, user_key)
     }
 
     /// Opens file `at` unless it is open; false after an error. `is_neighbour` if the cursor goes

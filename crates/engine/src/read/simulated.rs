@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicI64, Ordering::SeqCst};
 
 use orogen_base::key::{InternalKeyComparator, append_internal_key, seqno_of, user_key};
 use orogen_base::range_del::FragmentedRangeTombstones;
+use orogen_base::slice_transform::SliceTransform;
 use orogen_base::{
     Error, FileNo, InternalIterator, ParsedInternalKey, PinnedValue, Result, SeqNo, UserComparator,
     ValueKind,
@@ -195,7 +196,13 @@ impl TableAccess for SimTables {
         file.number.is_multiple_of(2) || !self.tables[&file.number].tombstones.is_empty()
     }
 
-    fn may_hold_prefix(&self, file: &Arc<FileMeta>, (): &(), user_key: &[u8]) -> Result<bool> {
+    fn may_hold_prefix(
+        &self,
+        file: &Arc<FileMeta>,
+        (): &(),
+        _: &dyn SliceTransform,
+        user_key: &[u8],
+    ) -> Result<bool> {
         self.fuse.burn()?;
         // Every fifth file has no filter.
         let entries = &self.tables[&file.number].entries;

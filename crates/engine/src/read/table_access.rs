@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use orogen_base::range_del::FragmentedRangeTombstones;
+use orogen_base::slice_transform::SliceTransform;
 use orogen_base::{InternalIterator, Result, SeqNo, UserComparator};
 
 use super::get::GetState;
@@ -72,8 +73,9 @@ pub trait TableAccess: Send + Sync + 'static {
                 .any(|f| self.may_have_range_tombstones(f))
     }
 
-    /// False if a file surely has no key with the prefix of `user_key`, by its filter. Without
-    /// filters of prefixes: always true.
+    /// False if a file surely has no key with the prefix that `extractor` cuts of `user_key`, by
+    /// its filter. Always true of a file whose filter has no prefixes, or those of another
+    /// extractor.
     ///
     /// # Errors
     /// If the file cannot be opened or its filter is damaged.
@@ -81,9 +83,10 @@ pub trait TableAccess: Send + Sync + 'static {
         &self,
         file: &Arc<FileMeta>,
         options: &Self::Options,
+        extractor: &dyn SliceTransform,
         user_key: &[u8],
     ) -> Result<bool> {
-        let _ = (file, options, user_key);
+        let _ = (file, options, extractor, user_key);
         Ok(true)
     }
 

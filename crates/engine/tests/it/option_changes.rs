@@ -4,8 +4,12 @@ use std::path::Path;
 use std::sync::Arc;
 
 use orogen_base::ErrorKind;
+use orogen_base::metrics::Ticker;
+use orogen_base::slice_transform::{FixedPrefix, SliceTransform};
 use orogen_engine::events::{EventListener, OptionsChangedInfo};
-use orogen_engine::{Db, Options, WriteOptions};
+use orogen_engine::{
+    ColumnFamily, CompactRangeOptions, Db, DbIterator, Options, ReadOptions, WriteOptions,
+};
 use orogen_env::{Fault, FaultFileSystem, FileSystem, MemFileSystem, OpKind, PowerCut};
 use parking_lot::Mutex;
 
@@ -338,5 +342,179 @@ fn a_file_that_cannot_be_written_leaves_the_settings_as_they_are() {
         db.put(b"k", b"v").unwrap();
         db.set_options(&cf, &[("ttl", "78")]).unwrap();
         db.set_options(&cf, &[("ttl", "0")]).unwrap();
+    }
+}
+
+/// Keys `ppqqn`: a prefix of two and one of four bytes, both of them even numbers.
+fn fill_prefixes(db: &Db, round: u32) {
+    for p in (0..20).step_by(2) {
+        for q in (0..6).step_by(2) {
+            let key = format!("{p:02}{q:02}{round}");
+            db.put(key.as_bytes(), b"v").expect("written");
+        }
+    }
+    db.flush().expect("flushed");
+}
+
+fn within_prefix(iter: &mut DbIterator, target: &str) -> Vec<String> {
+    iter.seek(target.as_bytes());
+    let mut keys = Vec::new();
+    while iter.valid() {
+        keys.push(String::from_utf8(iter.key().to_vec()).expect("text"));
+        iter.next();
+    }
+    iter.status().expect("no error");
+    keys
+}
+
+/// Every prefix of `len` bytes shows what a scan shows of it; how many tables its filters spared.
+fn check_prefixes(db: &Db, len: usize) -> u64 {
+    let cf = db.default_column_family();
+    let read = ReadOptions {
+        prefix_same_as_start: true,
+        ..ReadOptions::default()
+    };
+    let all: Vec<String> = scan(db, &cf)
+        .into_iter()
+        .map(|(k, _)| String::from_utf8(k).expect("text"))
+        .collect();
+    let before = db.statistics().get(Ticker::BloomFilterPrefixUseful);
+    let mut iter = db.iter(&read, &cf).expect("it opens");
+    for p in 0..20 {
+        for q in 0..6 {
+            let target = &format!("{p:02}{q:02}")[..len];
+            let want = all.iter().filter(|k| k.starts_with(target));
+            assert_eq!(
+                within_prefix(&mut iter, target),
+                Vec::from_iter(want.cloned())
+            );
+        }
+    }
+    db.statistics().get(Ticker::BloomFilterPrefixUseful) - before
+}
+
+#[test]
+fn a_prefix_extractor_changes_and_filters_of_another_one_are_not_believed() {
+    for whole_keys in [true, false] {
+        let fs = MemFileSystem::new();
+        let mut options = small(&fs);
+        options.cf.disable_auto_compactions = true;
+        options.cf.table.whole_key_filtering = whole_keys;
+        options.cf.prefix_extractor = Some(Arc::new(FixedPrefix::new(2)));
+        let db = Db::open(DIR, &options).unwrap();
+        let cf = db.default_column_family();
+        fill_prefixes(&db, 1);
+        assert!(check_prefixes(&db, 2) > 0, "the filter spares its table");
+
+        let read = ReadOptions {
+            prefix_same_as_start: true,
+            ..ReadOptions::default()
+        };
+        let mut of_before = db.iter(&read, &cf).unwrap();
+        db.set_options(&cf, &[("prefix_extractor", "fixed:4")])
+            .unwrap();
+        let name = |cf: &ColumnFamily| {
+            let options = cf.options();
+            options
+                .prefix_extractor
+                .as_ref()
+                .map(|p| p.name().to_owned())
+        };
+        assert_eq!(name(&cf).as_deref(), Some("rocksdb.FixedPrefix.4"));
+        // The filter knows prefixes of two bytes: asked for four it would hide what is there.
+        assert_eq!(check_prefixes(&db, 4), 0);
+        assert_eq!(
+            within_prefix(&mut of_before, "04"),
+            ["04001", "04021", "04041"],
+            "a cursor keeps what it began with"
+        );
+        fill_prefixes(&db, 2);
+        let spared = check_prefixes(&db, 4);
+        assert!(spared > 0, "the filter of the new table spares it");
+        for key in ["04001", "04002", "18042"] {
+            assert!(db.get(key.as_bytes()).unwrap().is_some());
+        }
+        assert!(db.get(b"04012").unwrap().is_none());
+
+        // Back: the first table's filter serves again, the second one's does not.
+        db.set_options(&cf, &[("prefix_extractor", "rocksdb.FixedPrefix.2")])
+            .unwrap();
+        assert!(check_prefixes(&db, 2) > 0);
+        db.set_options(&cf, &[("prefix_extractor", "nullptr")])
+            .unwrap();
+        assert_eq!(name(&cf), None);
+        fill_prefixes(&db, 3);
+        assert_eq!(check_prefixes(&db, 0), 0);
+        db.set_options(&cf, &[("prefix_extractor", "capped:4")])
+            .unwrap();
+        // Compaction makes one table of three kinds, with the filter of the newest.
+        db.compact_range(&CompactRangeOptions::default(), &cf, None, None)
+            .unwrap();
+        assert!(check_prefixes(&db, 4) > 0);
+        db.close().unwrap();
+
+        // Who gives none gets the one of the file.
+        options.cf.prefix_extractor = None;
+        let db = Db::open(DIR, &options).unwrap();
+        let cf = db.default_column_family();
+        assert_eq!(name(&cf).as_deref(), Some("rocksdb.CappedPrefix.4"));
+        assert!(check_prefixes(&db, 4) > 0);
+    }
+}
+
+/// Cuts behind the first `-`; nobody can make it of its name.
+struct Dash;
+
+impl SliceTransform for Dash {
+    fn name(&self) -> &str {
+        "test.Dash"
+    }
+    fn transform<'a>(&self, key: &'a [u8]) -> &'a [u8] {
+        let end = key.iter().position(|b| *b == b'-').unwrap_or(key.len());
+        &key[..end]
+    }
+    fn in_domain(&self, key: &[u8]) -> bool {
+        key.contains(&b'-')
+    }
+}
+
+#[test]
+fn an_extractor_of_the_users_own_can_be_left_but_not_named() {
+    let fs = MemFileSystem::new();
+    let mut options = small(&fs);
+    options.cf.prefix_extractor = Some(Arc::new(Dash));
+    let db = Db::open(DIR, &options).unwrap();
+    let cf = db.default_column_family();
+    for key in ["a-1", "a-2", "bc-1", "bc-3"] {
+        db.put(key.as_bytes(), b"v").unwrap();
+    }
+    db.flush().unwrap();
+    db.set_options(&cf, &[("prefix_extractor", "test.Dash")])
+        .expect("it is what it was");
+    for wrong in ["test.Other", "fixed:", "fixed:x", ""] {
+        let error = db.set_options(&cf, &[("ttl", "5"), ("prefix_extractor", wrong)]);
+        let error = error.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+        assert_eq!(error.context("option"), Some("prefix_extractor"));
+    }
+    db.set_options(&cf, &[("prefix_extractor", "fixed:1")])
+        .unwrap();
+    let error = db.set_options(&cf, &[("prefix_extractor", "test.Dash")]);
+    assert_eq!(error.unwrap_err().kind(), ErrorKind::InvalidArgument);
+    db.close().unwrap();
+    // A table of one's own extractor is read whatever extractor there is.
+    for extractor in [None, Some(Arc::new(Dash) as Arc<dyn SliceTransform>)] {
+        options.cf.prefix_extractor = extractor;
+        let db = Db::open(DIR, &options).unwrap();
+        let cf = db.default_column_family();
+        assert_eq!(scan(&db, &cf).len(), 4);
+        let read = ReadOptions {
+            prefix_same_as_start: true,
+            ..ReadOptions::default()
+        };
+        let mut iter = db.iter(&read, &cf).unwrap();
+        assert_eq!(within_prefix(&mut iter, "bc-0"), ["bc-1", "bc-3"]);
+        drop(iter);
+        db.close().unwrap();
     }
 }

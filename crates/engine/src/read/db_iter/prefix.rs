@@ -49,7 +49,8 @@ impl<T: TableAccess> PrefixFilters<T> {
             Source::Table(_) => {
                 let file = self.files.iter().find(|f| f.0 == child);
                 file.map_or(Ok(true), |f| {
-                    self.tables.may_hold_prefix(&f.1, &self.options, user_key)
+                    self.tables
+                        .may_hold_prefix(&f.1, &self.options, extractor, user_key)
                 })
             }
         }
