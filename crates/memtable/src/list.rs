@@ -61,7 +61,7 @@ unsafe impl Sync for List {}
 impl List {
     pub(crate) fn new(order: UserComparator) -> Self {
         let arena = Arena::new();
-        let head = Node::allocate(&arena, 0, &[], 0, &[], &[]).address();
+        let head = Node::allocate(&arena, &[], 0, &[], &[]).address();
         Self {
             bytewise: order.is_bytewise(),
             order,
@@ -129,11 +129,12 @@ impl List {
     /// True if `node` stands before what `probe` looks for.
     #[inline]
     fn is_before(&self, node: Node<'_>, probe: &Probe<'_>) -> bool {
-        let prefix = node.prefix();
+        let user_key = node.user_key();
+        let prefix = self.prefix(user_key);
         if prefix != probe.prefix {
             return prefix < probe.prefix;
         }
-        match self.order.compare(node.user_key(), probe.user_key) {
+        match self.order.compare(user_key, probe.user_key) {
             Less => true,
             Greater => false,
             Equal => node.trailer() > probe.trailer,
@@ -143,13 +144,9 @@ impl List {
     /// True if `node` is a version of the user key of `probe`.
     #[inline]
     pub(crate) fn has_user_key(&self, node: Node<'_>, probe: &Probe<'_>) -> bool {
-        node.prefix() == probe.prefix
-            && self.order.compare(node.user_key(), probe.user_key) == Equal
-    }
-
-    /// True if what `node` is ordered by belongs to its key.
-    pub(crate) fn has_its_prefix(&self, node: Node<'_>) -> bool {
-        node.prefix() == self.prefix(node.user_key())
+        let user_key = node.user_key();
+        self.prefix(user_key) == probe.prefix
+            && self.order.compare(user_key, probe.user_key) == Equal
     }
 
     /// True if `node` is exactly what `probe` looks for.
@@ -222,14 +219,7 @@ impl List {
     ) {
         let probe = self.probe(user_key, key::pack(seqno, kind));
         let (random, hint) = thread_random();
-        let node = Node::allocate(
-            &self.arena,
-            probe.prefix,
-            user_key,
-            probe.trailer,
-            value,
-            suffix,
-        );
+        let node = Node::allocate(&self.arena, user_key, probe.trailer, value, suffix);
         let hint = &self.hints[hint].0;
         let (mut prev, mut next) = match self.neighbours_of_last(hint, &probe) {
             Some(neighbours) => neighbours,
