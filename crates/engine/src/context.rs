@@ -34,6 +34,9 @@ use crate::stall::{self, Debts, StallController};
 use crate::super_version::MemHandle;
 use crate::version_set::VersionSet;
 
+/// Disk space that a new log reserves at most.
+const LOG_RESERVATION_MAX: u64 = 256 << 20;
+
 /// The shared parts of an open database.
 pub(crate) struct Context {
     pub(crate) dir: PathBuf,
@@ -237,6 +240,26 @@ impl Context {
             log_number,
             options.write_buffer_size,
         ))
+    }
+
+    /// About how many bytes the next log gets, to reserve them at once: those of the largest
+    /// memtable and an eighth, which other families' writes may need.
+    pub(crate) fn expected_log_bytes(&self, families: &[Arc<ColumnFamilyData>]) -> u64 {
+        let buffers = families
+            .iter()
+            .map(|f| f.options().write_buffer_size as u64);
+        let largest = buffers.max().unwrap_or(0).min(LOG_RESERVATION_MAX);
+        let mut bytes = largest + largest / 8;
+        let database = &self.options;
+        for bound in [
+            database.db_write_buffer_size as u64,
+            self.db_options().max_total_wal_size,
+        ] {
+            if bound > 0 {
+                bytes = bytes.min(bound);
+            }
+        }
+        bytes
     }
 
     /// Counts memory anew, if it is bounded.

@@ -17,8 +17,14 @@
 //! A log that was written over ends amid records of its former use. It is cut off there when it
 //! is closed, so that only the newest log may have something behind its end.
 //!
+//! The name of a new log is not made durable by the writer that starts it, who would wait for the
+//! disk: the flush of what was sealed does it ([`Logs::unnamed`]), a synced write before it
+//! returns, or, where neither came, the next start. So of all logs only the newest may lose its
+//! name in a power loss, and nothing in it was promised.
+//!
 //! Lock rank 1 (`writer`): held by the one write leader while it appends; taken before the
-//! MANIFEST's lock, never with another log's. `alive` is a leaf.
+//! MANIFEST's lock, never with another log's. `syncing` comes next, held while closed logs are
+//! synced: a leader that does not sync never takes it. `closed` and `alive` come last.
 
 use orogen_base::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::collections::{BTreeMap, VecDeque};
@@ -46,6 +52,10 @@ pub(crate) struct Logs {
     archives: bool,
     mapped: bool,
     writer: Mutex<LogWriter>,
+    /// Held by who syncs closed logs.
+    syncing: Mutex<()>,
+    /// Closed for writing, not synced, oldest first; without the one that is being synced.
+    closed: Mutex<VecDeque<OpenLog>>,
     alive: Mutex<Alive>,
     total_bytes: AtomicU64,
 }
@@ -92,8 +102,8 @@ impl Link {
 #[derive(Default)]
 struct LogWriter {
     current: Option<OpenLog>,
-    /// Closed for writing, not synced, oldest first.
-    unsynced: Vec<OpenLog>,
+    /// The current log's name may not survive a power loss yet.
+    unnamed: bool,
     /// There was no space for a new log.
     start_failed: bool,
 }
@@ -107,6 +117,8 @@ struct OpenLog {
     /// It was written over: behind its end there may be more.
     recycled: bool,
     broken: Option<Broken>,
+    /// Why a sync failed. Another one may succeed without the bytes, so there is none.
+    sync_error: Option<Error>,
 }
 
 /// What a full disk did to a log.
@@ -120,9 +132,13 @@ enum Broken {
 
 impl OpenLog {
     fn sync(&mut self) -> Result<()> {
-        self.writer
-            .sync()
-            .inspect_err(|_| self.broken = Some(Broken::Sync))?;
+        if let Some(e) = &self.sync_error {
+            return Err(e.clone());
+        }
+        self.writer.sync().inspect_err(|e| {
+            self.broken = Some(Broken::Sync);
+            self.sync_error = Some(e.clone());
+        })?;
         self.dirty = false;
         Ok(())
     }
@@ -178,6 +194,8 @@ impl Logs {
             archives,
             mapped,
             writer: Mutex::default(),
+            syncing: Mutex::default(),
+            closed: Mutex::default(),
             alive: Mutex::default(),
             total_bytes: AtomicU64::new(0),
         }
@@ -189,12 +207,12 @@ impl Logs {
         self.total_bytes.fetch_add(bytes, Relaxed);
     }
 
-    /// Starts log `number`; the one before stays as it is.
+    /// Starts log `number`, which may get about `expected` bytes; the one before stays as it is.
     ///
     /// # Errors
     /// `NoSpace` or `Io`; the old log is then still the current one.
-    pub(crate) fn start(&self, number: FileNo, next_seqno: SeqNo) -> Result<()> {
-        let result = self.try_start(number, next_seqno);
+    pub(crate) fn start(&self, number: FileNo, next_seqno: SeqNo, expected: u64) -> Result<()> {
+        let result = self.try_start(number, next_seqno, expected);
         self.writer.lock().start_failed = result.is_err();
         if result.is_err() {
             // It may hold a torn link. If it cannot be removed either, a recovery passes over it.
@@ -203,16 +221,17 @@ impl Logs {
         result
     }
 
-    fn try_start(&self, number: FileNo, next_seqno: SeqNo) -> Result<()> {
+    fn try_start(&self, number: FileNo, next_seqno: SeqNo, expected: u64) -> Result<()> {
+        // Else this name could be lost, and the next one not.
+        self.sync_name()?;
         let path = filename::wal_path(&self.dir, number);
         let former = self.alive.lock().recyclable.pop();
         let recycled = former.is_some();
         let file = match former {
             Some(old) => self.fs.reuse(&filename::wal_path(&self.dir, old), &path)?,
-            None if self.mapped => self.fs.create_mapped(&path)?,
+            None if self.mapped => self.fs.create_mapped(&path, expected)?,
             None => self.fs.create(&path)?,
         };
-        self.fs.sync_dir(&self.dir)?;
         let mut next = OpenLog {
             number,
             writer: Writer::new(file, number, self.recycle_max > 0),
@@ -220,6 +239,7 @@ impl Logs {
             dirty: false,
             recycled,
             broken: None,
+            sync_error: None,
         };
         let mut writer = self.writer.lock();
         if let Some(old) = &mut writer.current {
@@ -241,8 +261,9 @@ impl Logs {
             && old.dirty
             && old.broken.is_none()
         {
-            writer.unsynced.push(old);
+            self.closed.lock().push_back(old);
         }
+        writer.unnamed = true;
         drop(writer);
         self.total_bytes.fetch_add(link_bytes, Relaxed);
         let mut alive = self.alive.lock();
@@ -257,8 +278,9 @@ impl Logs {
     /// True if a write or sync found no space, or there was none for a new log.
     pub(crate) fn is_broken(&self) -> bool {
         let writer = self.writer.lock();
-        let all = writer.unsynced.iter().chain(&writer.current);
-        writer.start_failed || all.into_iter().any(|log| log.broken.is_some())
+        let closed = self.closed.lock();
+        let mut all = closed.iter().chain(&writer.current);
+        writer.start_failed || all.any(|log| log.broken.is_some())
     }
 
     /// Makes broken logs whole and durable up to their last acknowledged record, and starts log
@@ -267,15 +289,12 @@ impl Logs {
     /// # Errors
     /// `NoSpace`: nothing has changed, it can be tried again. `Corruption` if a log's bytes are
     /// lost already; `Io`.
-    pub(crate) fn mend(&self, number: FileNo, next_seqno: SeqNo) -> Result<()> {
+    pub(crate) fn mend(&self, number: FileNo, next_seqno: SeqNo, expected: u64) -> Result<()> {
         let mut writer = self.writer.lock();
-        while let Some(log) = writer.unsynced.first_mut() {
-            match log.broken {
-                None => log.sync()?,
-                Some(_) => self.rewrite(log)?,
-            }
-            writer.unsynced.remove(0);
-        }
+        self.sync_each_closed(|log| match log.broken {
+            None => log.sync(),
+            Some(_) => self.rewrite(log),
+        })?;
         let start_failed = writer.start_failed;
         match &mut writer.current {
             Some(log) => match log.broken {
@@ -287,7 +306,7 @@ impl Logs {
             None => return Ok(()),
         }
         drop(writer);
-        self.start(number, next_seqno)
+        self.start(number, next_seqno, expected)
     }
 
     /// Cuts off what is behind the good records, and makes these durable.
@@ -403,7 +422,11 @@ impl Logs {
 
     fn sync_locked(&self, writer: &mut LogWriter) -> Result<()> {
         let start = self.clock.now_micros();
-        self.sync_closed_locked(writer)?;
+        self.sync_closed()?;
+        if writer.unnamed {
+            self.fs.sync_dir(&self.dir)?;
+            writer.unnamed = false;
+        }
         if let Some(log) = writer.current.as_mut()
             && log.dirty
         {
@@ -421,14 +444,55 @@ impl Logs {
     /// # Errors
     /// As for [`Self::sync`].
     pub(crate) fn sync_closed(&self) -> Result<()> {
-        self.sync_closed_locked(&mut self.writer.lock())
-    }
-
-    fn sync_closed_locked(&self, writer: &mut LogWriter) -> Result<()> {
-        while let Some(log) = writer.unsynced.first_mut() {
+        self.sync_each_closed(|log| {
             log.sync()?;
             self.statistics.add(Ticker::WalFileSynced, 1);
-            writer.unsynced.remove(0);
+            Ok(())
+        })
+    }
+
+    /// Takes closed logs out, oldest first, and forgets those that `sync` made durable.
+    fn sync_each_closed(&self, mut sync: impl FnMut(&mut OpenLog) -> Result<()>) -> Result<()> {
+        let _syncing = self.syncing.lock();
+        loop {
+            let Some(mut log) = self.closed.lock().pop_front() else {
+                return Ok(());
+            };
+            if let Err(e) = sync(&mut log) {
+                let mut closed = self.closed.lock();
+                // Else it was given up meanwhile.
+                if log.number >= self.oldest() {
+                    closed.push_front(log);
+                    return Err(e);
+                }
+            }
+        }
+    }
+
+    /// The current log, if its name may not survive a power loss yet: who syncs the directory
+    /// for another reason then says so with [`Self::note_named`].
+    pub(crate) fn unnamed(&self) -> Option<FileNo> {
+        let writer = self.writer.lock();
+        let current = writer.current.as_ref()?;
+        writer.unnamed.then_some(current.number)
+    }
+
+    /// The directory was synced while this log was in it.
+    pub(crate) fn note_named(&self, log: FileNo) {
+        let mut writer = self.writer.lock();
+        if writer.current.as_ref().is_some_and(|c| c.number == log) {
+            writer.unnamed = false;
+        }
+    }
+
+    /// Makes the current log's name survive a power loss.
+    ///
+    /// # Errors
+    /// `Io`, `NoSpace`.
+    pub(crate) fn sync_name(&self) -> Result<()> {
+        if let Some(log) = self.unnamed() {
+            self.fs.sync_dir(&self.dir)?;
+            self.note_named(log);
         }
         Ok(())
     }
@@ -484,7 +548,7 @@ impl Logs {
         }
         let oldest = alive.logs.front().map_or(0, |l| l.0);
         drop(alive);
-        self.writer.lock().unsynced.retain(|l| l.number >= oldest);
+        self.closed.lock().retain(|l| l.number >= oldest);
         removable
     }
 
@@ -545,6 +609,8 @@ impl Logs {
 
     /// Closes the current log; later appends fail.
     pub(crate) fn close(&self) {
-        *self.writer.lock() = LogWriter::default();
+        let mut writer = self.writer.lock();
+        *writer = LogWriter::default();
+        self.closed.lock().clear();
     }
 }

@@ -367,10 +367,10 @@ impl FileSystem for FaultFileSystem {
         Ok(self.writable(file, path))
     }
 
-    fn create_mapped(&self, path: &Path) -> Result<Box<dyn WritableFile>> {
-        let file = self
-            .faults
-            .call(OpKind::Create, path, || self.below.create_mapped(path))?;
+    fn create_mapped(&self, path: &Path, expected: u64) -> Result<Box<dyn WritableFile>> {
+        let file = self.faults.call(OpKind::Create, path, || {
+            self.below.create_mapped(path, expected)
+        })?;
         Ok(self.writable(file, path))
     }
 

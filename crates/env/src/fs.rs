@@ -131,11 +131,12 @@ pub trait FileSystem: Send + Sync {
     fn create(&self, path: &Path) -> Result<Box<dyn WritableFile>>;
     /// As [`Self::create`], for many small appends: written through shared memory where that can
     /// be done, else as any file. Until it is closed the file may be longer than what was
-    /// appended, with zeros behind.
+    /// appended, with zeros behind; space for `expected` bytes may be reserved.
     ///
     /// # Errors
     /// `NoSpace` or `Io`.
-    fn create_mapped(&self, path: &Path) -> Result<Box<dyn WritableFile>> {
+    fn create_mapped(&self, path: &Path, expected: u64) -> Result<Box<dyn WritableFile>> {
+        let _ = expected;
         self.create(path)
     }
     /// A file to go on writing at its end.

@@ -337,7 +337,7 @@ impl FileSystem for MemFileSystem {
     }
 
     /// Until it is closed the file is a multiple of 4 KiB long; a crash leaves it so.
-    fn create_mapped(&self, path: &Path) -> Result<Box<dyn WritableFile>> {
+    fn create_mapped(&self, path: &Path, _expected: u64) -> Result<Box<dyn WritableFile>> {
         let mut file = self.new_file(path)?;
         file.mapped = true;
         Ok(Box::new(file))

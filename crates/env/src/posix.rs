@@ -76,7 +76,7 @@ impl FileSystem for PosixFileSystem {
         Ok(Box::new(PosixWritableFile::new(file, path, 0, 0)))
     }
 
-    fn create_mapped(&self, path: &Path) -> Result<Box<dyn WritableFile>> {
+    fn create_mapped(&self, path: &Path, expected: u64) -> Result<Box<dyn WritableFile>> {
         let file = OpenOptions::new()
             .read(true)
             .write(true)
@@ -84,7 +84,7 @@ impl FileSystem for PosixFileSystem {
             .truncate(true)
             .open(path)
             .map_err(|e| failed("cannot create the file", path, e))?;
-        Ok(match MappedFile::new(file, path) {
+        Ok(match MappedFile::new(file, path, expected) {
             Ok(mapped) => Box::new(mapped),
             Err(file) => Box::new(PosixWritableFile::new(file, path, 0, 0)),
         })

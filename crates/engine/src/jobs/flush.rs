@@ -255,11 +255,13 @@ pub(crate) fn write_level0_table(
             }
             let file = written.files.into_iter().next();
             // The MANIFEST must not name a file whose name a power loss takes away.
-            if let Some(file) = &file
-                && let Err(e) = context.fs.sync_dir(&context.dir)
-            {
-                obsolete::discard(context, &[file.number]);
-                return Err(e);
+            if let Some(file) = &file {
+                let log = context.logs.unnamed();
+                if let Err(e) = context.fs.sync_dir(&context.dir) {
+                    obsolete::discard(context, &[file.number]);
+                    return Err(e);
+                }
+                log.inspect(|&log| context.logs.note_named(log));
             }
             Ok(file)
         }

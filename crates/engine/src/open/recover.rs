@@ -468,7 +468,11 @@ fn start_clean(
         }
     }
     let log = context.set.new_file_number();
-    context.logs.start(log, context.sequence.allocated() + 1)?;
+    let expected = context.expected_log_bytes(families);
+    context
+        .logs
+        .start(log, context.sequence.allocated() + 1, expected)?;
+    context.logs.sync_name()?;
     let mut changes = Vec::new();
     for family in families {
         let mut tables = replayed.tables.remove(&family.id).unwrap_or_default();

@@ -198,9 +198,9 @@ impl WritePath {
         }
         if !context.logs.current_is_empty() {
             let next_seqno = context.sequence.allocated() + 1;
-            let started = context
-                .logs
-                .start(context.set.new_file_number(), next_seqno);
+            let number = context.set.new_file_number();
+            let expected = context.expected_log_bytes(families);
+            let started = context.logs.start(number, next_seqno, expected);
             if let Err(e) = started {
                 if e.kind() == ErrorKind::NoSpace {
                     context.health.note(&e);

@@ -29,7 +29,7 @@ fn what_was_appended_is_read_at_once_and_nothing_is_left_behind() {
     let dir = Scratch::new("append");
     let path = dir.0.join("log");
     let fs = PosixFileSystem::new();
-    let mut file = fs.create_mapped(&path).unwrap();
+    let mut file = fs.create_mapped(&path, 3 * WINDOW_LEN as u64 / 2).unwrap();
     let mut expected = Vec::new();
     let around = [POPULATE_LEN, WINDOW_LEN, 2 * WINDOW_LEN + 5];
     let lengths = [0, 1, 7, 4096].into_iter();
@@ -57,7 +57,7 @@ fn a_file_that_was_made_shorter_is_left_so() {
     let dir = Scratch::new("shorter");
     let path = dir.0.join("log");
     let fs = PosixFileSystem::new();
-    let mut file = fs.create_mapped(&path).unwrap();
+    let mut file = fs.create_mapped(&path, 3 * WINDOW_LEN as u64 / 2).unwrap();
     file.append(&pattern(1000, 1)).unwrap();
     fs.truncate(&path, 300).unwrap();
     drop(file);
@@ -65,11 +65,31 @@ fn a_file_that_was_made_shorter_is_left_so() {
 }
 
 #[test]
+fn space_is_reserved_for_what_is_expected_and_given_back() {
+    let dir = Scratch::new("expected");
+    let path = dir.0.join("log");
+    let fs = PosixFileSystem::new();
+    let len = || std::fs::metadata(&path).unwrap().len();
+    let window = WINDOW_LEN as u64;
+    let mut file = fs.create_mapped(&path, 5 * window - 10).unwrap();
+    file.append(&pattern(WINDOW_LEN, 1)).unwrap();
+    assert_eq!(len(), window, "a small file stays small");
+    file.append(b"x").unwrap();
+    let ahead = len();
+    // Where a reservation costs as much as its pages it is made a window at a time.
+    assert!([2 * window, 5 * window].contains(&ahead), "{ahead}");
+    file.append(&pattern(4 * WINDOW_LEN, 2)).unwrap();
+    assert!(len() > file.size());
+    drop(file);
+    assert_eq!(len(), 5 * window + 1);
+}
+
+#[test]
 fn small_appends_across_windows_lose_no_byte() {
     let dir = Scratch::new("small");
     let path = dir.0.join("log");
     let fs = PosixFileSystem::new();
-    let mut file = fs.create_mapped(&path).unwrap();
+    let mut file = fs.create_mapped(&path, 3 * WINDOW_LEN as u64 / 2).unwrap();
     let mut expected = Vec::new();
     while expected.len() < 3 * WINDOW_LEN {
         let bytes = pattern(1 + expected.len() % 1999, expected.len());
