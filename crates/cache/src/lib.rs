@@ -7,7 +7,8 @@
 //! 1. Each shard keeps the charges it was told of within its share of the capacity; values that
 //!    left but are held by somebody count too.
 //! 2. A key has one value at a time; the first insert wins and the others get it.
-//! 3. Keys of different [`Cache::new_id`] never meet, so a file's number may be used again.
+//! 3. What is reserved beside the cache is taken from the shards' shares (see `reserve.rs`).
+//! 4. Keys of different [`Cache::new_id`] never meet, so a file's number may be used again.
 //!
 //! Eviction is S3-FIFO (see `resident.rs`): a scan passes through without pushing out what is
 //! read again and again, or what is of high [`Priority`]. Source: Yang et al., "FIFO queues are all you need for cache
@@ -16,12 +17,15 @@
 mod prefetch;
 mod resident;
 mod shard;
+mod reserve;
 
 use orogen_base::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::Arc;
 
 use orogen_base::inspect::Inspect;
+use orogen_base::sync::Mutex;
 
+pub use reserve::Reservation;
 use shard::Shard;
 
 /// Shards at most.
@@ -66,6 +70,12 @@ pub struct Cache<V: Send + Sync + 'static> {
     shards: Box<[Shard<V>]>,
     capacity: AtomicUsize,
     next_id: AtomicU64,
+    /// Bytes beside the cache that are taken from its capacity.
+    reserved: AtomicUsize,
+    /// Bytes that the shards were not given because of that.
+    withdrawn: AtomicUsize,
+    /// Held while the shards are told their shares; their locks are taken under it.
+    sizing: Mutex<()>,
 }
 
 impl<V: Send + Sync + 'static> Cache<V> {
@@ -81,6 +91,9 @@ impl<V: Send + Sync + 'static> Cache<V> {
             shards,
             capacity: AtomicUsize::new(capacity_bytes),
             next_id: AtomicU64::new(1),
+            reserved: AtomicUsize::new(0),
+            withdrawn: AtomicUsize::new(0),
+            sizing: Mutex::new(()),
         }
     }
 
@@ -147,7 +160,7 @@ impl<V: Send + Sync + 'static> Cache<V> {
         self.shards.iter().map(Shard::pinned_usage).sum()
     }
 
-    /// Bytes that may be charged.
+    /// Bytes that may be charged, reservations included.
     #[must_use]
     pub fn capacity(&self) -> usize {
         self.capacity.load(Ordering::Relaxed)
@@ -156,9 +169,7 @@ impl<V: Send + Sync + 'static> Cache<V> {
     /// Changes the capacity and evicts down to it; the number of shards stays.
     pub fn set_capacity(&self, capacity_bytes: usize) {
         self.capacity.store(capacity_bytes, Ordering::Relaxed);
-        for shard in &self.shards {
-            shard.set_capacity(capacity_bytes / self.shards.len());
-        }
+        self.size_shards();
     }
 
     /// Values that are here.
@@ -173,6 +184,7 @@ impl<V: Send + Sync + 'static> Inspect for Cache<V> {
         visit("capacity_bytes", self.capacity().to_string());
         visit("usage_bytes", self.usage().to_string());
         visit("pinned_usage_bytes", self.pinned_usage().to_string());
+        visit("reserved_usage_bytes", self.reserved_usage().to_string());
         visit("entry_count", self.entry_count().to_string());
         visit("shard_count", self.shards.len().to_string());
         let (mut inserted, mut evicted) = (0, 0);

@@ -356,6 +356,10 @@ impl<V> Residents<V> {
         self.held_bytes
     }
 
+    pub(crate) fn held_about(&self) -> usize {
+        self.held_bytes
+    }
+
     pub(crate) fn pinned_usage(&self) -> usize {
         self.table
             .values()

@@ -63,6 +63,11 @@ impl<V> Shard<V> {
         self.0.write().held_usage()
     }
 
+    /// [`Self::held_usage`] as of the last look at what is held: not less.
+    pub(crate) fn held_about(&self) -> usize {
+        self.0.read().held_about()
+    }
+
     pub(crate) fn pinned_usage(&self) -> usize {
         self.0.read().pinned_usage()
     }

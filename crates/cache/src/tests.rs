@@ -3,7 +3,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use orogen_base::inspect::Inspect;
 
-use crate::{Cache, CacheKey, Priority};
+use crate::{Cache, CacheKey, Priority, Reservation};
 
 fn key(offset: u64) -> CacheKey {
     CacheKey { id: 1, offset }
@@ -342,4 +342,88 @@ fn what_is_held_takes_from_the_capacity_until_it_is_let_go() {
         drop(put(offset));
     }
     assert!(cache.usage() > 60 << 10, "{}", cache.usage());
+}
+
+#[test]
+fn what_is_reserved_is_taken_from_the_cache() {
+    let cache = Arc::new(Cache::new(1 << 20));
+    for n in 0..2048 {
+        cache.insert(key(n), Arc::new(n), 1 << 10);
+    }
+    assert!(cache.usage() > (1 << 20) - (64 << 10));
+    let mut reservation = Reservation::new(cache.clone());
+    for bytes in [100 << 10, 900 << 10, 1 << 20, 3 << 20] {
+        reservation.set(bytes);
+        assert_eq!(cache.reserved_usage(), bytes);
+        assert!(cache.usage() <= (1usize << 20).saturating_sub(bytes));
+        check(&cache);
+    }
+    reservation.set(10 << 10);
+    (0..2048).for_each(|n| drop(cache.insert(key(n), Arc::new(n), 1 << 10)));
+    assert!(cache.usage() + (10 << 10) <= 1 << 20 && cache.usage() > 900 << 10);
+    cache.set_capacity(512 << 10);
+    assert!(cache.usage() <= 502 << 10);
+    drop(reservation);
+    assert_eq!(cache.reserved_usage(), 0);
+    cache.set_capacity(1 << 20);
+    (0..2048).for_each(|n| drop(cache.insert(key(n), Arc::new(n), 1 << 10)));
+    assert!(cache.usage() > (1 << 20) - (64 << 10));
+}
+
+#[test]
+fn who_can_do_with_less_is_refused_half_of_the_capacity() {
+    let cache = Arc::new(Cache::<u64>::new(1 << 20));
+    let mut must = Reservation::new(cache.clone());
+    let mut may = Reservation::new(cache.clone());
+    assert!(may.try_grow(300 << 10));
+    assert!(!may.try_grow(513 << 10));
+    assert_eq!(may.bytes(), 300 << 10);
+    must.set(400 << 10);
+    assert!(!may.is_granted_still());
+    assert!(
+        may.try_grow(200 << 10),
+        "what it has is not asked for again"
+    );
+    assert!(!may.try_grow(301 << 10));
+    may.set(100 << 10);
+    assert!(may.is_granted_still() && may.try_grow(112 << 10));
+    drop((must, may));
+    // Values that left while somebody has them count as well.
+    let held: Vec<_> = (0..500u64)
+        .map(|n| cache.insert(key(n), Arc::new(n), 1 << 10))
+        .collect();
+    (0..500).for_each(|n| cache.erase(key(n)));
+    let mut may = Reservation::new(cache.clone());
+    assert!(may.try_grow(10 << 10) && !may.try_grow(100 << 10));
+    drop(held);
+    assert_eq!(cache.held_usage(), 0);
+    assert!(may.try_grow(100 << 10));
+}
+
+#[test]
+fn many_threads_reserve_and_leave_nothing_behind() {
+    let cache = Arc::new(Cache::new(4 << 20));
+    std::thread::scope(|scope| {
+        for seed in 0..4 {
+            let cache = &cache;
+            scope.spawn(move || {
+                let mut rng = Rng(seed);
+                let mut own = Reservation::new(cache.clone());
+                for n in 0..3000 {
+                    let bytes = rng.below(1 << 20) as usize;
+                    if n % 2 == 0 {
+                        own.set(bytes);
+                    } else if own.try_grow(bytes) {
+                        assert!(own.bytes() >= bytes);
+                    }
+                    cache.insert(key(rng.below(9000)), Arc::new(n), 1 << 10);
+                }
+            });
+        }
+    });
+    assert_eq!(cache.reserved_usage(), 0);
+    cache.set_capacity(4 << 20);
+    (0..9000).for_each(|n| drop(cache.insert(key(n), Arc::new(n), 1 << 10)));
+    assert!(cache.usage() > 3 << 20);
+    check(&cache);
 }

@@ -1,18 +1,22 @@
 //! One bound for the memory of memtables, open tables and blocks.
 //!
 //! The budget owns a block cache. What memtables and open tables take is taken from the cache's
-//! capacity, and the cache itself counts blocks that left it while a reader holds them: so the
-//! sum stays within the limit while memtables have room. When they take half of it, they are
-//! sealed before they are full; when they take seven eighths, writers wait for flushes.
+//! capacity; what is read ahead and what tables under construction take is reserved in the cache,
+//! which gives way at once; and the cache itself counts blocks that left it while a reader holds
+//! them. So the sum stays within the limit while memtables have room.
 //!
 //! ```text
-//! limit = memtables (active, sealed, held by readers) + open tables + cache + blocks held
-//!         `-- counted --------------------------------------------'   `-- the rest --'
+//! limit = memtables (active, sealed, held by readers) + open tables + reserved + cache + blocks held
+//!         `-- counted --------------------------------------------'   `-- the rest --------------'
 //! ```
+//! Who gives way, in this order: cached blocks; windows that are read ahead, which get at most half
+//! of the rest; writers. Of what is neither reserved nor held, memtables may take half before they are sealed
+//! though they are not full, and three quarters before writers wait for flushes.
+//!
 //! Counted again every 64th of the limit that is written or that tables were opened for, and when
 //! a job ends. Families whose blocks are in the budget's cache keep index and filter blocks there too.
-//! Not counted: buffers of flushes and compactions, blocks read without filling the cache.
-//! Locks: leaves.
+//! Not counted: blocks of up to 32 KiB that compactions stand in, what codecs of other languages allocate, and
+//! what is small whatever the data is. Locks: leaves.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Weak};
@@ -35,6 +39,8 @@ pub struct MemoryUsage {
     pub block_cache: u64,
     /// Blocks that are not in the cache any more, held by readers.
     pub held_blocks: u64,
+    /// What cursors and compactions read ahead, and tables that are being written.
+    pub reserved: u64,
     /// What may be used in all; 0 for no bound.
     pub limit: u64,
 }
@@ -43,16 +49,17 @@ impl MemoryUsage {
     /// All kinds together.
     #[must_use]
     pub fn total(&self) -> u64 {
-        self.memtables + self.table_readers + self.block_cache + self.held_blocks
+        self.memtables + self.table_readers + self.block_cache + self.held_blocks + self.reserved
     }
 
     pub(crate) fn to_text(self) -> String {
         format!(
-            "memtables={} table_readers={} block_cache={} held_blocks={} total={} limit={}",
+            "memtables={} table_readers={} block_cache={} held_blocks={} reserved={} total={} limit={}",
             self.memtables,
             self.table_readers,
             self.block_cache,
             self.held_blocks,
+            self.reserved,
             self.total(),
             self.limit
         )
@@ -69,6 +76,8 @@ pub struct MemoryBudget {
     written: AtomicU64,
     /// Bytes of memtables at the last count.
     memtable_bytes: AtomicU64,
+    /// Bytes of held blocks then.
+    held_bytes: AtomicU64,
     tight: AtomicBool,
 }
 
@@ -84,6 +93,7 @@ impl MemoryBudget {
             tables: Mutex::default(),
             written: AtomicU64::new(0),
             memtable_bytes: AtomicU64::new(0),
+            held_bytes: AtomicU64::new(0),
             tight: AtomicBool::new(false),
         }
     }
@@ -109,11 +119,14 @@ impl MemoryBudget {
     /// What is used now.
     #[must_use]
     pub fn usage(&self) -> MemoryUsage {
+        // Before what gives way to it: else what is counted between would count twice.
+        let reserved = self.cache.reserved_usage() as u64;
         MemoryUsage {
-            memtables: sum(&self.memtables, |m| m.memory_usage()),
+            memtables: sum(&self.memtables, |m| m.memory_allocated()),
             table_readers: sum(&self.tables, TableReader::memory_usage),
             block_cache: self.cache.usage() as u64,
             held_blocks: self.cache.held_usage() as u64,
+            reserved,
             limit: self.limit(),
         }
     }
@@ -122,10 +135,12 @@ impl MemoryBudget {
     pub(crate) fn balance(&self) {
         self.written.store(0, Relaxed);
         let limit = self.limit();
-        let memtables = sum(&self.memtables, |m| m.memory_usage());
+        let memtables = sum(&self.memtables, |m| m.memory_allocated());
         let tables = sum(&self.tables, TableReader::memory_usage);
         self.memtable_bytes.store(memtables, Relaxed);
-        self.tight.store(memtables > limit / 8 * 7, Relaxed);
+        self.held_bytes
+            .store(self.cache.held_about() as u64, Relaxed);
+        self.tight.store(memtables > self.room() / 4 * 3, Relaxed);
         // What memtables grow by until the next count is taken already.
         let rest = limit.saturating_sub(memtables + tables + limit / STEPS);
         let rest = to_usize(rest);
@@ -142,15 +157,23 @@ impl MemoryBudget {
         }
     }
 
+    /// What memtables share: what is neither reserved nor held, and a quarter of the limit in any
+    /// case.
+    fn room(&self) -> u64 {
+        let (limit, reserved) = (self.limit(), self.cache.reserved_usage() as u64);
+        let others = reserved + self.held_bytes.load(Relaxed);
+        limit.saturating_sub(others).max(limit / 4)
+    }
+
     /// True if a database whose active memtables take `active` bytes should seal the largest.
     pub(crate) fn wants_seal(&self, active: impl FnOnce() -> u64) -> bool {
-        let (limit, all) = (self.limit(), self.memtable_bytes.load(Relaxed));
+        let (limit, all) = (self.room(), self.memtable_bytes.load(Relaxed));
         if all <= limit / 2 {
             return false;
         }
         let active = active();
         // Not while most is on its way to disk already, else tables would be tiny.
-        active >= limit / 8 || (all > limit / 8 * 7 && active > limit / STEPS)
+        active >= limit / 8 || (all > limit / 4 * 3 && active > limit / STEPS)
     }
 
     /// True if writers should wait for flushes.
@@ -158,8 +181,11 @@ impl MemoryBudget {
         self.tight.load(Relaxed)
     }
 
-    pub(crate) fn add_memtable(&self, memtable: &Arc<dyn MemTable>) {
+    pub(crate) fn add_memtable(self: &Arc<Self>, memtable: &Arc<dyn MemTable>) {
         self.memtables.lock().push(Arc::downgrade(memtable));
+        let budget = self.clone();
+        // So the cache gives way before the memory is used.
+        memtable.watch_growth(Box::new(move |bytes| budget.wrote(bytes as u64)));
     }
 
     pub(crate) fn add_table(&self, table: &Arc<TableReader>) {

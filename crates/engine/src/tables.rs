@@ -35,7 +35,7 @@ pub(crate) struct FamilyTables {
     pub(crate) prefix_extractor: Option<Arc<dyn SliceTransform>>,
     pub(crate) cache_index_and_filter_blocks: bool,
     pub(crate) protect_cached_blocks: bool,
-    /// What open tables are told to.
+    /// What open tables are told to, and what is read ahead is reserved in.
     pub(crate) budget: Option<Arc<MemoryBudget>>,
 }
 
@@ -89,6 +89,7 @@ impl FamilyTables {
             tail_size: file.tail_size,
             cache_index_and_filter_blocks: self.cache_index_and_filter_blocks,
             protect_cached_blocks: self.protect_cached_blocks,
+            charge_readahead: self.budget.is_some(),
             ..TableReaderOptions::default()
         };
         let table = TableReader::open(opened, size, options)?;

@@ -3,11 +3,21 @@
 
 use std::mem::MaybeUninit;
 use std::ptr::NonNull;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 
 /// Bytes of a huge page.
 pub const HUGE_PAGE_LEN: usize = 2 << 20;
+
+/// Huge pages that are out.
+static HUGE_PAGES: AtomicUsize = AtomicUsize::new(0);
+
+/// Bytes of all [`HugePage`]s of this process: memory that no allocator knows of.
+#[must_use]
+pub fn huge_page_bytes() -> usize {
+    HUGE_PAGES.load(Ordering::Relaxed) * HUGE_PAGE_LEN
+}
 
 /// A huge page's worth of memory straight from the system, and back to it when it is dropped: an
 /// allocator in between would keep gaps, for huge pages must begin at multiples of their size.
@@ -39,6 +49,7 @@ impl HugePage {
             }
         }
         let page = Self(NonNull::new(start)?);
+        HUGE_PAGES.fetch_add(1, Ordering::Relaxed);
         // SAFETY: the page is mapped, and uninitialised bytes may have any content.
         prefer_huge_pages(unsafe { std::slice::from_raw_parts_mut(start.cast(), HUGE_PAGE_LEN) });
         Some(page)
@@ -55,6 +66,7 @@ impl Drop for HugePage {
     fn drop(&mut self) {
         // SAFETY: mapped by `new`, and nobody has its address any more.
         let unmapped = unsafe { munmap(self.0.as_ptr().cast(), HUGE_PAGE_LEN) };
+        HUGE_PAGES.fetch_sub(1, Ordering::Relaxed);
         debug_assert!(unmapped.is_ok(), "the page was mapped");
     }
 }

@@ -15,9 +15,12 @@
 use orogen_base::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
 use std::ptr::NonNull;
+use std::sync::OnceLock;
 
 use orogen_base::sync::Mutex;
 use orogen_env::memory::{HUGE_PAGE_LEN, HugePage};
+
+use crate::Growth;
 
 /// All memory is aligned and sized to this.
 pub(crate) const ALIGNMENT: usize = 8;
@@ -114,6 +117,8 @@ pub(crate) struct Arena {
     /// Bytes of all chunks but the current one.
     closed_bytes: AtomicUsize,
     chunks: Mutex<Chunks>,
+    /// Told of new chunks.
+    grew: OnceLock<Growth>,
 }
 
 // SAFETY: chunks are plain memory owned by the arena; `used` is atomic and the lists are locked.
@@ -131,6 +136,7 @@ impl Arena {
             current: AtomicPtr::new(first.as_ptr()),
             closed_bytes: AtomicUsize::new(0),
             chunks: Mutex::new(chunks),
+            grew: OnceLock::new(),
         }
     }
 
@@ -155,6 +161,7 @@ impl Arena {
         let memory = chunk.base;
         self.closed_bytes.fetch_add(size, Ordering::Relaxed);
         self.chunks.lock().alone.push(chunk);
+        self.tell_growth(size);
         memory
     }
 
@@ -178,12 +185,30 @@ impl Arena {
         self.current
             .store(NonNull::from(&*chunk).as_ptr(), Ordering::Release);
         chunks.shared.push(chunk);
+        drop(chunks);
+        self.tell_growth(next_size);
         memory
+    }
+
+    fn tell_growth(&self, bytes: usize) {
+        if let Some(grew) = self.grew.get() {
+            grew(bytes);
+        }
+    }
+
+    /// Has `grew` told of chunks from now on; the first call counts.
+    pub(crate) fn watch_growth(&self, grew: Growth) {
+        let _ = self.grew.set(grew);
     }
 
     /// Bytes taken from the system, without the free end of the current chunk.
     pub(crate) fn memory_usage(&self) -> usize {
         self.closed_bytes.load(Ordering::Relaxed) + self.current().used.load(Ordering::Relaxed)
+    }
+
+    /// As [`Self::memory_usage`] with the free end.
+    pub(crate) fn memory_allocated(&self) -> usize {
+        self.closed_bytes.load(Ordering::Relaxed) + self.current().size
     }
 }
 
@@ -229,10 +254,25 @@ mod tests {
     }
 
     #[test]
+    fn growth_is_told_to_the_byte() {
+        let arena = Arena::new();
+        let told = std::sync::Arc::new(AtomicUsize::new(arena.memory_allocated()));
+        let sum = told.clone();
+        arena.watch_growth(Box::new(move |bytes| {
+            sum.fetch_add(bytes, Ordering::Relaxed);
+        }));
+        for size in [10, 9000, 100_000, 3 << 20, 400_000, 1 << 20] {
+            arena.allocate(size);
+            assert_eq!(told.load(Ordering::Relaxed), arena.memory_allocated());
+        }
+    }
+
+    #[test]
     fn a_small_arena_counts_small() {
         let arena = Arena::new();
         assert_eq!(arena.memory_usage(), 0);
         arena.allocate(20);
         assert_eq!(arena.memory_usage(), 24);
+        assert_eq!(arena.memory_allocated(), CHUNK_MIN);
     }
 }

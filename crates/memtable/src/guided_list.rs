@@ -16,7 +16,7 @@ use crate::iter::Iter;
 use crate::list::List;
 use crate::node::Node;
 use crate::range_tombstones::RangeTombstones;
-use crate::{MemTable, Visit};
+use crate::{Growth, MemTable, Visit};
 
 /// A memtable that is a sorted list with a tree that guides into it.
 pub struct GuidedListMemTable {
@@ -147,6 +147,14 @@ impl MemTable for GuidedListMemTable {
 
     fn memory_usage(&self) -> usize {
         self.list.memory_usage() + self.range_tombstones.memory_usage()
+    }
+
+    fn watch_growth(&self, grew: Growth) {
+        self.list.watch_growth(grew);
+    }
+
+    fn memory_allocated(&self) -> usize {
+        self.list.memory_allocated() + self.range_tombstones.memory_usage()
     }
 
     fn entry_count(&self) -> u64 {

@@ -27,6 +27,9 @@ pub enum Visit {
     Stop,
 }
 
+/// Told of bytes that a memtable has taken from the system.
+pub type Growth = Box<dyn Fn(usize) + Send + Sync>;
+
 /// Sorted memory of writes of one column family.
 ///
 /// All methods may be called from any thread at once. An entry is visible to readers when its
@@ -62,6 +65,17 @@ pub trait MemTable: Send + Sync {
 
     /// Bytes of memory held, for deciding when it is full.
     fn memory_usage(&self) -> usize;
+
+    /// Bytes taken from the system, what no entry has yet included.
+    fn memory_allocated(&self) -> usize {
+        self.memory_usage()
+    }
+
+    /// Has `grew` told of the bytes that are taken from the system from now on, before an entry is
+    /// put there; the first call counts. Without it nobody is told.
+    fn watch_growth(&self, grew: Growth) {
+        let _ = grew;
+    }
 
     /// Point entries and range tombstones.
     fn entry_count(&self) -> u64;

@@ -21,6 +21,7 @@ use orogen_base::key;
 use orogen_base::sync::atomic::{AtomicPtr, Ordering};
 use orogen_base::{SeqNo, UserComparator, ValueKind};
 
+use crate::Growth;
 use crate::arena::Arena;
 use crate::guide::Guide;
 use crate::node::{Header, Node};
@@ -78,6 +79,14 @@ impl List {
 
     pub(crate) fn memory_usage(&self) -> usize {
         self.arena.memory_usage()
+    }
+
+    pub(crate) fn watch_growth(&self, grew: Growth) {
+        self.arena.watch_growth(grew);
+    }
+
+    pub(crate) fn memory_allocated(&self) -> usize {
+        self.arena.memory_allocated()
     }
 
     #[inline]

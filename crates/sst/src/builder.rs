@@ -3,7 +3,8 @@
 //! A flush, a compaction and a bulk load each own builders; one builder is one thread's.
 //! Invariants: (1) keys rise, which every `add` checks; (2) the same entries under the same
 //! options give the same bytes; (3) nothing is read back. With a dictionary the data blocks are
-//! held until the dictionary is made, then written. `Hot path`: `add` allocates nothing once
+//! held until the dictionary is made, then written. Memory is reserved where that is asked for,
+//! looked at for each data block. `Hot path`: `add` allocates nothing once
 //! its buffers have grown. Source: RocksDB `table/block_based/block_based_table_builder.cc`.
 
 mod index;
@@ -17,8 +18,10 @@ use std::sync::Arc;
 use orogen_base::key::{TRAILER_LEN, append_internal_key, seqno_of, user_key};
 use orogen_base::limits::VALUE_SIZE_MAX;
 use orogen_base::{Error, FileNo, Result, SeqNo, SliceTransform, UserComparator, ValueKind};
+use orogen_cache::Reservation;
 use orogen_env::WritableFile;
 
+use crate::BlockCache;
 use crate::block::{Block, BlockBuilder, BlockCursor, KeyOrder, compare_internal};
 use crate::compress::{CompressionType, Compressor, Dictionary, make_dictionary};
 use crate::filter::hash64;
@@ -26,7 +29,7 @@ use crate::options::{BlockBasedOptions, CompressionOptions};
 use crate::properties::TableProperties;
 use filter::TableFilter;
 use index::IndexBuilder;
-use output::{DataBlocks, Output};
+use output::{DataBlocks, Output, WRITE_BUFFER_LEN, WRITE_BUFFER_LEN_MIN, WRITE_BUFFER_PART};
 
 /// The meta index's name of the properties.
 pub(crate) const PROPERTIES_BLOCK: &str = "rocksdb.properties";
@@ -77,6 +80,8 @@ pub struct TableBuilderOptions {
     pub sequence_covered: SeqNo,
     /// Computes a checksum over the whole file.
     pub file_checksum: bool,
+    /// Reserves the builder's memory beside this cache, which gives way; `None`: nowhere.
+    pub reserve_in: Option<Arc<BlockCache>>,
 }
 
 /// What was written.
@@ -112,6 +117,9 @@ struct Held {
     bytes: u64,
 }
 
+/// The reservation follows the memory in steps of so many bytes.
+const RESERVED_STEP: usize = 64 << 10;
+
 /// Writes one table.
 pub struct TableBuilder {
     options: TableBuilderOptions,
@@ -124,9 +132,12 @@ pub struct TableBuilder {
     last_key: Vec<u8>,
     first_key: Vec<u8>,
     range_tombstones: Vec<RangeTombstoneEntry>,
+    /// Of their keys.
+    tombstone_bytes: usize,
     properties: TableProperties,
     seqnos: Option<(SeqNo, SeqNo)>,
     block_size_min: usize,
+    reservation: Option<Reservation<Block>>,
 }
 
 impl TableBuilder {
@@ -157,9 +168,24 @@ impl TableBuilder {
         } else {
             0
         };
-        let mut out = Output::new(file, table.checksum, base_context_checksum);
+        let account = options.reserve_in.as_ref();
+        let write_buffer_len = account.map_or(WRITE_BUFFER_LEN, |cache| {
+            (cache.capacity() / WRITE_BUFFER_PART).clamp(WRITE_BUFFER_LEN_MIN, WRITE_BUFFER_LEN)
+        });
+        let reservation = account.map(|cache| {
+            let mut reservation = Reservation::new(cache.clone());
+            reservation.set(write_buffer_len);
+            reservation
+        });
+        let mut out = Output::new(
+            file,
+            table.checksum,
+            base_context_checksum,
+            write_buffer_len,
+        );
         out.file_checksum = options.file_checksum.then_some(0);
         Ok(Self {
+            reservation,
             blocks: DataBlocks {
                 out,
                 index: IndexBuilder::new(table),
@@ -185,6 +211,7 @@ impl TableBuilder {
             last_key: Vec::new(),
             first_key: Vec::new(),
             range_tombstones: Vec::new(),
+            tombstone_bytes: 0,
             properties: TableProperties::default(),
             seqnos: None,
             block_size_min: (table.block_size * deviation).div_ceil(100),
@@ -265,6 +292,7 @@ impl TableBuilder {
         self.count(&key, end.len());
         self.properties.num_deletions += 1;
         self.properties.num_range_deletions += 1;
+        self.tombstone_bytes += key.len() + end.len();
         self.range_tombstones.push(RangeTombstoneEntry {
             key,
             end: end.to_vec(),
@@ -293,6 +321,7 @@ impl TableBuilder {
         if self.data.is_empty() {
             return Ok(());
         }
+        self.reserve(0);
         if let Some(held) = &mut self.held {
             let block = self.data.finish().to_vec();
             self.data.reset();
@@ -308,6 +337,36 @@ impl TableBuilder {
             .write(self.data.finish(), &self.last_key, next_key)?;
         self.data.reset();
         Ok(())
+    }
+
+    /// Has as much reserved as is used, and `more` bytes that will be.
+    fn reserve(&mut self, more: usize) {
+        if self.reservation.is_none() {
+            return;
+        }
+        let used = self.memory_usage() + more;
+        if let Some(reservation) = &mut self.reservation
+            && (used > reservation.bytes() || used + 2 * RESERVED_STEP < reservation.bytes())
+        {
+            reservation.set(used.next_multiple_of(RESERVED_STEP));
+        }
+    }
+
+    /// Bytes of memory held, about; what codecs keep is not known.
+    #[must_use]
+    pub fn memory_usage(&self) -> usize {
+        let held = self.held.as_ref().map_or(0, |h| h.bytes as usize);
+        let tombstones = self.range_tombstones.capacity() * size_of::<RangeTombstoneEntry>();
+        self.blocks.out.memory_usage()
+            + self.blocks.index.memory_usage()
+            + self.filter.as_ref().map_or(0, TableFilter::memory_usage)
+            + self.data.memory_usage()
+            + self.dictionary.capacity()
+            + held
+            + tombstones
+            + self.tombstone_bytes
+            + self.last_key.capacity()
+            + self.first_key.capacity()
     }
 
     /// Makes the dictionary out of the held blocks and writes them.

@@ -54,8 +54,8 @@ thread_local! {
     static RAW: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
 }
 
-/// Larger buffers are not kept.
-const RAW_KEPT_MAX: usize = 1 << 20;
+/// Larger buffers are not kept: each thread has one.
+const RAW_KEPT_MAX: usize = 256 << 10;
 
 impl TableFile {
     /// An error at `offset` of this file.

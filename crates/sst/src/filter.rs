@@ -100,6 +100,11 @@ impl FilterBuilder {
         self.last_prefix = None;
     }
 
+    /// Bytes of memory held.
+    pub(crate) fn memory_usage(&self) -> usize {
+        self.hashes.capacity() * size_of::<u64>()
+    }
+
     /// Bytes of the finished filter.
     pub(crate) fn size(&self) -> usize {
         if self.hashes.is_empty() {

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use orogen_base::key::{trailer, user_key};
 use orogen_base::perf::PerfCounter;
 use orogen_base::{Error, InternalIterator, PinnedValue, Result};
+use orogen_cache::Reservation;
 use orogen_env::PerfTimer;
 
 use crate::block::{Block, BlockCursor, KeyOrder};
@@ -24,6 +25,9 @@ const SEQUENTIAL_BLOCKS_MIN: u32 = 2;
 const READAHEAD_BYTES_MIN: usize = 8 << 10;
 const READAHEAD_BYTES_MAX: usize = 256 << 10;
 
+/// Smaller blocks are not worth a reservation.
+const UNCOUNTED_BLOCK_BYTES_MAX: usize = 32 << 10;
+
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Way {
     Forward,
@@ -33,6 +37,8 @@ enum Way {
 /// Reads the file in larger pieces while blocks are asked for one after the other, either way.
 struct ReadAhead {
     window: Window,
+    /// Of the window's memory, where that is asked for.
+    reservation: Option<Reservation<Block>>,
     bytes: usize,
     /// Blocks that followed on the one before, this way.
     sequential: u32,
@@ -46,6 +52,7 @@ impl ReadAhead {
     fn new() -> Self {
         Self {
             window: Window::default(),
+            reservation: None,
             bytes: READAHEAD_BYTES_MIN,
             sequential: 0,
             way: Way::Forward,
@@ -59,6 +66,32 @@ impl ReadAhead {
         self.window.bytes.clear();
         self.last = None;
         self.continues = is_neighbour;
+    }
+
+    /// Reserves memory for a window of `want` bytes, or of as many as there are; 0 for none.
+    fn room(&mut self, table: &TableReader, want: usize) -> usize {
+        let Some(cache) = table.readahead_account() else {
+            return want;
+        };
+        let reservation = self
+            .reservation
+            .get_or_insert_with(|| Reservation::new(cache.clone()));
+        let mut room = want;
+        if !reservation.is_granted_still() {
+            // Others need it more by now.
+            room = room.min(reservation.bytes() / 2);
+            self.window.bytes = Vec::new();
+            reservation.set(room);
+        }
+        while room >= READAHEAD_BYTES_MIN && !reservation.try_grow(room) {
+            room /= 2;
+        }
+        if room < READAHEAD_BYTES_MIN {
+            self.window.bytes = Vec::new();
+            reservation.set(0);
+            return 0;
+        }
+        room
     }
 
     /// Notes that the block at `handle` is wanted.
@@ -94,7 +127,11 @@ impl ReadAhead {
         }
         let file = table.file();
         let block_len = file.check_handle(handle)? as u64;
-        let want = (want as u64).max(block_len);
+        let want = self.room(table, (want as u64).max(block_len) as usize) as u64;
+        if want < block_len {
+            // Memory is scarce: block by block.
+            return Ok(());
+        }
         // A block that is cut by the window's end is read again as a whole.
         let (start, len) = match self.way {
             Way::Forward => {
@@ -109,7 +146,13 @@ impl ReadAhead {
         if mode == Readahead::Auto {
             self.bytes = (self.bytes * 2).min(READAHEAD_BYTES_MAX);
         }
-        self.window.bytes.resize(len as usize, 0);
+        let bytes = &mut self.window.bytes;
+        if bytes.capacity() < len as usize {
+            // Nothing of it is wanted any more, and not a byte more than was reserved.
+            *bytes = Vec::new();
+            bytes.reserve_exact(len as usize);
+        }
+        bytes.resize(len as usize, 0);
         self.window.offset = start;
         let timer = PerfTimer::start(PerfCounter::BlockReadTime);
         let result = file.file.read_exact_at(start, &mut self.window.bytes);
@@ -140,6 +183,8 @@ pub struct TableIter {
     order: KeyOrder,
     index: Option<IndexPosition<'static>>,
     block: Option<(BlockHandle, Arc<Block>)>,
+    /// Of the block's memory, if it is large and no cache counts it.
+    block_reservation: Option<Reservation<Block>>,
     cursor: BlockCursor,
     /// The key with the sequence number of an ingested table.
     patched: Vec<u8>,
@@ -155,6 +200,7 @@ impl TableIter {
             read,
             index: None,
             block: None,
+            block_reservation: None,
             cursor: BlockCursor::new(),
             patched: Vec::new(),
             ahead: ReadAhead::new(),
@@ -237,8 +283,27 @@ impl TableIter {
                     .read_block(handle, BlockKind::Data, &self.read, window)?
             }
         };
+        self.reserve_block(&block);
         self.block = Some((handle, block));
         Ok(())
+    }
+
+    /// Has the memory of a block counted that the cache does not count.
+    fn reserve_block(&mut self, block: &Block) {
+        if self.read.fill_cache {
+            return;
+        }
+        let Some(cache) = self.table.readahead_account() else {
+            return;
+        };
+        let bytes = block.memory_usage();
+        if bytes > UNCOUNTED_BLOCK_BYTES_MAX {
+            self.block_reservation
+                .get_or_insert_with(|| Reservation::new(cache.clone()))
+                .set(bytes);
+        } else {
+            self.block_reservation = None;
+        }
     }
 
     /// Does something with the cursor on the open block.

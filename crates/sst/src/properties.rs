@@ -59,6 +59,17 @@ macro_rules! properties {
                 all
             }
 
+            /// Bytes of memory held, about.
+            #[must_use]
+            pub fn memory_usage(&self) -> usize {
+                let collected = self.user_collected.iter();
+                let collected = collected.map(|(k, v)| k.capacity() + v.capacity() + 64);
+                size_of::<Self>()
+                    + self.seqno_to_time_mapping.capacity()
+                    + collected.sum::<usize>()
+                    $(+ self.$text.capacity())*
+            }
+
             fn set(&mut self, name: &str, value: &[u8]) {
                 match name {
                     $($nname => {

@@ -60,6 +60,9 @@ pub struct TableReaderOptions {
     /// Blocks in the cache have checksums, compared whenever one is looked up; one that has changed
     /// is dropped and read again.
     pub protect_cached_blocks: bool,
+    /// Cursors reserve the memory of what they read ahead in the block cache, and read less ahead
+    /// where that is scarce.
+    pub charge_readahead: bool,
     /// Reads blocks at open without checking them.
     pub skip_checksums_at_open: bool,
     /// Opens a table whose filter or range tombstones are damaged, without them: for salvage.
@@ -254,6 +257,7 @@ pub struct TableReader {
     global_seqno: Option<SeqNo>,
     cache: Option<(Arc<BlockCache>, u64)>,
     protect_cached_blocks: bool,
+    charge_readahead: bool,
     statistics: Option<Arc<Statistics>>,
     file_number: FileNo,
     /// Where the data blocks end.
@@ -338,6 +342,7 @@ impl TableReader {
             + filter
             + self.dictionary.as_ref().map_or(0, Dictionary::memory_usage)
             + self.range_tombstones.memory_usage()
+            + self.properties.memory_usage()
     }
 
     pub(crate) fn comparator(&self) -> &UserComparator {
@@ -346,6 +351,12 @@ impl TableReader {
 
     pub(crate) fn file(&self) -> &TableFile {
         &self.file
+    }
+
+    /// Where windows that are read ahead are reserved, if they are.
+    pub(crate) fn readahead_account(&self) -> Option<&Arc<BlockCache>> {
+        let cache = self.cache.as_ref().map(|(cache, _)| cache);
+        cache.filter(|_| self.charge_readahead)
     }
 
     pub(crate) fn data_end(&self) -> u64 {

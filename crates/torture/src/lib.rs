@@ -35,6 +35,7 @@ pub mod repair;
 pub mod flips;
 pub mod determinism;
 pub mod full_disk;
+pub mod heap;
 pub mod memory;
 pub mod stalls;
 pub mod open;

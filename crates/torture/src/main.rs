@@ -7,11 +7,15 @@ use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
 use orogen_torture::fault::{Cause, Variant, Way};
+use orogen_torture::heap::CountingAllocator;
 use orogen_torture::report::{self, Figure};
 use orogen_torture::{
     concurrent, crash, damage, determinism, fault, flips, full_disk, guard, kill, memory,
     metamorphic, open, repair, scripts, stalls,
 };
+
+#[global_allocator]
+static ALLOCATOR: CountingAllocator = CountingAllocator;
 
 /// Tries to break the engine, and tells how often it tried.
 #[derive(Parser)]
@@ -233,12 +237,18 @@ struct DeterminismArgs {
 
 #[derive(Args)]
 struct MemoryArgs {
+    /// Only this workload: mixed, fillrandom, overwrite, zipf, scan, large, families or cycles.
+    #[arg(long)]
+    only: Option<memory::Workload>,
     /// Bytes of the budget.
-    #[arg(long, default_value_t = 48 << 20)]
+    #[arg(long, default_value_t = 32 << 20)]
     limit: u64,
-    /// Bytes of values that are written.
-    #[arg(long, default_value_t = 192 << 20)]
+    /// Bytes of values that each workload writes.
+    #[arg(long, default_value_t = 64 << 20)]
     data: u64,
+    /// In the size for a night: a budget of 64 MiB, 4 GiB for each workload.
+    #[arg(long, conflicts_with_all = ["limit", "data"])]
+    deep: bool,
     /// Decides keys and values.
     #[arg(long, default_value_t = 1)]
     seed: u64,
@@ -442,8 +452,25 @@ fn main() -> ExitCode {
         }
         Command::KillChild(args) => kill::child(&args.dir, args.seed, args.cycle),
         Command::Memory(args) => {
-            let &MemoryArgs { limit, data, seed } = args;
-            tell(memory::run(&memory::Config { limit, data, seed }));
+            let &MemoryArgs {
+                only,
+                limit,
+                data,
+                deep,
+                seed,
+            } = args;
+            let (limit, data) = if deep {
+                (64 << 20, 4 << 30)
+            } else {
+                (limit, data)
+            };
+            let config = memory::Config {
+                limit,
+                data,
+                seed,
+                only,
+            };
+            memory::run(&config).into_iter().for_each(&mut tell);
             Ok(())
         }
         Command::Open(args) => {

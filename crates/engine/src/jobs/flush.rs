@@ -330,6 +330,11 @@ pub(crate) fn table_options(
         oldest_key_time: now,
         file_creation_time: now,
         file_checksum: context.options.file_checksum == FileChecksumKind::Crc32c,
+        reserve_in: context
+            .options
+            .memory_budget
+            .as_ref()
+            .map(|budget| budget.block_cache().clone()),
         ..TableBuilderOptions::default()
     }
 }
@@ -346,7 +351,8 @@ pub(crate) fn new_file(
         if let Some(job) = &job {
             job.note_output(number);
         }
-        let mut file = BufferedFile::new(context.fs.create(&path)?)
+        // The builder has a buffer of its own: this one only meters.
+        let mut file = BufferedFile::with_capacity(context.fs.create(&path)?, 0)
             .bytes_per_sync(context.db_options().bytes_per_sync);
         if let Some(limiter) = &context.options.rate_limiter {
             file = file.rate_limiter(limiter.clone(), priority, context.closing.clone());

@@ -56,6 +56,11 @@ impl BlockBuilder {
         self.buffer.len() + 4 * self.restarts.len() + 4
     }
 
+    /// Bytes of memory held.
+    pub(crate) fn memory_usage(&self) -> usize {
+        self.buffer.capacity() + 4 * self.restarts.capacity() + self.last_key.capacity()
+    }
+
     /// RocksDB's guess of the size after one more entry; high, since it ignores sharing.
     #[inline]
     pub(crate) fn size_after(&self, key: &[u8], value: &[u8]) -> usize {

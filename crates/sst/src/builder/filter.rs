@@ -95,6 +95,13 @@ impl TableFilter {
         self.bytes + self.current.size()
     }
 
+    /// Bytes of memory held, about.
+    pub(super) fn memory_usage(&self) -> usize {
+        let partitions = self.partitions.capacity() * size_of::<FilterPartition>();
+        let keys = self.partitions.len() * (self.last_key.capacity() + TRAILER_LEN);
+        self.bytes + self.current.memory_usage() + partitions + keys
+    }
+
     /// The filters in the order of their keys, and the number of their entries.
     pub(super) fn finish(mut self) -> (Vec<FilterPartition>, u64) {
         if self.current.entries() > 0 {

@@ -34,6 +34,9 @@ impl TableBuilder {
         self.properties.num_data_blocks = self.blocks.count;
         self.properties.num_data_blocks_compression_rejected = self.blocks.rejected;
         let mut metaindex: Vec<(String, BlockHandle)> = Vec::new();
+        // Index and filter are put together beside what they are made of.
+        let tail = self.blocks.index.size() + self.filter.as_ref().map_or(0, TableFilter::size);
+        self.reserve(2 * tail + self.tombstone_bytes);
 
         self.write_filter(&mut metaindex)?;
         let index_handle = self.write_index()?;

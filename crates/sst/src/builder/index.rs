@@ -94,6 +94,11 @@ impl IndexBuilder {
         self.keys.len() + 12 * self.entries.len() + 8
     }
 
+    /// Bytes of memory held.
+    pub(super) fn memory_usage(&self) -> usize {
+        self.keys.capacity() + self.entries.capacity() * size_of::<(u32, BlockHandle)>()
+    }
+
     /// The index as one block.
     pub(super) fn finish(&self) -> Vec<u8> {
         self.block(&Partition {

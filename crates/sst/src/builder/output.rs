@@ -1,6 +1,7 @@
 //! The file that a table is written to, and the way of data blocks into it.
 //!
-//! Blocks are gathered so that the file is asked to append once per mebibyte. `Hot path`: one
+//! Blocks are gathered so that the file is asked to append once per mebibyte, or more often where
+//! memory is scarce. `Hot path`: one
 //! compression and one checksum per block, no allocation.
 
 use orogen_base::checksum::{ChecksumType, crc32c_extend};
@@ -12,12 +13,18 @@ use crate::compress::{CompressionType, Compressor, Dictionary, decompress};
 use crate::footer::{BLOCK_TRAILER_LEN, BlockHandle, context_modifier};
 
 /// Bytes gathered before the file is asked to append them.
-const WRITE_BUFFER_LEN: usize = 1 << 20;
+pub(super) const WRITE_BUFFER_LEN: usize = 1 << 20;
+/// The same where memory is scarce.
+pub(super) const WRITE_BUFFER_LEN_MIN: usize = 64 << 10;
+/// The buffer takes at most one part in so many of the memory that it is reserved in.
+pub(super) const WRITE_BUFFER_PART: usize = 64;
 
 /// The file, with the bytes that it was not given yet.
 pub(super) struct Output {
     file: Box<dyn WritableFile>,
     buffer: Vec<u8>,
+    /// Bytes of the buffer at which the file gets them.
+    buffer_len: usize,
     /// Bytes so far, those in the buffer included.
     offset: u64,
     checksum: ChecksumType,
@@ -66,10 +73,12 @@ impl Output {
         file: Box<dyn WritableFile>,
         checksum: ChecksumType,
         base_context_checksum: u32,
+        buffer_len: usize,
     ) -> Self {
         Self {
             file,
-            buffer: Vec::with_capacity(WRITE_BUFFER_LEN + WRITE_BUFFER_LEN / 8),
+            buffer: Vec::with_capacity(buffer_len + buffer_len / 8),
+            buffer_len,
             offset: 0,
             checksum,
             base_context_checksum,
@@ -81,6 +90,11 @@ impl Output {
     /// Bytes so far, those that the file was not given yet included.
     pub(super) fn offset(&self) -> u64 {
         self.offset
+    }
+
+    /// Bytes of memory held.
+    pub(super) fn memory_usage(&self) -> usize {
+        self.buffer.capacity() + self.scratch.capacity()
     }
 
     pub(super) fn base_context_checksum(&self) -> u32 {
@@ -96,7 +110,7 @@ impl Output {
     pub(super) fn append(&mut self, bytes: &[u8]) -> Result<()> {
         self.buffer.extend_from_slice(bytes);
         self.offset += bytes.len() as u64;
-        if self.buffer.len() >= WRITE_BUFFER_LEN {
+        if self.buffer.len() >= self.buffer_len {
             self.flush()
         } else {
             Ok(())

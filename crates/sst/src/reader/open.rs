@@ -168,6 +168,7 @@ impl TableReader {
             global_seqno,
             cache,
             protect_cached_blocks: options.protect_cached_blocks,
+            charge_readahead: options.charge_readahead,
             statistics: options.statistics,
             file_number: options.file_number,
             data_end: data_end.min(file_size),

@@ -1,0 +1,129 @@
+//! Memory beside the cache that is taken from its capacity.
+//!
+//! What one bound is to hold but is no cached value, such as a window that is read ahead or a
+//! table that is being written, is reserved here before it is used, and the cache gives way.
+//!
+//! 1. `reserved` is the sum of all reservations; the shards share what the capacity has beyond
+//!    `withdrawn`, and `withdrawn >= reserved` whenever a reservation returns.
+//! 2. `withdrawn` is a little more than is reserved, and falls only when much was given back: so
+//!    reservations that come and go touch no shard.
+//! 3. Who can do with less asks by [`Reservation::try_grow`], and is refused what would take half of
+//!    the capacity; who cannot asks by [`Reservation::set`].
+
+use std::sync::Arc;
+
+use orogen_base::sync::atomic::Ordering;
+
+use crate::Cache;
+
+/// One part in so many of the capacity is withdrawn beyond what is reserved.
+const MARGIN_PART: usize = 256;
+
+impl<V: Send + Sync + 'static> Cache<V> {
+    /// Bytes that are reserved beside the cache.
+    #[must_use]
+    pub fn reserved_usage(&self) -> usize {
+        self.reserved.load(Ordering::Relaxed)
+    }
+
+    /// True if `more` bytes leave half of the capacity to cached values.
+    fn has_room(&self, more: usize) -> bool {
+        let taken = self.reserved_usage().saturating_add(more);
+        let half = self.capacity() / 2;
+        // Whoever holds values that left the cache takes from the same bound.
+        taken <= half && taken.saturating_add(self.held_about()) <= half
+    }
+
+    /// [`Self::held_usage`] as of the last look at what is held, which may be more; cheaper.
+    #[must_use]
+    pub fn held_about(&self) -> usize {
+        self.shards.iter().map(|s| s.held_about()).sum()
+    }
+
+    fn reserve(&self, bytes: usize) {
+        let reserved = self.reserved.fetch_add(bytes, Ordering::SeqCst) + bytes;
+        if reserved > self.withdrawn.load(Ordering::SeqCst) {
+            self.size_shards();
+        }
+    }
+
+    fn give_back(&self, bytes: usize) {
+        let reserved = self.reserved.fetch_sub(bytes, Ordering::SeqCst) - bytes;
+        let margin = self.capacity() / MARGIN_PART;
+        if reserved + 4 * margin < self.withdrawn.load(Ordering::SeqCst) {
+            self.size_shards();
+        }
+    }
+
+    /// Tells the shards what is theirs.
+    pub(crate) fn size_shards(&self) {
+        let sizing = self.sizing.lock();
+        let capacity = self.capacity();
+        let withdrawn = self.reserved_usage() + capacity / MARGIN_PART;
+        // With nothing reserved all is the shards'.
+        let withdrawn = if self.reserved_usage() == 0 {
+            0
+        } else {
+            withdrawn
+        };
+        self.withdrawn.store(withdrawn, Ordering::SeqCst);
+        let rest = capacity.saturating_sub(withdrawn);
+        for shard in &self.shards {
+            shard.set_capacity(rest / self.shards.len());
+        }
+        drop(sizing);
+    }
+}
+
+/// Bytes beside a cache that are taken from its capacity until this is dropped.
+pub struct Reservation<V: Send + Sync + 'static> {
+    cache: Arc<Cache<V>>,
+    bytes: usize,
+}
+
+impl<V: Send + Sync + 'static> Reservation<V> {
+    /// Nothing yet.
+    #[must_use]
+    pub fn new(cache: Arc<Cache<V>>) -> Self {
+        Self { cache, bytes: 0 }
+    }
+
+    /// Bytes that are reserved.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Reserves `bytes` in all, more or less than before, whatever the cache has left.
+    pub fn set(&mut self, bytes: usize) {
+        if bytes > self.bytes {
+            self.cache.reserve(bytes - self.bytes);
+        } else if bytes < self.bytes {
+            self.cache.give_back(self.bytes - bytes);
+        }
+        self.bytes = bytes;
+    }
+
+    /// Reserves `bytes` in all if that leaves half of the capacity to cached values; else changes
+    /// nothing. At once granted to several who ask at the same moment, it may be a little more.
+    #[must_use]
+    pub fn try_grow(&mut self, bytes: usize) -> bool {
+        let granted = bytes <= self.bytes || self.cache.has_room(bytes - self.bytes);
+        if granted && bytes > self.bytes {
+            self.set(bytes);
+        }
+        granted
+    }
+
+    /// False if by now more is taken than [`Self::try_grow`] would grant: give some back.
+    #[must_use]
+    pub fn is_granted_still(&self) -> bool {
+        self.cache.has_room(0)
+    }
+}
+
+impl<V: Send + Sync + 'static> Drop for Reservation<V> {
+    fn drop(&mut self) {
+        self.set(0);
+    }
+}
