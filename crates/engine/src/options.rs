@@ -322,6 +322,13 @@ pub struct ColumnFamilyOptions {
     /// levels of their usual sizes (about 11), below 12 most data is rewritten all the time. 0, the
     /// default: no ceiling. Not kept in OPTIONS files, whose other readers do not know it.
     pub max_size_amplification_percent: u64,
+    /// Rewrites files of the last level with data whose codec is not the one that is asked for now,
+    /// one after another, when nothing else is due: files that were moved there as they were, and all
+    /// of them after [`Self::compression`] or [`Self::bottommost_compression`] was changed. It opens
+    /// all tables of that level once; a codec's level and other options do not count. Default false:
+    /// they wait for the next compaction that takes them. Not kept in OPTIONS files, whose other
+    /// readers do not know it.
+    pub recompress_bottommost_files: bool,
     /// Marks files with many tombstones, so that scans need not step over them. Default: 768
     /// among 1024 entries. `None`: files are not marked.
     pub compact_on_deletion: Option<CompactOnDeletion>,
@@ -375,6 +382,7 @@ impl Default for ColumnFamilyOptions {
             ttl: 0,
             periodic_compaction_seconds: 0,
             max_size_amplification_percent: 0,
+            recompress_bottommost_files: false,
             compact_on_deletion: Some(CompactOnDeletion::default()),
             disable_auto_compactions: false,
             table: BlockBasedOptions::default(),

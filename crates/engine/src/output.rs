@@ -34,7 +34,7 @@ use crate::compaction_iter::{
     CompactionIter, CompactionIterOptions, CompactionIterStats, surviving_tombstones,
 };
 use crate::options::CompactOnDeletion;
-use crate::version::file_meta::EntryCounts;
+use crate::version::file_meta::{EntryCounts, StoredCodec};
 use crate::version::{FileChecksum, FileMeta};
 use grandparents::Grandparents;
 
@@ -290,6 +290,8 @@ impl<'a> OutputWriter<'a> {
         let properties = &summary.properties;
         let counts = EntryCounts::default();
         counts.set(properties.num_entries, properties.num_deletions);
+        let codec = StoredCodec::default();
+        codec.set(&properties.compression);
         let deletions = std::mem::take(&mut self.deletions);
         self.files.push(FileMeta {
             marked_for_compaction: self.options.compact_on_deletion.is_some_and(|asked| {
@@ -300,6 +302,7 @@ impl<'a> OutputWriter<'a> {
                 )
             }),
             counts,
+            codec,
             number,
             size: summary.file_size,
             smallest,

@@ -97,6 +97,7 @@ impl FamilyTables {
         let properties = table.properties();
         file.counts
             .set(properties.num_entries, properties.num_deletions);
+        file.codec.set(&properties.compression);
         if let Some(budget) = &self.budget {
             budget.add_table(&table);
         }

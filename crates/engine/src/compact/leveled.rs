@@ -26,7 +26,9 @@ use orogen_base::key::InternalKeyComparator;
 use orogen_sst::CompressionType;
 
 use super::marks::{self, Moment};
-use super::plan::{Plan, Reason, Running, first_overlap_below, range_of, ranges_meet};
+use super::plan::{
+    Plan, Reason, Running, compression_at, first_overlap_below, range_of, ranges_meet,
+};
 use super::score::{LevelTargets, Scores, compensated_size};
 use crate::options::ColumnFamilyOptions;
 use crate::version::level::compare_ends;
@@ -592,14 +594,7 @@ impl Picker<'_> {
     }
 
     fn compression(&self, level: usize) -> CompressionType {
-        let is_last = level + 1 >= self.version.num_non_empty_levels();
-        let base = self.targets.base_level.max(1);
-        let step = if level == 0 {
-            0
-        } else {
-            (level + 1).saturating_sub(base)
-        };
-        self.options.compression_of(step, is_last)
+        compression_at(self.version, self.options, self.targets.base_level, level)
     }
 }
 

@@ -9,9 +9,10 @@
 //! | size amplification | the largest of the level with most bytes above the last one, while those levels hold more than `max_size_amplification_percent` of the last | one level down |
 //! | TTL | their oldest data is older than `ttl` | one level down |
 //! | periodic | they were made longer ago than `periodic_compaction_seconds` | one level down, or the same level if nothing lies below |
+//! | recompression | `recompress_bottommost_files`, on the last level, and their codec is not the one that is asked for | the same level |
 //!
 //! A file on the last level with data goes nowhere but to its own level. A rewritten file is no
-//! longer due: its tombstones are gone, and it is new.
+//! longer due: its tombstones are gone, it is new, and its codec is the one that was asked for.
 //! Source: RocksDB `db/version_set.cc` (`ComputeBottommostFilesMarkedForCompaction`,
 //! `ComputeExpiredTtlFiles`, `ComputeFilesMarkedForPeriodicCompaction`).
 
@@ -20,7 +21,7 @@ use std::sync::Arc;
 use orogen_base::seqno::SEQNO_MAX;
 use orogen_base::{FileNo, SeqNo};
 
-use super::plan::{Reason, first_overlap_below};
+use super::plan::{Reason, compression_at, first_overlap_below};
 use crate::options::ColumnFamilyOptions;
 use crate::version::{FileMeta, KeyRange, Version};
 
@@ -64,20 +65,23 @@ pub fn due<'a>(
     base_level: usize,
     moment: Moment,
 ) -> impl Iterator<Item = Due<'a>> {
-    const ORDER: [Reason; 5] = [
+    const ORDER: [Reason; 6] = [
         Reason::FilesMarkedForCompaction,
         Reason::BottommostFiles,
         Reason::SizeAmplification,
         Reason::Ttl,
         Reason::PeriodicCompaction,
+        Reason::BottommostRecompression,
     ];
     let last = version.num_non_empty_levels().saturating_sub(1).max(1);
+    let codec = compression_at(version, options, base_level, last).property_name();
     let too_much = amplifying(version, last, options.max_size_amplification_percent);
     ORDER.into_iter().flat_map(move |reason| {
         let asked = match reason {
             Reason::Ttl => options.ttl > 0,
             Reason::SizeAmplification => too_much.is_some(),
             Reason::PeriodicCompaction => options.periodic_compaction_seconds > 0,
+            Reason::BottommostRecompression => options.recompress_bottommost_files,
             _ => true,
         };
         let files = asked.then(|| version.iter_files()).into_iter().flatten();
@@ -101,6 +105,10 @@ pub fn due<'a>(
                     Reason::Ttl => {
                         let old = is_older(file.oldest_ancester_time, options.ttl, moment);
                         (old && level < last).then_some(down)
+                    }
+                    Reason::BottommostRecompression => {
+                        let differs = file.codec.get().is_some_and(|stored| stored != codec);
+                        (differs && level == last).then_some(level)
                     }
                     _ => {
                         let period = options.periodic_compaction_seconds;
@@ -167,6 +175,22 @@ pub fn waited_for_snapshot(version: &Version) -> SeqNo {
         .map(|(_, f)| f.largest_seqno)
         .min()
         .unwrap_or(SEQNO_MAX)
+}
+
+/// Files whose codec has to be known to tell which are to be recompressed, and is not.
+pub fn of_unknown_codec<'a>(
+    version: &'a Version,
+    options: &ColumnFamilyOptions,
+) -> impl Iterator<Item = &'a Arc<FileMeta>> {
+    let last = version.num_non_empty_levels().saturating_sub(1);
+    let asked = options.recompress_bottommost_files && last > 0;
+    let files = if asked {
+        version.files(last)
+    } else {
+        Default::default()
+    };
+    let unknown = |f: &&Arc<FileMeta>| !f.is_busy() && f.codec.get().is_none();
+    files.iter().filter(unknown)
 }
 
 /// `since` is 0 if it is not known.

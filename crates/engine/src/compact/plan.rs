@@ -8,7 +8,7 @@ use orogen_base::UserComparator;
 use orogen_base::key::InternalKeyComparator;
 use orogen_sst::{CompressionOptions, CompressionType};
 
-use crate::options::CompactOnDeletion;
+use crate::options::{ColumnFamilyOptions, CompactOnDeletion};
 use crate::version::level::compare_ends;
 use crate::version::{FileMeta, KeyRange, Version};
 
@@ -31,6 +31,8 @@ pub enum Reason {
     PeriodicCompaction,
     /// Levels above the last hold more than the family's `max_size_amplification_percent` of it.
     SizeAmplification,
+    /// A file of the last level has another codec than is asked for.
+    BottommostRecompression,
     /// A user asked for it.
     ManualCompaction,
 }
@@ -48,6 +50,7 @@ impl Reason {
             Self::Ttl => "Ttl",
             Self::PeriodicCompaction => "PeriodicCompaction",
             Self::SizeAmplification => "SizeAmplification",
+            Self::BottommostRecompression => "BottommostRecompression",
             Self::ManualCompaction => "ManualCompaction",
         }
     }
@@ -170,6 +173,22 @@ impl Plan {
             && !self.trivial_move
             && (self.start_level == 0 || self.reason == Reason::ManualCompaction)
     }
+}
+
+/// The codec that a file written to `level` gets; `base_level` is where level 0 goes.
+pub(super) fn compression_at(
+    version: &Version,
+    options: &ColumnFamilyOptions,
+    base_level: usize,
+    level: usize,
+) -> CompressionType {
+    let is_last = level + 1 >= version.num_non_empty_levels();
+    let step = if level == 0 {
+        0
+    } else {
+        (level + 1).saturating_sub(base_level.max(1))
+    };
+    options.compression_of(step, is_last)
 }
 
 /// The keys that all these files cover.

@@ -74,6 +74,7 @@ pub(crate) fn next(context: &Context) -> Option<CompactionJob> {
         .filter_map(|family| {
             let version = family.state().version.clone();
             let options = family.options();
+            learn_codecs(context, &family, &version);
             let scores = Scores::compute(&version, &options);
             let base = scores.targets.base_level;
             let wanted = scores.needs_compaction()
@@ -115,6 +116,17 @@ fn watch_snapshots(context: &Context) {
         .min();
     let waited_for = waited_for.filter(|&seqno| seqno < SEQNO_MAX);
     context.snapshots.wake_behind(waited_for);
+}
+
+/// Opens the tables whose codecs have to be known.
+fn learn_codecs(context: &Context, family: &ColumnFamilyData, version: &Version) {
+    for file in marks::of_unknown_codec(version, &family.options()) {
+        if context.is_closing() {
+            return;
+        }
+        // One that does not open is told of by the first who needs it.
+        let _ = family.tables.reader(file);
+    }
 }
 
 fn pick(context: &Context, family: &Arc<ColumnFamilyData>) -> Option<CompactionJob> {

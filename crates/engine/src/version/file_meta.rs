@@ -148,6 +148,8 @@ pub struct FileMeta {
     pub being_compacted: CompactionMark,
     /// Entries and tombstones, once they are known.
     pub counts: EntryCounts,
+    /// Its codec, once it is known.
+    pub codec: StoredCodec,
     /// Set when a part of it turned out to be damaged; no compaction takes it.
     pub damaged: CompactionMark,
     /// The open table.
@@ -179,6 +181,32 @@ impl PartialEq for EntryCounts {
 }
 
 impl Eq for EntryCounts {}
+
+/// The codec that a file was asked to be written with, under RocksDB's name. Known once the file was
+/// written or opened; not in the MANIFEST, and not part of what makes files equal.
+#[derive(Clone, Debug, Default)]
+pub struct StoredCodec(OnceLock<Box<str>>);
+
+impl StoredCodec {
+    /// Its name; `None` while nobody knows.
+    #[must_use]
+    pub fn get(&self) -> Option<&str> {
+        self.0.get().map(|name| &**name)
+    }
+
+    /// Tells it; the first one to tell is believed.
+    pub fn set(&self, name: &str) {
+        self.0.get_or_init(|| name.into());
+    }
+}
+
+impl PartialEq for StoredCodec {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+
+impl Eq for StoredCodec {}
 
 /// A mark on a file, such as that a compaction reads it. Not written, and not part of
 /// what makes files equal.
@@ -238,6 +266,7 @@ impl Default for FileMeta {
             file_open_metadata: Vec::new(),
             being_compacted: CompactionMark::default(),
             counts: EntryCounts::default(),
+            codec: StoredCodec::default(),
             damaged: CompactionMark::default(),
             table: TableSlot::default(),
         }

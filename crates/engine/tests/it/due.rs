@@ -9,8 +9,8 @@ use orogen_engine::{
     BottommostLevelCompaction, CompactRangeOptions, Db, FlushOptions, Options, ReadOptions,
     WriteOptions,
 };
-use orogen_env::{ManualClock, MemFileSystem};
-use orogen_sst::CompressionType;
+use orogen_env::{Access, FileSystem, ManualClock, MemFileSystem};
+use orogen_sst::{CompressionType, TableReader, TableReaderOptions};
 use parking_lot::Mutex;
 
 use crate::steer::{Gate, Told, until};
@@ -316,4 +316,78 @@ fn what_is_stored_twice_stays_under_its_ceiling() {
         }
         assert_eq!(scan(&db, &db.default_column_family()).len(), 2000);
     }
+}
+
+/// The codecs of the files below level 0.
+fn codecs(fs: &MemFileSystem, db: &Db) -> Vec<String> {
+    let files = db.live_files();
+    let below = files.iter().filter(|f| f.level > 0);
+    below
+        .map(|f| {
+            let path = std::path::Path::new(DIR).join(format!("{:06}.sst", f.number));
+            let file = fs.open(&path, Access::Random).expect("a live file opens");
+            let size = file.size().expect("a live file has a size");
+            let table = TableReader::open(file, size, TableReaderOptions::default());
+            let properties = table.expect("a live table opens").properties();
+            properties.compression.clone()
+        })
+        .collect()
+}
+
+#[test]
+fn the_last_level_gets_the_codec_that_is_asked_for_now() {
+    let fs = MemFileSystem::new();
+    let (mut options, seen) = quiet(&fs);
+    options.cf.compression = CompressionType::None;
+    let db = Db::open(DIR, &options).unwrap();
+    fill(&db, 0..2000);
+    flush(&db);
+    // What meets nothing is moved down as it is.
+    compact(&db, BottommostLevelCompaction::Skip);
+    db.wait_for_background_work().unwrap();
+    let all_are = |db: &Db, codec: &str| {
+        let found = codecs(&fs, db);
+        !found.is_empty() && found.iter().all(|c| c == codec)
+    };
+    assert!(all_are(&db, "NoCompression"));
+    drop(db);
+    // Nobody asks for it: nothing is done.
+    options.cf.bottommost_compression = Some(CompressionType::Zstd);
+    seen.lock().clear();
+    let db = Db::open(DIR, &options).unwrap();
+    db.wait_for_background_work().unwrap();
+    assert!(reasons(&seen).is_empty() && all_are(&db, "NoCompression"));
+    drop(db);
+    // Nobody has read the tables: they are opened for it.
+    options.cf.recompress_bottommost_files = true;
+    let db = Db::open(DIR, &options).unwrap();
+    until(|| all_are(&db, "ZSTD"));
+    db.wait_for_background_work().unwrap();
+    let count = seen.lock().len();
+    assert!(
+        count > 0
+            && reasons(&seen)
+                .iter()
+                .all(|&r| r == "BottommostRecompression")
+    );
+    db.wait_for_background_work().unwrap();
+    assert_eq!(seen.lock().len(), count, "once is enough");
+    // A change while it is open.
+    let family = db.default_column_family();
+    db.set_options(&family, &[("bottommost_compression", "kLZ4Compression")])
+        .unwrap();
+    until(|| all_are(&db, "LZ4"));
+    // While nothing is compacted by itself, neither is this.
+    db.set_options(
+        &family,
+        &[
+            ("disable_auto_compactions", "true"),
+            ("bottommost_compression", "kNoCompression"),
+        ],
+    )
+    .unwrap();
+    db.wait_for_background_work().unwrap();
+    assert!(all_are(&db, "LZ4"));
+    assert_eq!(scan(&db, &family).len(), 2000);
+    db.verify_checksums().unwrap();
 }

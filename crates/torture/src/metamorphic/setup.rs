@@ -86,6 +86,7 @@ pub(super) fn family(rng: &mut Rng, fixed: &Fixed) -> ColumnFamilyOptions {
     o.ttl = *rng.pick(&[0, 0, 1]);
     o.periodic_compaction_seconds = *rng.pick(&[0, 0, 1]);
     o.max_size_amplification_percent = *rng.pick(&[0, 0, 20, 200]);
+    o.recompress_bottommost_files = rng.chance(1, 3);
     o.compact_on_deletion = rng.chance(2, 3).then_some(CompactOnDeletion {
         sliding_window_size: *rng.pick(&[0, 8, 64]),
         deletion_trigger: 6,

@@ -2,8 +2,9 @@ use std::sync::Arc;
 
 use orogen_base::key::InternalKeyComparator;
 use orogen_base::seqno::SEQNO_MAX;
+use orogen_sst::CompressionType;
 
-use super::{Moment, due, next_due_secs, waited_for_snapshot};
+use super::{Moment, due, next_due_secs, of_unknown_codec, waited_for_snapshot};
 use crate::options::ColumnFamilyOptions;
 use crate::version::builder::VersionBuilder;
 use crate::version::edit::VersionEdit;
@@ -117,6 +118,37 @@ fn old_data_goes_down_and_old_files_are_written_anew() {
     let anew = format!("9 L0->L4 {why}, 2 L4->L4 {why}, 3 L6->L6 {why}");
     assert_eq!(asked(0, 50, 151).0, anew);
     assert_eq!(asked(50, 50, 151).0, format!("{down}, {anew}"));
+}
+
+#[test]
+fn files_of_the_last_level_with_another_codec_are_due_last() {
+    let drawing = "L5\n1: a..b\n2: x..z\nL6\n3: a..c\n4: d..f\n5: g..h\n6: i..j compacting";
+    let v = version(drawing, |f| match f.number {
+        3 => f.codec.set("ZSTD"),
+        5 => {}
+        _ => f.codec.set("LZ4"),
+    });
+    let asked = |recompress_bottommost_files, bottommost: Option<CompressionType>| {
+        let options = ColumnFamilyOptions {
+            recompress_bottommost_files,
+            bottommost_compression: bottommost,
+            ..nothing_asked()
+        };
+        let unknown = of_unknown_codec(&v, &options).map(|f| f.number);
+        (
+            show(&v, &options, Moment::default()),
+            unknown.collect::<Vec<_>>(),
+        )
+    };
+    let why = "BottommostRecompression";
+    let zstd = Some(CompressionType::Zstd);
+    assert_eq!(asked(false, zstd), (String::new(), vec![]));
+    // What lies above goes down in its time, and 5 nobody knows.
+    assert_eq!(asked(true, zstd), (format!("4 L6->L6 {why}"), vec![5]));
+    assert_eq!(asked(true, None).0, format!("3 L6->L6 {why}"));
+    let none = Some(CompressionType::None);
+    let both = format!("3 L6->L6 {why}, 4 L6->L6 {why}");
+    assert_eq!(asked(true, none).0, both);
 }
 
 #[test]
