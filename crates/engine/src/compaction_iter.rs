@@ -547,7 +547,11 @@ impl<I: InternalIterator> CompactionIter<I> {
             }
         }
         match &self.options.end {
-            Some(end) if !order.less(entry.user_key, end) => Ok(Peek::End),
+            Some(end) if !order.less(entry.user_key, end) => {
+                // The inputs are left in the middle of their blocks.
+                self.input.status()?;
+                Ok(Peek::End)
+            }
             _ => Ok(Peek::OtherKey(entry.seqno, entry.kind)),
         }
     }

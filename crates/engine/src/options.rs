@@ -335,8 +335,9 @@ pub struct ColumnFamilyOptions {
     /// No compaction but on request. Default false.
     pub disable_auto_compactions: bool,
     /// 8: each block in the cache has a checksum, compared whenever a lookup or a cursor comes to
-    /// the block. One that has changed is dropped and read again. About 0.2 us for 4 KiB. 0, the
-    /// default: none.
+    /// the block. One that has changed is dropped and read again. A compaction compares each block
+    /// of its inputs once more when it has copied all that it needs of it, and fails rather than
+    /// write what had changed. About 0.2 us for 4 KiB. 0, the default: none.
     pub block_protection_bytes_per_key: usize,
     /// Reads each table back when it is written, and compares its entries with those that were to
     /// be written; a table that differs is thrown away. Default false.

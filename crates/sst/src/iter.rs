@@ -263,6 +263,22 @@ impl TableIter {
         result
     }
 
+    /// Looks whether the block at hand is what it was when it was checked, if blocks are protected
+    /// and what is read goes elsewhere for good, as in compactions: what was copied out of it since
+    /// must not be believed else.
+    fn check_block(&self) -> Result<()> {
+        match &self.block {
+            Some((handle, block)) if !self.read.fill_cache && !block.is_intact() => {
+                // Without the file: it is not to blame.
+                Err(
+                    Error::corruption("block changed in memory while it was read")
+                        .with("block", handle.offset),
+                )
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Opens the data block that the index stands on.
     fn enter_block(&mut self) -> Result<()> {
         let handle = self
@@ -273,6 +289,7 @@ impl TableIter {
         if self.block.as_ref().is_some_and(|(h, _)| *h == handle) {
             return Ok(());
         }
+        self.check_block()?;
         self.ahead.note(handle);
         let block = match self.table.cached_block(handle, BlockKind::Data) {
             Some(block) => block,
@@ -472,7 +489,7 @@ impl InternalIterator for TableIter {
     fn status(&self) -> Result<()> {
         match &self.error {
             Some(e) => Err(e.clone()),
-            None => Ok(()),
+            None => self.check_block(),
         }
     }
 }

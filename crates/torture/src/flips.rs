@@ -4,6 +4,7 @@
 //! batch     a bit of a batch between its making and its write
 //! memtable  a bit of an entry's key, value, order or checksum
 //! block     a bit of an entry in a cached block
+//! input     a bit of a block that a compaction reads, between its check and the new table
 //! output    a bit of a new table between its checksums and the file
 //! ```
 //! A bit is turned through `/proc/self/mem`, behind the program's back. After each
@@ -20,8 +21,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use orogen_base::metrics::Ticker;
+use orogen_engine::plugin::compaction_filter::{
+    CompactionFilter, CompactionFilterFactory, FilterContext, FilterDecision,
+};
 use orogen_env::{Fault, FaultFileSystem, MemFileSystem, OpKind, PowerCut};
 use orogen_testkit::Rng;
+use parking_lot::Mutex;
 
 use crate::content;
 use crate::engine::{CompactRangeOptions, Db, ErrorKind, Options, ReadOptions, WriteBatch};
@@ -45,19 +50,28 @@ pub enum Place {
     Memtable,
     /// In a cached block.
     Block,
+    /// In a block that a compaction reads.
+    Input,
     /// In a new table.
     Output,
 }
 
 impl Place {
     /// All places.
-    pub const ALL: [Self; 4] = [Self::Batch, Self::Memtable, Self::Block, Self::Output];
+    pub const ALL: [Self; 5] = [
+        Self::Batch,
+        Self::Memtable,
+        Self::Block,
+        Self::Input,
+        Self::Output,
+    ];
 
     fn name(self) -> &'static str {
         match self {
             Self::Batch => "batch",
             Self::Memtable => "memtable",
             Self::Block => "block",
+            Self::Input => "input",
             Self::Output => "output",
         }
     }
@@ -171,7 +185,7 @@ fn options(place: Place, protected: bool) -> Options {
     match place {
         Place::Batch => {}
         Place::Memtable => options.cf.memtable_protection_bytes_per_key = bytes,
-        Place::Block => options.cf.block_protection_bytes_per_key = bytes,
+        Place::Block | Place::Input => options.cf.block_protection_bytes_per_key = bytes,
         Place::Output => options.cf.paranoid_file_checks = protected,
     }
     options
@@ -253,6 +267,10 @@ fn trial(place: Place, seed: u64, protected: bool, counts: &Counts) -> Result<()
     let memory = MemFileSystem::new();
     let faults = FaultFileSystem::new(Arc::new(memory.clone()));
     let mut options = options(place, protected);
+    let armed = Arc::new(Armed::default());
+    if place == Place::Input {
+        options.cf.compaction_filter_factory = Some(Arc::new(Factory(armed.clone())));
+    }
     options.db.fs = Arc::new(faults.clone());
     let db = Db::open(DIR, &options).map_err(|e| e.to_string())?;
     let mut world = World {
@@ -268,6 +286,7 @@ fn trial(place: Place, seed: u64, protected: bool, counts: &Counts) -> Result<()
         Place::Batch => in_batch(&mut world, protected),
         Place::Memtable => in_memtable(&mut world),
         Place::Block => in_block(&mut world),
+        Place::Input => in_input(&mut world, &armed),
         Place::Output => in_output(&mut world),
     }?;
     let count = if told { &counts.told } else { &counts.harmless };
@@ -358,6 +377,82 @@ fn in_block(world: &mut World) -> Result<bool, String> {
         return Err("a changed block was not noticed".to_owned());
     }
     Ok(true)
+}
+
+/// Turns a bit over around the value that a compaction shows it, once.
+#[derive(Debug, Default)]
+struct Armed(Mutex<Option<Shot>>);
+
+/// What is still to be done.
+#[derive(Debug)]
+struct Shot {
+    /// Values to pass before.
+    after: u64,
+    rng: Rng,
+    failed: Option<String>,
+    done: bool,
+}
+
+struct Filter(Arc<Armed>);
+
+impl CompactionFilter for Filter {
+    fn filter(&mut self, _: usize, _: &[u8], value: &[u8]) -> FilterDecision {
+        let mut armed = self.0.0.lock();
+        let Some(shot) = armed.as_mut().filter(|shot| !shot.done) else {
+            return FilterDecision::Keep;
+        };
+        if shot.after > 0 {
+            shot.after -= 1;
+            return FilterDecision::Keep;
+        }
+        shot.done = true;
+        // Of the value, or of the key or the value before it.
+        let at = shot.rng.range(0..value.len() + 8);
+        let bit = shot.rng.below(8);
+        shot.failed = flip(value.as_ptr() as usize + at - 8, bit).err();
+        FilterDecision::Keep
+    }
+}
+
+struct Factory(Arc<Armed>);
+
+impl CompactionFilterFactory for Factory {
+    fn name(&self) -> &str {
+        "flips"
+    }
+    fn create(&self, _: &FilterContext) -> Option<Box<dyn CompactionFilter>> {
+        Some(Box::new(Filter(self.0.clone())))
+    }
+}
+
+fn in_input(world: &mut World, armed: &Armed) -> Result<bool, String> {
+    let told = |e: crate::engine::Error| e.to_string();
+    world.db.flush().map_err(told)?;
+    world.fill()?;
+    world.db.flush().map_err(told)?;
+    let mut rng = world.rng.clone();
+    *armed.0.lock() = Some(Shot {
+        after: rng.below(KEYS / 2),
+        rng,
+        failed: None,
+        done: false,
+    });
+    let family = world.db.default_column_family();
+    let result = world
+        .db
+        .compact_range(&CompactRangeOptions::default(), &family, None, None);
+    let shot = armed.0.lock().take().ok_or("nobody was there to shoot")?;
+    if let Some(why) = shot.failed {
+        return Err(why);
+    }
+    if !shot.done {
+        return Err("no value was shown".to_owned());
+    }
+    match result {
+        Err(e) if matches!(e.kind(), ErrorKind::Corruption | ErrorKind::ReadOnly) => Ok(true),
+        Err(e) => Err(format!("the wrong kind of error: {e}")),
+        Ok(()) => Err("a changed block was compacted".to_owned()),
+    }
 }
 
 fn in_output(world: &mut World) -> Result<bool, String> {

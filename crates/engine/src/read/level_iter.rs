@@ -254,7 +254,11 @@ impl<T: TableAccess> InternalIterator for LevelIter<T> {
     }
 
     fn status(&self) -> Result<()> {
-        self.error.clone().map_or(Ok(()), Err)
+        match (&self.error, &self.open) {
+            (Some(error), _) => Err(error.clone()),
+            (None, Some(open)) if self.valid() => open.status(),
+            _ => Ok(()),
+        }
     }
 }
 

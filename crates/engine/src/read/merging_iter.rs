@@ -330,7 +330,12 @@ impl<I: InternalIterator> InternalIterator for MergingIter<I> {
     }
 
     fn status(&self) -> Result<()> {
-        self.error.clone().map_or(Ok(()), Err)
+        if let Some(error) = &self.error {
+            return Err(error.clone());
+        }
+        // One that stands on an entry may know that it is not to be believed.
+        let mut standing = self.children.iter().filter(|child| child.valid());
+        standing.try_for_each(I::status)
     }
 }
 
