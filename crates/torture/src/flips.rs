@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! batch     a bit of a batch between its making and its write
-//! memtable  a bit of an entry's key, value, order or checksum
+//! memtable  a bit of an entry's key, value or checksum
 //! block     a bit of an entry in a cached block
 //! input     a bit of a block that a compaction reads, between its check and the new table
 //! output    a bit of a new table between its checksums and the file
@@ -331,14 +331,9 @@ fn in_memtable(world: &mut World) -> Result<bool, String> {
         }
         let (key, value) = (iter.key().len() + 8, iter.value().len());
         let start = iter.value().as_ptr() as usize;
-        // Order 8 bytes | lengths 8 bytes | key | value | checksum 8 bytes, where there is one.
+        // Link 8 bytes | lengths 4 bytes | key | value | checksum 8 bytes, where there is one.
         let checksum = world.options.cf.memtable_protection_bytes_per_key;
-        let at = world.rng.range(0..8 + key + value + checksum);
-        let address = if at < 8 {
-            start - key - 16 + at
-        } else {
-            start - key + at - 8
-        };
+        let address = start - key + world.rng.range(0..key + value + checksum);
         flip(address, world.rng.below(8))?;
     }
     let right = world.ask(&world.db)?;
