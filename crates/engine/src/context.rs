@@ -234,25 +234,20 @@ impl Context {
             budget.add_memtable(&table);
         }
         let id = self.next_memtable_id.fetch_add(1, Ordering::Relaxed);
-        Arc::new(MemHandle::new(
-            table,
-            id,
-            log_number,
-            options.write_buffer_size,
-        ))
+        let size = options.write_buffer_size;
+        let full_at = size.saturating_add(size / 64);
+        Arc::new(MemHandle::new(table, id, log_number, full_at))
     }
 
     /// About how many bytes the next log gets, to reserve them at once: those of the largest
     /// memtable and an eighth, which other families' writes may need.
     pub(crate) fn expected_log_bytes(&self, families: &[Arc<ColumnFamilyData>]) -> u64 {
-        let buffers = families
-            .iter()
-            .map(|f| f.options().write_buffer_size as u64);
+        let buffers = families.iter().map(|f| f.options().write_buffer_size);
         let largest = buffers.max().unwrap_or(0).min(LOG_RESERVATION_MAX);
         let mut bytes = largest + largest / 8;
         let database = &self.options;
         for bound in [
-            database.db_write_buffer_size as u64,
+            database.db_write_buffer_size,
             self.db_options().max_total_wal_size,
         ] {
             if bound > 0 {

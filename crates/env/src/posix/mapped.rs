@@ -12,13 +12,19 @@
 //!
 //! Nobody may shorten the file below [`WritableFile::size`] while it is appended to.
 //!
-//! Cost: two system calls for each [`WINDOW_LEN`] and one for each [`POPULATE_LEN`], none of which
+//! Cost: three system calls for each [`WINDOW_LEN`] and two for each [`PIECE_LEN`], none of which
 //! waits for the device. Reserving may: the file system's journal lets nobody change what it is
 //! just writing out. So space is reserved twice in the life of a file that keeps to what it was
 //! expected to hold: a window for those that stay small, then the rest.
+//!
+//! Pages come into being where zeros are written by a call: that makes a large page of the cache
+//! for all of them, at half the cost of one after the other. But such a page is written out
+//! whole, so a file that is often synced gets its pages one at a time.
 #![expect(unsafe_code, reason = "writes into mapped memory")]
 
+use std::io;
 use std::os::fd::AsRawFd;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
 
@@ -40,10 +46,16 @@ const WINDOWS_BEYOND: u64 = 8;
 const FREE_PARTS: u64 = 8;
 
 /// Bytes of a window that get their pages at a time: fewer faults, and no long pause.
-const POPULATE_LEN: usize = 16 << 10;
+const PIECE_LEN: usize = 16 << 10;
+
+/// Fewer bytes than these between two syncs are often.
+const SYNCED_OFTEN: u64 = 64 << 10;
+
+/// Appends of so many bytes are written by a call: that costs no more than making pages for them.
+const DIRECT_LEN: usize = 8 << 10;
 
 /// Bytes that are reserved at a time when there is no room for a window.
-const PAGE_LEN: u64 = 4096;
+const PAGE_LEN: usize = 4096;
 
 /// What `statfs` calls the file systems that are known to do it right.
 const EXT4: i64 = 0xef53;
@@ -81,6 +93,8 @@ pub(super) struct MappedFile {
     /// Bytes that it will have, as far as anybody knows.
     expected: u64,
     writeback: u64,
+    /// Bytes that were there at the last sync.
+    synced: u64,
     window: Option<Window>,
 }
 
@@ -102,6 +116,7 @@ impl MappedFile {
             reserved: WINDOW_LEN as u64,
             expected,
             writeback: 0,
+            synced: 0,
             window: None,
         })
     }
@@ -116,8 +131,8 @@ impl MappedFile {
             true => self.expected,
             false => end.saturating_add((WINDOWS_BEYOND - 1) * window),
         };
-        let [ahead, one, page] =
-            [(ahead, window), (end, window), (end, PAGE_LEN)].map(|(e, s)| e.next_multiple_of(s));
+        let [ahead, one, page] = [(ahead, window), (end, window), (end, PAGE_LEN as u64)]
+            .map(|(e, s)| e.next_multiple_of(s));
         let first = match may_reserve_ahead(&self.file, ahead - self.reserved) {
             true => ahead,
             false => one,
@@ -133,17 +148,48 @@ impl MappedFile {
         Ok(())
     }
 
-    /// The window around the end, with pages for the next `len` bytes of it.
-    fn window(&mut self, len: usize) -> Result<&Window, Errno> {
+    /// The window around the end, with pages for the next `len` bytes of it, for which there is
+    /// disk space.
+    fn window(&mut self, len: usize) -> io::Result<&Window> {
         let offset = self.size - self.size % WINDOW_LEN as u64;
+        let start = (self.size - offset) as usize;
         let mut window = match self.window.take() {
             Some(window) if window.offset == offset => window,
             _ => Window::new(&self.file, offset)?,
         };
-        let end = (self.size - offset) as usize + len;
-        let limit = usize::try_from(self.reserved - offset).unwrap_or(usize::MAX);
-        window.populate(end, limit.min(WINDOW_LEN))?;
+        if start + len > window.populated {
+            let is_synced_often = self.size - self.synced < SYNCED_OFTEN;
+            let piece = if is_synced_often { PAGE_LEN } else { PIECE_LEN };
+            let limit = usize::try_from(self.reserved - offset).unwrap_or(usize::MAX);
+            let to = (start + len).next_multiple_of(piece);
+            let to = to.min(limit).min(WINDOW_LEN);
+            // No page with bytes that were appended.
+            let fresh = start.next_multiple_of(PAGE_LEN).max(window.populated);
+            if !is_synced_often && fresh < to {
+                let zeros = &[0; PIECE_LEN][..(to - fresh).min(PIECE_LEN)];
+                self.file.write_all_at(zeros, offset + fresh as u64)?;
+            }
+            window.populate(start, to)?;
+        }
         Ok(self.window.insert(window))
+    }
+
+    fn append_by_call(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.file.write_all_at(bytes, self.size)?;
+        self.size += bytes.len() as u64;
+        Ok(())
+    }
+
+    /// Stores bytes of one window.
+    fn append_by_store(&mut self, bytes: &[u8]) -> io::Result<()> {
+        let at = (self.size % WINDOW_LEN as u64) as usize;
+        let window = self.window(bytes.len())?;
+        // SAFETY: `at + bytes.len() <= WINDOW_LEN`, as the caller says.
+        let place = unsafe { window.start.add(at) };
+        // SAFETY: inside the window, and the bytes come from elsewhere.
+        unsafe { place.copy_from_nonoverlapping(NonNull::from(bytes).cast(), bytes.len()) };
+        self.size += bytes.len() as u64;
+        Ok(())
     }
 }
 
@@ -183,17 +229,14 @@ impl Window {
         })
     }
 
-    /// Makes the pages before `end` ready to be stored to; those before `limit` have disk space.
-    fn populate(&mut self, end: usize, limit: usize) -> Result<(), Errno> {
-        if end <= self.populated {
-            return Ok(());
-        }
-        let to = end.next_multiple_of(POPULATE_LEN).min(limit);
-        // SAFETY: within the window, since `populated <= limit <= WINDOW_LEN`.
-        let start = unsafe { self.start.add(self.populated) };
-        let len = to - self.populated;
+    /// Makes the pages from that of `start` to `to` ready to be stored to; they have disk space.
+    fn populate(&mut self, start: usize, to: usize) -> Result<(), Errno> {
+        // What lies between was written by calls.
+        let from = self.populated.max(start - start % PAGE_LEN);
+        // SAFETY: within the window, since `from <= to <= WINDOW_LEN`.
+        let place = unsafe { self.start.add(from) };
         // SAFETY: the pages are the window's, and none is given up.
-        match unsafe { madvise(start.as_ptr().cast(), len, Advice::LinuxPopulateWrite) } {
+        match unsafe { madvise(place.as_ptr().cast(), to - from, Advice::LinuxPopulateWrite) } {
             // Before Linux 5.14: each store makes its page itself.
             Ok(()) | Err(Errno::INVAL) => {}
             Err(e) => return Err(e),
@@ -214,19 +257,17 @@ impl Drop for Window {
 impl WritableFile for MappedFile {
     fn append(&mut self, mut bytes: &[u8]) -> orogen_base::Result<()> {
         self.grow(self.size.saturating_add(bytes.len() as u64))?;
+        let failed = |path: &Path, e| failed("cannot append", path, e);
+        if bytes.len() >= DIRECT_LEN {
+            return self
+                .append_by_call(bytes)
+                .map_err(|e| failed(&self.path, e));
+        }
         while !bytes.is_empty() {
             let at = (self.size % WINDOW_LEN as u64) as usize;
             let (now, later) = bytes.split_at(bytes.len().min(WINDOW_LEN - at));
-            match self.window(now.len()) {
-                Ok(window) => {
-                    // SAFETY: `at + now.len() <= WINDOW_LEN`.
-                    let place = unsafe { window.start.add(at) };
-                    // SAFETY: inside the window, and the bytes come from elsewhere.
-                    unsafe { place.copy_from_nonoverlapping(NonNull::from(now).cast(), now.len()) };
-                }
-                Err(e) => return Err(failed("cannot append", &self.path, e)),
-            }
-            self.size += now.len() as u64;
+            self.append_by_store(now)
+                .map_err(|e| failed(&self.path, e))?;
             bytes = later;
         }
         Ok(())
@@ -235,7 +276,9 @@ impl WritableFile for MappedFile {
     fn sync(&mut self) -> orogen_base::Result<()> {
         self.file
             .sync_data()
-            .map_err(|e| failed("cannot sync the file", &self.path, e))
+            .map_err(|e| failed("cannot sync the file", &self.path, e))?;
+        self.synced = self.size;
+        Ok(())
     }
 
     fn size(&self) -> u64 {
