@@ -16,7 +16,7 @@ use orogen_base::sync::{Condvar, Mutex};
 use orogen_base::{Error, ErrorKind, FileNo, Result};
 use orogen_env::threads::Thread;
 use orogen_env::{Clock, FileLock, FileSystem};
-use orogen_memtable::GuidedListMemTable;
+use orogen_memtable::{GuidedListMemTable, MemTable, VectorMemTable};
 use orogen_sst::BlockCache;
 
 use crate::activity::Activity;
@@ -230,6 +230,28 @@ impl Context {
         } else {
             (options.memtable_factory)(&options.comparator)
         };
+        self.memtable_of(table, options, log_number)
+    }
+
+    /// An empty memtable for what logs hold: it becomes a table before anything is looked up.
+    pub(crate) fn new_replay_memtable(
+        &self,
+        options: &crate::options::ColumnFamilyOptions,
+        log_number: FileNo,
+    ) -> Arc<MemHandle> {
+        if options.memtable_protection_bytes_per_key > 0 {
+            return self.new_memtable(options, log_number);
+        }
+        let table = VectorMemTable::new(options.comparator.clone());
+        self.memtable_of(table, options, log_number)
+    }
+
+    fn memtable_of(
+        &self,
+        table: Arc<dyn MemTable>,
+        options: &crate::options::ColumnFamilyOptions,
+        log_number: FileNo,
+    ) -> Arc<MemHandle> {
         if let Some(budget) = &self.options.memory_budget {
             budget.add_memtable(&table);
         }

@@ -45,6 +45,12 @@ impl Drop for Thread {
     }
 }
 
+/// Threads that can run at once here; 1 if the system does not say.
+#[must_use]
+pub fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}
+
 /// Lets other threads run first.
 pub fn yield_now() {
     thread::yield_now();

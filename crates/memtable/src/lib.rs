@@ -3,6 +3,7 @@
 //! Writers insert in parallel; readers never wait. Point entries and range tombstones live
 //! apart. A memtable only grows; it is dropped whole after its flush.
 
+mod prefetch;
 mod arena;
 mod node;
 mod guide;
@@ -10,6 +11,7 @@ mod list;
 mod range_tombstones;
 mod iter;
 pub mod guided_list;
+pub mod vector;
 
 use std::sync::Arc;
 
@@ -17,6 +19,7 @@ use orogen_base::range_del::FragmentedRangeTombstones;
 use orogen_base::{InternalIterator, ParsedInternalKey, Result, SeqNo, ValueKind};
 
 pub use guided_list::GuidedListMemTable;
+pub use vector::VectorMemTable;
 
 /// What a lookup does after it was shown an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,7 +57,7 @@ pub trait MemTable: Send + Sync {
         visit: &mut dyn FnMut(ParsedInternalKey<'_>, &[u8]) -> Visit,
     ) -> Result<()>;
 
-    /// A cursor over the point entries; sees entries that are inserted later.
+    /// A cursor over the point entries; sees entries that are inserted later, where it takes any.
     fn iter(self: Arc<Self>) -> Box<dyn InternalIterator>;
 
     /// The range tombstones so far; shared and cheap if none was added since the last call.

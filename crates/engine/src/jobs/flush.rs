@@ -90,7 +90,14 @@ impl FlushJob {
             // Else this family could come back newer than the logs of the others.
             context.logs.sync_closed()?;
         }
-        let file = write_level0_table(context, &self.family, &self.memtables, Some(&listed.job))?;
+        let epoch = take_epoch(&self.family);
+        let file = write_level0_table(
+            context,
+            &self.family,
+            &self.memtables,
+            epoch,
+            Some(&listed.job),
+        )?;
         info.file = file.as_ref().map(|f| f.number);
         info.bytes = file.as_ref().map_or(0, |f| f.size);
         self.install(context, file, closed_before)?;
@@ -183,6 +190,13 @@ impl FlushJob {
     }
 }
 
+/// The epoch of the next table of level 0: tables of newer memtables have higher ones.
+pub(crate) fn take_epoch(family: &ColumnFamilyData) -> u64 {
+    let mut state = family.state();
+    state.next_epoch += 1;
+    state.next_epoch - 1
+}
+
 /// Writes what memtables hold into one table of level 0; `None` if nothing is left of it.
 ///
 /// # Errors
@@ -191,6 +205,7 @@ pub(crate) fn write_level0_table(
     context: &Context,
     family: &ColumnFamilyData,
     memtables: &[Arc<MemHandle>],
+    epoch_number: u64,
     job: Option<&Arc<RunningJob>>,
 ) -> Result<Option<FileMeta>> {
     let order = &family.icmp.user;
@@ -224,11 +239,6 @@ pub(crate) fn write_level0_table(
             beside: None,
         })
     });
-    let epoch_number = {
-        let mut state = family.state();
-        state.next_epoch += 1;
-        state.next_epoch - 1
-    };
     let options = OutputOptions {
         table: table_options(context, family, 0, false),
         output_level: 0,

@@ -26,7 +26,7 @@ use crate::core::Core;
 use crate::filename::{self, FileKind};
 use crate::health::Health;
 use crate::info_log::InfoLog;
-use crate::jobs::flush::write_level0_table;
+use crate::jobs::flush::{take_epoch, write_level0_table};
 use crate::obsolete;
 use crate::open::families::assemble;
 use crate::open::replay::{Replayed, replay};
@@ -485,6 +485,7 @@ fn start_clean(
                 context,
                 family,
                 std::slice::from_ref(&mem),
+                take_epoch(family),
                 None,
             )?);
         }

@@ -4,6 +4,8 @@
 //! than the family's log number: older ones are in its tables. When a memtable is full while
 //! logs are read it becomes a table at once, beside the reading, but no version lists that table
 //! before all logs are read: a crash in between starts over, and no merge operand counts twice.
+//! What is read is not looked up before it is in a table. So it is not kept sorted but sorted
+//! once, by the thread that writes the table, and there are several such threads.
 //!
 //! Where reading stops at damage, what later logs hold is not taken either, for it is newer than
 //! what is missing: unless the next log goes on with the very next sequence number. Then nothing
@@ -13,7 +15,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::sync::mpsc::{SyncSender, sync_channel};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
 use orogen_base::seqno::SEQNO_MAX;
 use orogen_base::{Error, FileNo, Result, SeqNo};
@@ -25,7 +27,7 @@ use crate::batch::BatchReader;
 use crate::column_family::ColumnFamilyData;
 use crate::context::Context;
 use crate::filename;
-use crate::jobs::flush::write_level0_table;
+use crate::jobs::flush::{take_epoch, write_level0_table};
 use crate::logs::Link;
 use crate::obsolete;
 use crate::options::WalRecoveryMode;
@@ -63,9 +65,19 @@ pub(crate) fn replay(
     logs: &[FileNo],
 ) -> Result<Replayed> {
     let mut replayed = Replayed::default();
-    let mut tables = TableThread::new(context);
-    let result = replay_all(context, families, logs, &mut replayed, &mut tables);
-    let written = tables.finish();
+    let mut tables = TableThreads::new(context);
+    if !stays(context) && !logs.is_empty() {
+        for family in families {
+            let mut state = family.state();
+            let log = state.mem.log_number();
+            state.mem = context.new_replay_memtable(&family.options(), log);
+            family.publish(&state);
+        }
+    }
+    let result = replay_all(context, families, logs, &mut replayed, &mut tables)
+        .and_then(|()| tables.write_rest(families));
+    let mut written = tables.finish();
+    written.tables.sort_by_key(|(_, table)| table.epoch_number);
     for (family, table) in written.tables {
         replayed.tables.entry(family).or_default().push(table);
     }
@@ -82,12 +94,17 @@ pub(crate) fn replay(
     result.map(|()| replayed)
 }
 
+/// True if what the logs hold may stay in memory, and be looked up there.
+fn stays(context: &Context) -> bool {
+    context.read_only || context.options.avoid_flush_during_recovery
+}
+
 fn replay_all(
     context: &Context,
     families: &[Arc<ColumnFamilyData>],
     logs: &[FileNo],
     replayed: &mut Replayed,
-    tables: &mut TableThread,
+    tables: &mut TableThreads,
 ) -> Result<()> {
     let mut stopped_at = None;
     let mut dropped_before = 0;
@@ -144,7 +161,7 @@ fn replay_one(
     families: &[Arc<ColumnFamilyData>],
     log: FileNo,
     replayed: &mut Replayed,
-    tables: &mut TableThread,
+    tables: &mut TableThreads,
 ) -> Result<Option<FileNo>> {
     let path = filename::wal_path(&context.dir, log);
     let file = context.fs.open(&path, Access::Sequential)?;
@@ -282,7 +299,7 @@ fn write_full_memtables(
     context: &Context,
     families: &[Arc<ColumnFamilyData>],
     log: FileNo,
-    tables: &mut TableThread,
+    tables: &mut TableThreads,
 ) -> Result<()> {
     for family in families {
         let full = {
@@ -290,7 +307,10 @@ fn write_full_memtables(
             if !state.mem.is_full() {
                 continue;
             }
-            let fresh = context.new_memtable(&family.options(), log);
+            let fresh = match stays(context) {
+                true => context.new_memtable(&family.options(), log),
+                false => context.new_replay_memtable(&family.options(), log),
+            };
             let full = std::mem::replace(&mut state.mem, fresh);
             family.publish(&state);
             full
@@ -301,35 +321,47 @@ fn write_full_memtables(
 }
 
 /// A memtable that is to become a table.
-type Full = (Arc<ColumnFamilyData>, Arc<MemHandle>);
+struct Full {
+    family: Arc<ColumnFamilyData>,
+    memtable: Arc<MemHandle>,
+    /// Of the table: memtables are written beside one another, and some sooner than older ones.
+    epoch: u64,
+}
 
-/// What became of full memtables, oldest first.
+/// What became of full memtables.
 #[derive(Default)]
 struct Written {
     tables: Vec<(u32, FileMeta)>,
-    /// Nothing was written after it.
+    /// The first; what came after it may not have been written.
     error: Option<Error>,
 }
 
-impl Written {
-    fn add(&mut self, context: &Context, (family, full): &Full) {
-        match write_level0_table(context, family, std::slice::from_ref(full), None) {
-            Ok(table) => self.tables.extend(table.map(|table| (family.id, table))),
-            Err(error) => self.error = Some(error),
+/// Writes one table.
+fn write_table(context: &Context, full: &Full, written: &Mutex<Written>) {
+    let memtables = std::slice::from_ref(&full.memtable);
+    let table = write_level0_table(context, &full.family, memtables, full.epoch, None);
+    let mut written = written.lock();
+    match table {
+        Ok(table) => written.tables.extend(table.map(|t| (full.family.id, t))),
+        Err(error) => {
+            written.error.get_or_insert(error);
         }
     }
 }
 
-/// Writes tables of full memtables, one after the other, while the logs are read on: reading
-/// waits if it fills a second memtable before the first is written.
-struct TableThread {
+/// At most so many threads write tables.
+const TABLE_THREADS_MAX: usize = 8;
+
+/// Threads that write tables of full memtables while the logs are read on: reading waits if it
+/// fills another memtable while each of them writes one.
+struct TableThreads {
     context: Arc<Context>,
-    running: Option<(SyncSender<Full>, threads::Thread)>,
+    running: Option<(SyncSender<Full>, Vec<threads::Thread>)>,
     written: Arc<Mutex<Written>>,
 }
 
-impl TableThread {
-    /// No thread before the first memtable is full.
+impl TableThreads {
+    /// No threads before the first memtable is full.
     fn new(context: &Arc<Context>) -> Self {
         Self {
             context: context.clone(),
@@ -338,48 +370,103 @@ impl TableThread {
         }
     }
 
-    fn start(&self) -> Result<(SyncSender<Full>, threads::Thread)> {
+    /// How many may write: each holds a memtable, and one more is being filled.
+    fn count(&self) -> usize {
+        let context = &self.context;
+        if context.options.memory_budget.is_some() {
+            return 1;
+        }
+        let jobs = context.db_options().max_background_jobs;
+        threads::cores().min(jobs).clamp(1, TABLE_THREADS_MAX)
+    }
+
+    /// # Errors
+    /// `Io` if the system has no thread at all.
+    fn start(&self) -> Result<(SyncSender<Full>, Vec<threads::Thread>)> {
         let (sender, queue) = sync_channel::<Full>(0);
+        let queue = Arc::new(Mutex::new(queue));
+        let mut running = Vec::new();
+        for _ in 0..self.count() {
+            match self.spawn(queue.clone()) {
+                Ok(thread) => running.push(thread),
+                Err(e) if running.is_empty() => return Err(e),
+                Err(_) => break,
+            }
+        }
+        Ok((sender, running))
+    }
+
+    fn spawn(&self, queue: Arc<Mutex<Receiver<Full>>>) -> Result<threads::Thread> {
         let (context, written) = (self.context.clone(), self.written.clone());
-        let thread = threads::spawn("orogen-replay", move || {
-            for full in queue {
-                // The lock is held over the write: nobody asks before this thread has ended.
-                let mut written = written.lock();
-                written.add(&context, &full);
-                if written.error.is_some() {
+        threads::spawn("orogen-replay", move || {
+            loop {
+                // Those that have nothing to do wait for the lock of the one that waits.
+                let Ok(full) = queue.lock().recv() else {
+                    return;
+                };
+                if written.lock().error.is_some() {
                     return;
                 }
+                write_table(&context, &full, &written);
             }
-        })?;
-        Ok((sender, thread))
+        })
     }
 
     /// # Errors
     /// That of an earlier table, or of this one where the system has no thread left.
-    fn write(&mut self, family: &Arc<ColumnFamilyData>, full: Arc<MemHandle>) -> Result<()> {
-        let mut full = (family.clone(), full);
+    fn write(&mut self, family: &Arc<ColumnFamilyData>, memtable: Arc<MemHandle>) -> Result<()> {
+        let mut full = Full {
+            family: family.clone(),
+            memtable,
+            epoch: take_epoch(family),
+        };
         if self.running.is_none() {
             self.running = self.start().ok();
         }
         if let Some((queue, _)) = &self.running {
             match queue.send(full) {
                 Ok(()) => return Ok(()),
-                // The thread has ended, for an error.
+                // The threads have ended, for an error.
                 Err(back) => full = back.0,
             }
         }
-        let mut written = self.written.lock();
-        if written.error.is_none() {
-            written.add(&self.context, &full);
+        if self.written.lock().error.is_none() {
+            write_table(&self.context, &full, &self.written);
         }
-        written.error.clone().map_or(Ok(()), Err)
+        self.written.lock().error.clone().map_or(Ok(()), Err)
+    }
+
+    /// Writes what the last logs left in memory too, beside the tables before it, if there are
+    /// threads for it.
+    ///
+    /// # Errors
+    /// As [`Self::write`].
+    fn write_rest(&mut self, families: &[Arc<ColumnFamilyData>]) -> Result<()> {
+        if self.running.is_none() || stays(&self.context) {
+            return Ok(());
+        }
+        for family in families {
+            let rest = {
+                let mut state = family.state();
+                if state.mem.is_empty() {
+                    continue;
+                }
+                let log = state.mem.log_number();
+                let fresh = self.context.new_replay_memtable(&family.options(), log);
+                let rest = std::mem::replace(&mut state.mem, fresh);
+                family.publish(&state);
+                rest
+            };
+            self.write(family, rest)?;
+        }
+        Ok(())
     }
 
     /// Waits until all are written.
     fn finish(mut self) -> Written {
-        if let Some((queue, thread)) = self.running.take() {
+        if let Some((queue, threads)) = self.running.take() {
             drop(queue);
-            drop(thread);
+            drop(threads);
         }
         std::mem::take(&mut *self.written.lock())
     }
