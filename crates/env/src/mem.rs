@@ -91,6 +91,9 @@ pub enum PowerCut {
 }
 
 /// What a disk shows where it has a file's size but not yet its bytes.
+///
+/// Never are these the written bytes but for a single bit: that is a write which was whole, and
+/// logs tell it from one that was cut off.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TailFill {
     /// Zeros.

@@ -218,6 +218,19 @@ impl FileState {
                 bytes.reverse();
             }
         }
+        if fill != TailFill::Zeros {
+            let mut new = vec![0; bytes.len()];
+            self.content.read_at(start, &mut new);
+            let wrong: u32 = bytes
+                .iter()
+                .zip(&new)
+                .map(|(a, b)| (a ^ b).count_ones())
+                .sum();
+            // That would be a flipped bit of a whole write, which is to be found: see `TailFill`.
+            if let (1, Some(first)) = (wrong, bytes.first_mut()) {
+                *first = !new[0];
+            }
+        }
         if !bytes.is_empty() {
             state.content.write_at(start, &bytes);
         }

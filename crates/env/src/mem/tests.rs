@@ -444,6 +444,22 @@ fn names_come_and_go_apart_and_bytes_stay() {
 }
 
 #[test]
+fn what_stands_in_place_of_a_tail_is_never_the_tail_but_for_one_bit() {
+    let fs = MemFileSystem::new();
+    let mut file = fs.create(&path("/a")).unwrap();
+    fs.sync_dir(&path("/")).unwrap();
+    file.append(&[0x5a, 0x11]).unwrap();
+    for fill in [TailFill::Garbage, TailFill::Stale] {
+        for seed in 0..2000 {
+            let disk = fs.crash(PowerCut::Tail { seed, fill });
+            let bytes = read_file(&disk, &path("/a")).unwrap();
+            let wrong = (bytes[0] ^ 0x5a).count_ones() + (bytes[1] ^ 0x11).count_ones();
+            assert_ne!(wrong, 1, "{fill:?} {seed}");
+        }
+    }
+}
+
+#[test]
 fn a_tail_has_its_size_and_other_bytes() {
     let fs = MemFileSystem::new();
     synced(&fs, &[]);
