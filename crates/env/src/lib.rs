@@ -1,8 +1,8 @@
 //! The only code that meets the operating system: files, clock, threads.
 //!
 //! Everything above asks a [`FileSystem`] and a [`Clock`], so that a test can take their place:
-//! in memory with power cuts ([`MemFileSystem`]), or failing on purpose
-//! ([`FaultFileSystem`]).
+//! in memory with power cuts ([`MemFileSystem`]), failing on purpose ([`FaultFileSystem`]), or on
+//! disk by system calls that do a part of their work ([`ShortCallsFileSystem`]).
 
 pub mod clock;
 mod perf_timer;
@@ -21,5 +21,5 @@ pub use fault::{Fault, FaultFileSystem, Faults, OpKind};
 pub use fs::{Access, FileLock, FileSystem, Metadata, RandomAccessFile, WritableFile};
 pub use mem::{MemFileSystem, PowerCut, TailFill};
 pub use perf_timer::PerfTimer;
-pub use posix::PosixFileSystem;
+pub use posix::{PosixFileSystem, ShortCalls, ShortCallsFileSystem};
 pub use rate_limiter::{IoPriority, RateLimiter};

@@ -12,23 +12,27 @@
 //!    see `posix/lock.rs`. Nobody may open a lock file by another way: closing it would give
 //!    the lock up.
 
+mod calls;
 mod lock;
 mod mapped;
+mod short;
 
 use std::fs::{self, OpenOptions};
 use std::io;
 use std::num::NonZeroU64;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use orogen_base::perf::{self, PerfCounter};
 use orogen_base::{Error, Result};
-use rustix::fs::{Advice, FallocateFlags};
-use rustix::io::{Errno, ReadWriteFlags};
+use rustix::fs::Advice;
+use rustix::io::Errno;
 
+use calls::{Calls, System};
 use mapped::MappedFile;
+pub use short::{ShortCalls, ShortCallsFileSystem};
 
 use crate::PerfTimer;
 use crate::fs::{Access, FileLock, FileSystem, Metadata, RandomAccessFile, WritableFile};
@@ -65,15 +69,69 @@ fn directory(path: &Path) -> &Path {
     }
 }
 
+/// [`FileSystem::create`], with these calls.
+fn create<C: Calls>(path: &Path, calls: C) -> Result<Box<dyn WritableFile>> {
+    let file = OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .open(path)
+        .map_err(|e| failed("cannot create the file", path, e))?;
+    Ok(Box::new(PosixWritableFile::new(file, calls, path, 0, 0)))
+}
+
+/// [`FileSystem::open_append`], with these calls.
+fn open_append<C: Calls>(path: &Path, calls: C) -> Result<Box<dyn WritableFile>> {
+    let doing = "cannot open the file to append";
+    let file = OpenOptions::new()
+        .write(true)
+        .open(path)
+        .map_err(|e| failed(doing, path, e))?;
+    let size = file.metadata().map_err(|e| failed(doing, path, e))?.len();
+    Ok(Box::new(PosixWritableFile::new(
+        file, calls, path, size, size,
+    )))
+}
+
+/// [`FileSystem::reuse`], with these calls.
+fn reuse<C: Calls>(old: &Path, new: &Path, calls: C) -> Result<Box<dyn WritableFile>> {
+    let doing = "cannot reuse the file";
+    fs::rename(old, new).map_err(|e| failed(doing, old, e).with("new_name", new.display()))?;
+    let file = OpenOptions::new()
+        .write(true)
+        .open(new)
+        .map_err(|e| failed(doing, new, e))?;
+    let size = file.metadata().map_err(|e| failed(doing, new, e))?.len();
+    Ok(Box::new(PosixWritableFile::new(file, calls, new, 0, size)))
+}
+
+/// [`FileSystem::open`], with these calls.
+fn open<C: Calls>(path: &Path, access: Access, calls: C) -> Result<Arc<dyn RandomAccessFile>> {
+    let doing = "cannot open the file";
+    let _timer = PerfTimer::start(PerfCounter::OpenNanos);
+    let file = OpenOptions::new()
+        .read(true)
+        .open(path)
+        .map_err(|e| failed(doing, path, e))?;
+    if file
+        .metadata()
+        .map_err(|e| failed(doing, path, e))?
+        .is_dir()
+    {
+        return Err(failed(doing, path, Errno::ISDIR));
+    }
+    let file = PosixRandomAccessFile {
+        file,
+        calls,
+        path: path.to_owned(),
+    };
+    file.advise(access);
+    Ok(Arc::new(file))
+}
+
 impl FileSystem for PosixFileSystem {
     fn create(&self, path: &Path) -> Result<Box<dyn WritableFile>> {
-        let file = OpenOptions::new()
-            .write(true)
-            .create(true)
-            .truncate(true)
-            .open(path)
-            .map_err(|e| failed("cannot create the file", path, e))?;
-        Ok(Box::new(PosixWritableFile::new(file, path, 0, 0)))
+        create(path, System)
     }
 
     fn create_mapped(&self, path: &Path, expected: u64) -> Result<Box<dyn WritableFile>> {
@@ -86,51 +144,20 @@ impl FileSystem for PosixFileSystem {
             .map_err(|e| failed("cannot create the file", path, e))?;
         Ok(match MappedFile::new(file, path, expected) {
             Ok(mapped) => Box::new(mapped),
-            Err(file) => Box::new(PosixWritableFile::new(file, path, 0, 0)),
+            Err(file) => Box::new(PosixWritableFile::new(file, System, path, 0, 0)),
         })
     }
 
     fn open_append(&self, path: &Path) -> Result<Box<dyn WritableFile>> {
-        let doing = "cannot open the file to append";
-        let file = OpenOptions::new()
-            .write(true)
-            .open(path)
-            .map_err(|e| failed(doing, path, e))?;
-        let size = file.metadata().map_err(|e| failed(doing, path, e))?.len();
-        Ok(Box::new(PosixWritableFile::new(file, path, size, size)))
+        open_append(path, System)
     }
 
     fn reuse(&self, old: &Path, new: &Path) -> Result<Box<dyn WritableFile>> {
-        let doing = "cannot reuse the file";
-        fs::rename(old, new).map_err(|e| failed(doing, old, e).with("new_name", new.display()))?;
-        let file = OpenOptions::new()
-            .write(true)
-            .open(new)
-            .map_err(|e| failed(doing, new, e))?;
-        let size = file.metadata().map_err(|e| failed(doing, new, e))?.len();
-        Ok(Box::new(PosixWritableFile::new(file, new, 0, size)))
+        reuse(old, new, System)
     }
 
     fn open(&self, path: &Path, access: Access) -> Result<Arc<dyn RandomAccessFile>> {
-        let doing = "cannot open the file";
-        let _timer = PerfTimer::start(PerfCounter::OpenNanos);
-        let file = OpenOptions::new()
-            .read(true)
-            .open(path)
-            .map_err(|e| failed(doing, path, e))?;
-        if file
-            .metadata()
-            .map_err(|e| failed(doing, path, e))?
-            .is_dir()
-        {
-            return Err(failed(doing, path, Errno::ISDIR));
-        }
-        let file = PosixRandomAccessFile {
-            file,
-            path: path.to_owned(),
-        };
-        file.advise(access);
-        Ok(Arc::new(file))
+        open(path, access, System)
     }
 
     fn truncate(&self, path: &Path, size: u64) -> Result<()> {
@@ -220,8 +247,9 @@ impl FileSystem for PosixFileSystem {
     }
 }
 
-struct PosixWritableFile {
+struct PosixWritableFile<C> {
     file: File,
+    calls: C,
     path: PathBuf,
     /// Where the next byte goes.
     position: u64,
@@ -233,10 +261,11 @@ struct PosixWritableFile {
     reserved: u64,
 }
 
-impl PosixWritableFile {
-    fn new(file: File, path: &Path, position: u64, end: u64) -> Self {
+impl<C> PosixWritableFile<C> {
+    fn new(file: File, calls: C, path: &Path, position: u64, end: u64) -> Self {
         Self {
             file,
+            calls,
             path: path.to_owned(),
             position,
             end,
@@ -246,12 +275,12 @@ impl PosixWritableFile {
     }
 }
 
-impl WritableFile for PosixWritableFile {
+impl<C: Calls> WritableFile for PosixWritableFile<C> {
     fn append(&mut self, mut bytes: &[u8]) -> Result<()> {
         let _timer = PerfTimer::start(PerfCounter::WriteNanos);
         perf::add(PerfCounter::BytesWritten, bytes.len() as u64);
         while !bytes.is_empty() {
-            match self.file.write_at(bytes, self.position) {
+            match self.calls.write_at(&self.file, bytes, self.position) {
                 Ok(0) => return Err(failed("cannot append", &self.path, Errno::IO)),
                 Ok(n) => {
                     self.position += n as u64;
@@ -293,12 +322,7 @@ impl WritableFile for PosixWritableFile {
             return Ok(());
         }
         loop {
-            return match rustix::fs::fallocate(
-                &self.file,
-                FallocateFlags::KEEP_SIZE,
-                self.position,
-                bytes,
-            ) {
+            return match self.calls.reserve(&self.file, self.position, bytes) {
                 Ok(()) => {
                     self.reserved = self.reserved.max(self.position.saturating_add(bytes));
                     Ok(())
@@ -311,7 +335,7 @@ impl WritableFile for PosixWritableFile {
     }
 }
 
-impl Drop for PosixWritableFile {
+impl<C> Drop for PosixWritableFile<C> {
     fn drop(&mut self) {
         if self.reserved > self.end {
             // Setting the size that the file has frees what is reserved behind it. If that
@@ -365,17 +389,19 @@ mod writeback {
     }
 }
 
-struct PosixRandomAccessFile {
+struct PosixRandomAccessFile<C> {
     file: File,
+    calls: C,
     path: PathBuf,
 }
 
-impl RandomAccessFile for PosixRandomAccessFile {
+impl<C: Calls> RandomAccessFile for PosixRandomAccessFile<C> {
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<usize> {
         let _timer = PerfTimer::start(PerfCounter::ReadNanos);
         let mut done = 0;
         while done < buf.len() {
-            match self.file.read_at(&mut buf[done..], offset + done as u64) {
+            let at = offset + done as u64;
+            match self.calls.read_at(&self.file, &mut buf[done..], at) {
                 Ok(0) => break,
                 Ok(n) => done += n,
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
@@ -394,8 +420,7 @@ impl RandomAccessFile for PosixRandomAccessFile {
         let wanted = buf.len();
         loop {
             let timer = PerfTimer::start(PerfCounter::ReadNanos);
-            let mut into = [io::IoSliceMut::new(buf)];
-            let read = rustix::io::preadv2(&self.file, &mut into, offset, ReadWriteFlags::NOWAIT);
+            let read = self.calls.read_at_without_waiting(&self.file, buf, offset);
             drop(timer);
             match read {
                 Ok(n) if n == wanted => {

@@ -96,3 +96,51 @@ fn the_empty_directory_name_is_the_working_directory() {
     assert!(!fs.list(Path::new("")).unwrap().is_empty());
     assert!(fs.free_space(Path::new("")).unwrap() > 0);
 }
+
+#[test]
+fn reads_and_writes_that_do_a_part_are_made_whole() {
+    let dir = temp_dir("short");
+    let (one, two) = (dir.join("one"), dir.join("two"));
+    let fs = ShortCallsFileSystem::new(1);
+    let bytes: Vec<u8> = (0..20_000u32).map(|n| ((n * n) >> 7) as u8).collect();
+    let mut file = fs.create(&one).unwrap();
+    file.preallocate(1 << 16).unwrap();
+    let mut sizes = 0;
+    for piece in bytes[..15_000].chunks(999) {
+        file.append(piece).unwrap();
+        sizes += piece.len() as u64;
+        assert_eq!(file.size(), sizes);
+    }
+    drop(file);
+    let mut file = fs.open_append(&one).unwrap();
+    file.append(&bytes[15_000..]).unwrap();
+    drop(file);
+    assert_eq!(fs::read(&one).unwrap(), bytes);
+
+    let file = fs.open(&one, Access::Random).unwrap();
+    for (from, len) in [(0, 20_000), (7, 5000), (19_990, 100), (20_000, 5), (3, 0)] {
+        let mut buf = vec![0; len];
+        let n = file.read_at(from as u64, &mut buf).unwrap();
+        let end = bytes.len().min(from + len);
+        assert_eq!((n, &buf[..n]), (end - from, &bytes[from..end]));
+    }
+    // It may say that it would have to wait, but never show a part.
+    for from in (0..20_000).step_by(500) {
+        let mut buf = vec![0; 400];
+        if let Some(n) = file.read_at_without_waiting(from as u64, &mut buf).unwrap() {
+            assert_eq!((n, &buf[..]), (400, &bytes[from..from + 400]));
+        }
+    }
+    let mut file = fs.reuse(&one, &two).unwrap();
+    file.append(&[9; 3000]).unwrap();
+    drop(file);
+    let over = fs::read(&two).unwrap();
+    assert_eq!((over.len(), &over[..3000]), (20_000, &[9; 3000][..]));
+    assert_eq!(over[3000..], bytes[3000..]);
+    let counts = fs.counts();
+    assert!(
+        counts.cut_short > 40 && counts.interrupted > 20,
+        "{counts:?}"
+    );
+    fs::remove_dir_all(dir).unwrap();
+}
