@@ -26,7 +26,7 @@ use orogen_base::checksum::ChecksumType;
 use orogen_engine::filename::{self, FileKind};
 use orogen_env::fs::read_file;
 use orogen_env::{Access, FileSystem, MemFileSystem};
-use orogen_sst::{CompressionType, TableReader, TableReaderOptions};
+use orogen_sst::{BlockIndex, CompressionType, TableReader, TableReaderOptions};
 use orogen_testkit::Rng;
 
 use crate::content;
@@ -85,7 +85,7 @@ impl Way {
         Self::Burst,
     ];
 
-    fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Flip => "flip",
             Self::Cut => "cut",
@@ -123,6 +123,10 @@ pub struct Config {
     pub random: usize,
     /// Only this case.
     pub case: Option<u64>,
+    /// Which reference database: 0 is the one by hand, the others are drawn.
+    pub reference: u64,
+    /// Only one piece of so many of the cases: (which, of how many).
+    pub piece: (u64, u64),
 }
 
 impl Default for Config {
@@ -132,6 +136,8 @@ impl Default for Config {
             stride: 29,
             random: 4000,
             case: None,
+            reference: 0,
+            piece: (0, 1),
         }
     }
 }
@@ -167,6 +173,7 @@ impl File {
 
 /// The database before it is damaged.
 pub(crate) struct Reference {
+    number: u64,
     fs: MemFileSystem,
     files: Vec<File>,
     /// What it holds, last; before that, with fewer and fewer batches of the log.
@@ -205,25 +212,33 @@ struct Counts {
 /// If the reference database cannot be made.
 #[must_use]
 pub fn run(way: Way, config: &Config) -> Figure {
-    let reference = Reference::build().expect("nothing fails in memory");
+    let reference = Reference::build(config.reference).expect("nothing fails in memory");
     let cases = reference.cases(way, config.stride, config.random);
     let counts = Counts::default();
     let repeat = |n: u64| {
-        format!(
+        let mut text = format!(
             "damage --way {} --stride {} --random {} --case {n}",
             way.name(),
             config.stride,
             config.random
-        )
+        );
+        if config.reference > 0 {
+            text.push_str(&format!(" --reference {}", config.reference));
+        }
+        text
+    };
+    let (which, of) = config.piece;
+    let border = |n: u64| cases.len() as u64 * n / of.max(1);
+    let (first, end) = match config.case {
+        Some(only) => (only, only + 1),
+        None => (border(which), border(which + 1)),
     };
     let ((passed, failures), seconds) = timed(|| {
-        Guard::run(config.threads, config.case.unwrap_or(0), 1, repeat, |n| {
-            let Some(&(file, change)) = usize::try_from(n).ok().and_then(|n| cases.get(n)) else {
+        Guard::run(config.threads, first, 1, repeat, |n| {
+            let case = usize::try_from(n).ok().and_then(|n| cases.get(n));
+            let Some(&(file, change)) = case.filter(|_| n < end) else {
                 return Outcome::NoMore;
             };
-            if config.case.is_some_and(|only| n != only) {
-                return Outcome::NoMore;
-            }
             match reference.judge(file, change, n.is_multiple_of(4), &counts) {
                 Ok(()) => Outcome::Passed,
                 Err(what) => {
@@ -301,19 +316,67 @@ fn families() -> BTreeMap<String, ColumnFamilyOptions> {
     ])
 }
 
+/// The families of reference `number`, with formats that are drawn.
+fn drawn_families(number: u64) -> BTreeMap<String, ColumnFamilyOptions> {
+    let mut rng = Rng::new(number);
+    let mut families = families();
+    for cf in families.values_mut() {
+        cf.compression = *rng.pick(&[
+            CompressionType::None,
+            CompressionType::Snappy,
+            CompressionType::Lz4,
+            CompressionType::Lz4hc,
+            CompressionType::Zstd,
+        ]);
+        cf.prefix_extractor = orogen_base::slice_transform::by_name(
+            rng.pick::<&str>(&["none", "fixed:3", "capped:4"]),
+        );
+        if rng.chance(1, 3) {
+            cf.compression_opts.max_dict_bytes = 1024;
+        }
+        let table = &mut cf.table;
+        table.format_version = rng.range(2..7) as u32;
+        table.checksum = *rng.pick(&[
+            ChecksumType::Crc32c,
+            ChecksumType::XxHash,
+            ChecksumType::XxHash64,
+            ChecksumType::Xxh3,
+        ]);
+        table.block_size = *rng.pick(&[64, 160, 600]);
+        table.block_restart_interval = *rng.pick(&[1, 4, 16]);
+        table.index_block_restart_interval = *rng.pick(&[1, 3]);
+        table.filter_bits_per_key = *rng.pick(&[0.0, 5.0, 10.0]);
+        table.enable_index_compression = rng.chance(1, 2);
+        if rng.chance(1, 2) {
+            table.index_type = BlockIndex::TwoLevel;
+            table.partition_filters = rng.chance(1, 2);
+            table.metadata_block_size = *rng.pick(&[32, 200]);
+        }
+    }
+    families
+}
+
 pub(crate) fn options(fs: &MemFileSystem) -> Options {
+    options_of(fs, 0)
+}
+
+fn options_of(fs: &MemFileSystem, number: u64) -> Options {
     let mut options = small_options();
     options.db.fs = Arc::new(fs.clone());
-    options.families = families();
+    options.families = match number {
+        0 => families(),
+        _ => drawn_families(number),
+    };
     options.cf.disable_auto_compactions = true;
     options
 }
 
 impl Reference {
-    pub(crate) fn build() -> Result<Self> {
+    /// The database of a number; see [`Config::reference`].
+    pub(crate) fn build(number: u64) -> Result<Self> {
         let fs = MemFileSystem::new();
-        let db = Db::open(DIR, &options(&fs))?;
-        let mut rng = Rng::new(1);
+        let db = Db::open(DIR, &options_of(&fs, number))?;
+        let mut rng = Rng::new(number + 1);
         let mut written = BTreeSet::new();
         for round in 0..3 {
             for family in db.column_families() {
@@ -352,6 +415,7 @@ impl Reference {
         db.close()?;
         drop(db);
         let mut reference = Self {
+            number,
             fs,
             files: Vec::new(),
             history,
@@ -583,7 +647,7 @@ impl Reference {
         is_log: bool,
         compact: bool,
     ) -> std::result::Result<Seen, Trouble> {
-        let mut options = options(fs);
+        let mut options = options_of(fs, self.number);
         options.db.create_if_missing = false;
         let db = Db::open(DIR, &options)?;
         if compact {

@@ -113,7 +113,7 @@ impl Cause {
         }
     }
 
-    fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Io => "eio",
             Self::NoSpace => "enospc",

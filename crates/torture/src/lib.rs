@@ -12,6 +12,7 @@
 //! full-disk    a real file system of 16 MiB, filled and freed again and again
 //! stalls       how long writers wait that are faster than compactions
 //! memory       what a budget counts, and what the process really takes
+//! short-calls  system calls that do a part of their work, or are interrupted
 //! open         many tables, a long log: how long an open takes
 //! ```
 //! A run gives a [`report::Figure`]: what was tried, how often, in what time; and for a failure one
@@ -39,3 +40,5 @@ pub mod heap;
 pub mod memory;
 pub mod stalls;
 pub mod open;
+pub mod short_calls;
+pub mod parts;

@@ -2,16 +2,18 @@
 
 #![expect(clippy::print_stdout, reason = "a program's output")]
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
+use orogen_env::{Clock, SystemClock};
 use orogen_torture::fault::{Cause, Variant, Way};
 use orogen_torture::heap::CountingAllocator;
-use orogen_torture::report::{self, Figure};
+use orogen_torture::parts::{self, Machine, Size};
+use orogen_torture::report::{self, Figure, Kept};
 use orogen_torture::{
     concurrent, crash, damage, determinism, fault, flips, full_disk, guard, kill, memory,
-    metamorphic, open, repair, scripts, stalls,
+    metamorphic, open, repair, scripts, short_calls, stalls,
 };
 
 #[global_allocator]
@@ -62,13 +64,42 @@ enum Command {
     Open(OpenArgs),
     /// Writes faster than compactions can, and tells how long single puts took.
     Stalls(StallsArgs),
-    /// All of them in their default size, but for full-disk, memory, open and stalls.
-    All {
-        /// In the size for a night: every bit of the files, every call of every script, all images
-        /// of each point.
-        #[arg(long)]
-        deep: bool,
-    },
+    /// Lets system calls on a real file system do a part of their work, or be interrupted.
+    ShortCalls(ShortCallsArgs),
+    /// All of them in their default size, but for memory, open and stalls; full-disk only with
+    /// --deep.
+    All(AllArgs),
+}
+
+#[derive(Args)]
+struct AllArgs {
+    /// In the size for nights: every bit of ten directories, every call of every script, all
+    /// images of each point, thousands of drawn scripts and histories.
+    #[arg(long)]
+    deep: bool,
+    /// Only the parts of these names, as `crash-random`, `damage/flip/3` or `metamorphic/7`, in
+    /// this order.
+    #[arg(long)]
+    only: Vec<String>,
+    /// Tell the names of the parts, and run nothing.
+    #[arg(long)]
+    list: bool,
+    /// Leave out the parts that the file of --json says are done and passed, and keep them there.
+    #[arg(long, requires = "json")]
+    resume: bool,
+    /// Begin no part after so many minutes.
+    #[arg(long)]
+    minutes: Option<f64>,
+}
+
+#[derive(Args)]
+struct ShortCallsArgs {
+    /// How many seeds.
+    #[arg(long, default_value_t = 4)]
+    seeds: u64,
+    /// The first seed.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
 }
 
 #[derive(Args)]
@@ -191,6 +222,9 @@ struct DamageArgs {
     /// Only this case.
     #[arg(long)]
     case: Option<u64>,
+    /// Of the directory of this number; from 1 on formats are drawn.
+    #[arg(long, default_value_t = 0)]
+    reference: u64,
 }
 
 #[derive(Args)]
@@ -307,14 +341,8 @@ struct KillChildArgs {
     cycle: u64,
 }
 
-/// The run of `kill` with this program as the child.
-fn kill_config(kills: u64, seed: u64) -> Result<kill::Config, String> {
-    let program = std::env::current_exe().map_err(|e| format!("cannot find this program: {e}"))?;
-    Ok(kill::Config {
-        program,
-        kills,
-        seed,
-    })
+fn this_program() -> Result<PathBuf, String> {
+    std::env::current_exe().map_err(|e| format!("cannot find this program: {e}"))
 }
 
 fn main() -> ExitCode {
@@ -368,6 +396,7 @@ fn main() -> ExitCode {
                 stride,
                 random,
                 case,
+                reference,
                 ..
             } = args;
             let config = damage::Config {
@@ -375,6 +404,8 @@ fn main() -> ExitCode {
                 stride: stride.max(1),
                 random,
                 case,
+                reference,
+                ..damage::Config::default()
             };
             for way in damage::Way::ALL {
                 if args.way.is_none_or(|only| only == way) {
@@ -448,7 +479,14 @@ fn main() -> ExitCode {
             Ok(())
         }
         Command::Kill(args) => {
-            kill_config(args.kills, args.seed).map(|config| tell(kill::run(&config)))
+            let &KillArgs { kills, seed } = args;
+            this_program().map(|program| {
+                tell(kill::run(&kill::Config {
+                    program,
+                    kills,
+                    seed,
+                }));
+            })
         }
         Command::KillChild(args) => kill::child(&args.dir, args.seed, args.cycle),
         Command::Memory(args) => {
@@ -485,25 +523,41 @@ fn main() -> ExitCode {
             tell(stalls::run(&stalls::Config { seconds, seed }));
             Ok(())
         }
-        &Command::All { deep } => {
-            run_all(threads, deep, &mut tell);
-            let kills = if deep { 2000 } else { 150 };
-            kill_config(kills, 1).map(|config| tell(kill::run(&config)))
+        Command::ShortCalls(args) => {
+            let &ShortCallsArgs { seeds, seed } = args;
+            tell(short_calls::run(&short_calls::Config {
+                threads,
+                seed,
+                seeds,
+            }));
+            Ok(())
         }
+        // Writes its file itself, after each part.
+        Command::All(args) => return end(run_all(args, threads, cli.json.as_deref())),
     };
-    if let Err(what) = done {
-        println!("{what}");
-        return ExitCode::from(2);
-    }
-    let passed = figures.iter().all(Figure::passed);
-    if let Some(path) = &cli.json {
-        let arguments: Vec<String> = std::env::args().skip(1).collect();
-        if let Err(what) = report::write_json(path, &figures, &arguments) {
+    let done = done.and_then(|()| {
+        let passed = figures.iter().all(Figure::passed);
+        match &cli.json {
+            Some(path) => report::write_json(path, &figures, &arguments()).map(|()| passed),
+            None => Ok(passed),
+        }
+    });
+    end(done)
+}
+
+/// 0: all passed, 1: something did not, 2: it could not be tried.
+fn end(passed: Result<bool, String>) -> ExitCode {
+    match passed {
+        Ok(passed) => ExitCode::from(u8::from(!passed)),
+        Err(what) => {
             println!("{what}");
-            return ExitCode::from(1);
+            ExitCode::from(2)
         }
     }
-    ExitCode::from(u8::from(!passed))
+}
+
+fn arguments() -> Vec<String> {
+    std::env::args().skip(1).collect()
 }
 
 fn run_crash(
@@ -572,62 +626,66 @@ fn run_fault(
     Ok(())
 }
 
-fn run_all(threads: usize, deep: bool, tell: &mut impl FnMut(Figure)) {
-    let mut crashes = crash::Config {
-        threads,
-        ..crash::Config::default()
-    };
-    let mut faults = fault::Config {
-        threads,
-        ..fault::Config::default()
-    };
-    let mut histories = metamorphic::Config {
-        threads,
-        ..metamorphic::Config::default()
-    };
-    let mut threaded = concurrent::Config::default();
-    let mut damages = damage::Config {
-        threads,
-        ..damage::Config::default()
-    };
-    let mut repairs = repair::Config {
-        threads,
-        ..repair::Config::default()
-    };
-    let mut flipped = flips::Config {
-        threads,
-        ..flips::Config::default()
-    };
-    let mut tables = determinism::Config {
-        threads,
-        ..determinism::Config::default()
-    };
-    if deep {
-        (crashes.full_stride, crashes.recovery_stride) = (1, 4);
-        (faults.rare_stride, faults.every) = (1, true);
-        histories.seeds = 5000;
-        (threaded.seeds, threaded.seconds) = (20, 30.0);
-        (damages.stride, damages.random) = (1, 500_000);
-        (repairs.healthy, repairs.damaged) = (20_000, 200_000);
-        flipped.flips = 250_000;
-        tables.jobs = 10_000;
+/// Runs the parts that are asked for; true if all passed.
+fn run_all(args: &AllArgs, threads: usize, json: Option<&Path>) -> Result<bool, String> {
+    let size = if args.deep { Size::Deep } else { Size::Gate };
+    let mut chosen = parts::all(size);
+    if !args.only.is_empty() {
+        let mut all = std::mem::take(&mut chosen);
+        for name in &args.only {
+            let of_name: Vec<_> = all.extract_if(.., |part| part.is_of(name)).collect();
+            if of_name.is_empty() {
+                return Err(format!("no part `{name}` is left; see --list"));
+            }
+            chosen.extend(of_name);
+        }
     }
-    for script in scripts::all() {
-        tell(crash::run(&script, &crashes));
+    if args.list {
+        for part in &chosen {
+            println!("{}", part.name);
+        }
+        return Ok(true);
     }
-    for script in scripts::all().iter().filter(|s| s.takes_faults()) {
-        tell(fault::run(script, &faults));
+    let mut kept = Kept::default();
+    if let (true, Some(path)) = (args.resume, json) {
+        kept = Kept::read(path)?;
     }
-    tell(metamorphic::run(&histories));
-    tell(concurrent::run(&threaded));
-    for way in damage::Way::ALL {
-        tell(damage::run(way, &damages));
+    let before = chosen.len();
+    chosen.retain(|part| !kept.has(&part.name));
+    println!(
+        "{} parts, {} of them done before",
+        before,
+        before - chosen.len()
+    );
+    let machine = Machine {
+        threads,
+        program: this_program()?,
+    };
+    let start = SystemClock.now_micros();
+    let mut passed = true;
+    for (n, part) in chosen.iter().enumerate() {
+        let minutes = SystemClock.now_micros().saturating_sub(start) as f64 / 60e6;
+        if args.minutes.is_some_and(|limit| minutes >= limit) {
+            println!("{} parts are left", chosen.len() - n);
+            break;
+        }
+        println!(
+            "[{}/{} after {minutes:.1} minutes] {}",
+            n + 1,
+            chosen.len(),
+            part.name
+        );
+        match part.run(&machine) {
+            Ok(figure) => {
+                println!("{figure}");
+                passed &= figure.passed();
+                kept.add(Some(&part.name), &figure);
+            }
+            Err(why) => println!("{} is skipped: {why}", part.name),
+        }
+        if let Some(path) = json {
+            kept.write(path, &arguments())?;
+        }
     }
-    tell(repair::healthy(&repairs));
-    tell(repair::damaged(&repairs));
-    tell(repair::crashed(&repairs));
-    for place in flips::Place::ALL {
-        tell(flips::run(place, &flipped));
-    }
-    tell(determinism::run(&tables));
+    Ok(passed)
 }

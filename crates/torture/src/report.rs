@@ -11,6 +11,9 @@
 //!   "passed": true,                     every figure did
 //!   "figures": [{
 //!     "name": "crash/flush",            what was tried
+//!     "part": "deep/crash/flush",       of `all`: the part with its size; else null
+//!     "commit": "1f0c...",              of this figure, where it was kept from an earlier run
+//!     "unix_secs": 1795293000,          its end
 //!     "rule": "...",                    what must hold
 //!     "count": 310, "unit": "points",   how often
 //!     "seeds": 3,                       from how many seeds
@@ -26,10 +29,12 @@
 use std::fmt;
 use std::path::Path;
 use std::process::Command;
+use std::sync::OnceLock;
 
 use orogen_env::{Clock, SystemClock};
 use serde::Serialize;
 use serde::ser::{SerializeMap, Serializer};
+use serde_json::Value;
 
 /// The version of `reliability.json`.
 const SCHEMA: u32 = 1;
@@ -76,6 +81,28 @@ impl fmt::Display for Failure {
 }
 
 impl Figure {
+    /// All of these as one: counts are added up, and so are details but for those that are a
+    /// measure of each.
+    #[must_use]
+    pub fn sum(name: &str, figures: Vec<Self>) -> Self {
+        let mut figures = figures.into_iter();
+        let mut sum = figures.next().unwrap_or_default();
+        sum.name = name.to_owned();
+        sum.details.retain(|(name, _)| !is_measure(name));
+        sum.seeds = 1;
+        for figure in figures {
+            sum.count += figure.count;
+            sum.seeds += 1;
+            sum.seconds += figure.seconds;
+            sum.failures.extend(figure.failures);
+            for (name, value) in &mut sum.details {
+                let other = figure.details.iter().find(|(other, _)| other == name);
+                *value += other.map_or(0.0, |(_, value)| *value);
+            }
+        }
+        sum
+    }
+
     /// True if nothing went wrong.
     #[must_use]
     pub fn passed(&self) -> bool {
@@ -89,6 +116,12 @@ impl Figure {
     pub fn must_pass(&self) {
         assert!(self.passed(), "{self}");
     }
+}
+
+fn is_measure(name: &str) -> bool {
+    ["_us", "_ms", "_per_second"]
+        .iter()
+        .any(|unit| name.ends_with(unit))
 }
 
 impl fmt::Display for Figure {
@@ -116,6 +149,9 @@ impl fmt::Display for Figure {
 #[derive(Serialize)]
 struct Told {
     name: String,
+    part: Option<String>,
+    commit: Option<String>,
+    unix_secs: u64,
     rule: &'static str,
     count: u64,
     unit: &'static str,
@@ -131,6 +167,9 @@ impl From<Figure> for Told {
         Self {
             passed: figure.passed(),
             name: figure.name,
+            part: None,
+            commit: commit(),
+            unix_secs: SystemClock.unix_secs(),
             rule: figure.rule,
             count: figure.count,
             unit: figure.unit,
@@ -164,11 +203,72 @@ struct Reliability<'a> {
     build: &'static str,
     arguments: &'a [String],
     passed: bool,
-    figures: &'a [Figure],
+    figures: &'a [Value],
+}
+
+/// Figures of this run and of earlier ones, as `reliability.json` has them.
+#[derive(Debug, Default)]
+pub struct Kept(Vec<Value>);
+
+impl Kept {
+    /// Those that an earlier run has left in a file, if it is there.
+    ///
+    /// # Errors
+    /// The file and what is wrong with it.
+    pub fn read(path: &Path) -> Result<Self, String> {
+        let text = match std::fs::read_to_string(path) {
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(Self::default()),
+            text => text.map_err(|e| format!("cannot read {}: {e}", path.display()))?,
+        };
+        let json: Value = serde_json::from_str(&text)
+            .map_err(|e| format!("{} is no JSON: {e}", path.display()))?;
+        if json["schema"] != SCHEMA {
+            return Err(format!(
+                "{} has another shape than this program writes",
+                path.display()
+            ));
+        }
+        Ok(Self(
+            json["figures"].as_array().cloned().unwrap_or_default(),
+        ))
+    }
+
+    /// True if this part was done and passed.
+    #[must_use]
+    pub fn has(&self, part: &str) -> bool {
+        self.0
+            .iter()
+            .any(|f| f["part"] == part && f["passed"] == true)
+    }
+
+    /// Adds a figure; that of a part takes the place of an earlier one.
+    pub fn add(&mut self, part: Option<&str>, figure: &Figure) {
+        let mut told = as_json(figure);
+        if let Some(part) = part {
+            self.0.retain(|f| f["part"] != part);
+            told["part"] = part.into();
+        }
+        self.0.push(told);
+    }
+
+    /// Writes the file, at once whole: one that is stopped meanwhile leaves the old one.
+    ///
+    /// # Errors
+    /// The file and what the system says.
+    pub fn write(&self, path: &Path, arguments: &[String]) -> Result<(), String> {
+        let new = path.with_extension("json.new");
+        std::fs::write(&new, to_json(&self.0, arguments))
+            .and_then(|()| std::fs::rename(&new, path))
+            .map_err(|e| format!("cannot write {}: {e}", path.display()))
+    }
+}
+
+fn as_json(figure: &Figure) -> Value {
+    serde_json::to_value(figure).expect("figures are plain data")
 }
 
 /// `reliability.json` of these figures, as of now.
-fn to_json(figures: &[Figure], arguments: &[String]) -> String {
+fn to_json(figures: &[Value], arguments: &[String]) -> String {
     let unix_secs = SystemClock.unix_secs();
     let all = Reliability {
         schema: SCHEMA,
@@ -181,7 +281,7 @@ fn to_json(figures: &[Figure], arguments: &[String]) -> String {
             "release"
         },
         arguments,
-        passed: figures.iter().all(Figure::passed),
+        passed: figures.iter().all(|f| f["passed"] == true),
         figures,
     };
     serde_json::to_string_pretty(&all).expect("figures are plain data")
@@ -192,11 +292,19 @@ fn to_json(figures: &[Figure], arguments: &[String]) -> String {
 /// # Errors
 /// The file and what the system says.
 pub fn write_json(path: &Path, figures: &[Figure], arguments: &[String]) -> Result<(), String> {
-    std::fs::write(path, to_json(figures, arguments))
-        .map_err(|e| format!("cannot write {}: {e}", path.display()))
+    let mut kept = Kept::default();
+    for figure in figures {
+        kept.add(None, figure);
+    }
+    kept.write(path, arguments)
 }
 
 fn commit() -> Option<String> {
+    static COMMIT: OnceLock<Option<String>> = OnceLock::new();
+    COMMIT.get_or_init(find_commit).clone()
+}
+
+fn find_commit() -> Option<String> {
     if let Ok(commit) = std::env::var("OROGEN_COMMIT") {
         return Some(commit);
     }
@@ -267,8 +375,10 @@ mod tests {
                 repeat: "crash --point 1".to_owned(),
             }],
         };
-        let text = to_json(&[figure], &["crash".to_owned()]);
-        let json: serde_json::Value = serde_json::from_str(&text).unwrap();
+        let mut kept = Kept::default();
+        kept.add(None, &figure);
+        let text = to_json(&kept.0, &["crash".to_owned()]);
+        let json: Value = serde_json::from_str(&text).unwrap();
         assert_eq!(json["schema"], 1);
         assert_eq!(json["passed"], false);
         assert_eq!(json["arguments"][0], "crash");
@@ -280,6 +390,47 @@ mod tests {
             "crash --point 1"
         );
         assert_eq!(json["date"].as_str().map(str::len), Some(20));
+    }
+
+    #[test]
+    fn a_part_that_passed_is_known_again_and_one_that_failed_is_not() {
+        let dir = orogen_testkit::TempDir::new("report");
+        let path = dir.path().join("reliability.json");
+        let mut figure = Figure {
+            count: 3,
+            ..Figure::default()
+        };
+        let mut kept = Kept::read(&path).unwrap();
+        assert!(!kept.has("deep/crash/puts"));
+        figure.failures.push(Failure {
+            what: "lost".to_owned(),
+            repeat: "crash --point 1".to_owned(),
+        });
+        kept.add(Some("deep/crash/puts"), &figure);
+        assert!(!kept.has("deep/crash/puts"));
+        figure.failures.clear();
+        kept.add(Some("deep/crash/puts"), &figure);
+        kept.write(&path, &[]).unwrap();
+        let again = Kept::read(&path).unwrap();
+        assert!(again.has("deep/crash/puts"));
+        assert!(!again.has("gate/crash/puts"));
+        assert_eq!(again.0.len(), 1);
+        std::fs::write(&path, "{").unwrap();
+        assert!(Kept::read(&path).is_err());
+    }
+
+    #[test]
+    fn a_sum_adds_counts_and_leaves_measures_out() {
+        let one = Figure {
+            count: 2,
+            details: vec![("images", 10.0), ("recovery_us", 5.0)],
+            ..Figure::default()
+        };
+        let sum = Figure::sum("both", vec![one.clone(), one]);
+        assert_eq!(
+            (sum.count, sum.seeds, sum.details),
+            (4, 2, vec![("images", 20.0)])
+        );
     }
 
     #[test]

@@ -64,13 +64,13 @@ pub enum Step {
 }
 
 /// The settings of a script's database on a file system.
-pub type MakeOptions = fn() -> Options;
+pub type MakeOptions = Arc<dyn Fn() -> Options + Send + Sync>;
 
 /// A fixed list of calls on a new database.
 #[derive(Clone)]
 pub struct Script {
     /// Its name on the command line.
-    pub name: &'static str,
+    pub name: String,
     /// The settings.
     pub options: MakeOptions,
     /// The calls.
@@ -508,8 +508,8 @@ mod tests {
 
     fn script(steps: Vec<Step>) -> Script {
         Script {
-            name: "test",
-            options: small_options,
+            name: "test".to_owned(),
+            options: Arc::new(small_options),
             steps,
             unlogged: &[],
             fault_stride: 1,

@@ -1,6 +1,13 @@
-//! The scripts. Each is about one thing that a crash can meet half done.
+//! The scripts. Each is about one thing that a crash can meet half done; those of
+//! [`random()`] mix all of them.
+
+mod random;
+
+use std::sync::Arc;
 
 use orogen_testkit::Rng;
+
+pub use random::random;
 
 use crate::engine::Options;
 use crate::model::{Family, Op};
@@ -87,17 +94,17 @@ impl Writer {
     }
 
     /// A script in which not every call is made to fail.
-    fn long_script(self, name: &'static str, options: fn() -> Options) -> Script {
+    fn long_script(self, name: &str, options: fn() -> Options) -> Script {
         Script {
             fault_stride: 5,
             ..self.script(name, options)
         }
     }
 
-    fn script(self, name: &'static str, options: fn() -> Options) -> Script {
+    fn script(self, name: &str, options: fn() -> Options) -> Script {
         Script {
-            name,
-            options,
+            name: name.to_owned(),
+            options: Arc::new(options),
             steps: self.steps,
             unlogged: &[],
             fault_stride: 1,
@@ -480,25 +487,32 @@ pub fn all() -> Vec<Script> {
     ]
 }
 
-/// The scripts of these names; all for none.
+/// The scripts of these names, of which `random-7` is [`random()`] of 7; all but those for none.
 ///
 /// # Errors
 /// The name that is not there.
 pub fn named(names: &[String]) -> Result<Vec<Script>, String> {
     let all = all();
-    for name in names {
-        if !all.iter().any(|s| s.name == name) {
-            let known: Vec<&str> = all.iter().map(|s| s.name).collect();
-            return Err(format!(
-                "no script `{name}`; there are {}",
-                known.join(", ")
-            ));
-        }
+    if names.is_empty() {
+        return Ok(all);
     }
-    Ok(all
-        .into_iter()
-        .filter(|s| names.is_empty() || names.iter().any(|n| n == s.name))
-        .collect())
+    let find = |name: &String| {
+        let seed = name.strip_prefix(random::PREFIX).map(str::parse);
+        if let Some(Ok(seed)) = seed {
+            return Ok(random(seed));
+        }
+        all.iter()
+            .find(|s| s.name == *name)
+            .cloned()
+            .ok_or_else(|| {
+                let known: Vec<&str> = all.iter().map(|s| s.name.as_str()).collect();
+                format!(
+                    "no script `{name}`; there are {}, random-N",
+                    known.join(", ")
+                )
+            })
+    };
+    names.iter().map(find).collect()
 }
 
 #[cfg(test)]
@@ -513,6 +527,11 @@ mod tests {
             assert_eq!(one.iter().filter(|s| s.name == a.name).count(), 1);
         }
         assert!(named(&["nothing".to_owned()]).is_err());
-        assert_eq!(named(&["flush".to_owned()]).unwrap().len(), 1);
+        assert!(named(&["random-x".to_owned()]).is_err());
+        let some = named(&["flush".to_owned(), "random-3".to_owned()]).unwrap();
+        assert_eq!(
+            (some[0].name.as_str(), some[1].name.as_str()),
+            ("flush", "random-3")
+        );
     }
 }

@@ -8,7 +8,7 @@ use std::sync::{Mutex, PoisonError};
 use orogen_torture::report::{self, Figure};
 use orogen_torture::{
     concurrent, crash, damage, determinism, fault, flips, full_disk, kill, metamorphic, open,
-    repair, scripts, stalls,
+    repair, scripts, short_calls, stalls,
 };
 
 /// Names the file that gets all figures.
@@ -39,6 +39,25 @@ fn crash_points_of_all_scripts() {
     }
     println!("crash points in all: {points}");
     assert!(points >= CRASH_POINTS_MIN, "scripts have become shorter");
+}
+
+/// Every fifth point of a few scripts that nobody wrote by hand.
+#[test]
+fn crash_points_of_random_scripts() {
+    let config = crash::Config {
+        stride: 5,
+        full_stride: 25,
+        recovery_stride: 80,
+        ..crash::Config::default()
+    };
+    for seed in 0..8 {
+        tell(&crash::run(&scripts::random(seed), &config));
+    }
+}
+
+#[test]
+fn short_calls() {
+    tell(&short_calls::run(&short_calls::Config::default()));
 }
 
 #[test]
