@@ -17,6 +17,8 @@
 //! Ways: a flipped bit, two or three, a scrambled row of bits; a file cut off; something behind the end; two pieces of a file exchanged
 //! (sectors, or whole blocks of a table); a file in the place of another.
 
+mod tables;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -38,6 +40,8 @@ use crate::guard::{Guard, Outcome, timed};
 use crate::model::Pairs;
 use crate::report::{Failure, Figure};
 use crate::script::{DIR, small_options};
+
+pub use tables::table_bits;
 
 /// Bytes that a disk writes at once.
 const SECTOR: usize = 512;

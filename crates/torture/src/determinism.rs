@@ -1,8 +1,10 @@
-//! The same entries under the same options are the same table, byte for byte.
+//! The same entries under the same options are the same tables, byte for byte.
 //!
-//! Each job draws options and entries from its seed and builds the table twice, the second time on
-//! another thread. Replicas that compact on their own can then compare files, and a table that was
+//! Each seed draws options and entries and builds a table twice, the second time on another thread;
+//! then the same of flushes and a compaction of what they made ([`jobs`]). Replicas that compact on their own can then compare files, and a table that was
 //! built elsewhere is known by its checksum.
+
+mod jobs;
 
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -18,7 +20,7 @@ use crate::guard::{Guard, Outcome, timed};
 use crate::report::{Failure, Figure};
 
 /// What must hold, in a few words.
-const RULE: &str = "two builds of one table are equal byte for byte";
+const RULE: &str = "what a table, a flush or a compaction writes twice is equal byte for byte";
 
 /// What is tried.
 #[derive(Clone, Debug)]
@@ -44,23 +46,40 @@ impl Default for Config {
 /// Builds tables twice.
 #[must_use]
 pub fn run(config: &Config) -> Figure {
-    let bytes = AtomicU64::new(0);
+    let (bytes, tables) = (AtomicU64::new(0), AtomicU64::new(0));
     let repeat = |seed: u64| format!("determinism --seed {seed} --jobs 1");
     let ((passed, failures), seconds) = timed(|| {
         Guard::run(config.threads, config.seed, 1, repeat, |seed| {
             if seed >= config.seed + config.jobs {
                 return Outcome::NoMore;
             }
-            let built = threads::run_all("orogen-build", [0; 2].map(|_| || build(seed)).into());
+            let built = threads::run_all(
+                "orogen-build",
+                [false, true]
+                    .map(|again| {
+                        move || -> Result<Vec<Vec<u8>>> {
+                            let mut made = jobs::run(seed, again)?;
+                            made.push(build(seed)?);
+                            Ok(made)
+                        }
+                    })
+                    .into(),
+            );
             let mut built = built.into_iter();
             let what = match (built.next(), built.next()) {
                 (Some(Ok(one)), Some(Ok(other))) if one == other => {
-                    bytes.fetch_add(one.len() as u64, Ordering::Relaxed);
+                    let size: usize = one.iter().map(Vec::len).sum();
+                    bytes.fetch_add(size as u64, Ordering::Relaxed);
+                    tables.fetch_add(one.len() as u64, Ordering::Relaxed);
                     return Outcome::Passed;
                 }
                 (Some(Ok(one)), Some(Ok(other))) => {
                     let at = one.iter().zip(&other).position(|(a, b)| a != b);
-                    format!("tables differ at {at:?}")
+                    format!(
+                        "{} and {} tables, they differ at {at:?}",
+                        one.len(),
+                        other.len()
+                    )
                 }
                 (one, other) => format!("a table could not be built: {one:?} {other:?}"),
             };
@@ -74,10 +93,13 @@ pub fn run(config: &Config) -> Figure {
         name: "determinism".to_owned(),
         rule: RULE,
         count: passed,
-        unit: "tables",
+        unit: "jobs",
         seeds: passed,
         seconds,
-        details: vec![("bytes", bytes.into_inner() as f64)],
+        details: vec![
+            ("tables", tables.into_inner() as f64),
+            ("bytes", bytes.into_inner() as f64),
+        ],
         failures,
     }
 }

@@ -1,6 +1,6 @@
 //! Runs many small trials at once, and notices those that hang or panic anywhere.
 //!
-//! 1. A trial that takes longer than [`Guard::LIMIT_SECS`] ends the process with the command that
+//! 1. A trial that takes longer than [`Guard::LIMIT_SECS`], or what [`set_limit_secs`] says, ends the process with the command that
 //!    repeats it: a hung thread cannot be ended otherwise.
 //! 2. A panic in any thread, also in the engine's background threads where nobody sees it, counts
 //!    as a failure of the trial that was running; under several trials at once it is told of all
@@ -20,6 +20,14 @@ use crate::report::Failure;
 
 /// Failures after which a run stops.
 const FAILURES_MAX: usize = 5;
+
+static LIMIT_SECS: AtomicU64 = AtomicU64::new(Guard::LIMIT_SECS);
+
+/// Lets trials take so long from now on: those of a long run beside other work, which leaves it
+/// little of the processor.
+pub fn set_limit_secs(secs: u64) {
+    LIMIT_SECS.store(secs, Ordering::SeqCst);
+}
 
 static PANICS: AtomicU64 = AtomicU64::new(0);
 static LAST_PANIC: Mutex<String> = Mutex::new(String::new());
@@ -145,8 +153,9 @@ impl Guard {
         while !self.done.load(Ordering::SeqCst) {
             SystemClock.sleep(Duration::from_millis(5));
             let now = SystemClock.now_micros();
+            let limit = LIMIT_SECS.load(Ordering::SeqCst).saturating_mul(1_000_000);
             for running in self.running.lock().iter().flatten() {
-                if now.saturating_sub(running.since_micros) > Self::LIMIT_SECS * 1_000_000 {
+                if now.saturating_sub(running.since_micros) > limit {
                     let _ = writeln!(
                         std::io::stderr(),
                         "FAIL a trial hangs | cargo run -p orogen-torture -- {}",

@@ -179,7 +179,7 @@ struct MetamorphicArgs {
     #[arg(long, default_value_t = 1)]
     seed: u64,
     /// How many seeds.
-    #[arg(long, default_value_t = 100)]
+    #[arg(long, default_value_t = 200)]
     seeds: u64,
     /// Calls of each.
     #[arg(long, default_value_t = 2000)]
@@ -222,6 +222,9 @@ struct DamageArgs {
     /// Only this case.
     #[arg(long)]
     case: Option<u64>,
+    /// Only: every bit of every table, and the table is read alone.
+    #[arg(long)]
+    tables: bool,
     /// Of the directory of this number; from 1 on formats are drawn.
     #[arg(long, default_value_t = 0)]
     reference: u64,
@@ -341,6 +344,9 @@ struct KillChildArgs {
     cycle: u64,
 }
 
+/// A trial of the deep run may take so long: it is made for the time that others leave.
+const DEEP_TRIAL_SECS: u64 = 1800;
+
 fn this_program() -> Result<PathBuf, String> {
     std::env::current_exe().map_err(|e| format!("cannot find this program: {e}"))
 }
@@ -407,7 +413,10 @@ fn main() -> ExitCode {
                 reference,
                 ..damage::Config::default()
             };
-            for way in damage::Way::ALL {
+            if args.tables {
+                tell(damage::table_bits(&config));
+            }
+            for way in damage::Way::ALL.into_iter().filter(|_| !args.tables) {
                 if args.way.is_none_or(|only| only == way) {
                     tell(damage::run(way, &config));
                 }
@@ -657,6 +666,9 @@ fn run_all(args: &AllArgs, threads: usize, json: Option<&Path>) -> Result<bool, 
         before,
         before - chosen.len()
     );
+    if args.deep {
+        guard::set_limit_secs(DEEP_TRIAL_SECS);
+    }
     let machine = Machine {
         threads,
         program: this_program()?,

@@ -51,7 +51,7 @@ impl Default for Config {
         Self {
             threads: crate::guard::default_threads(),
             seed: 1,
-            seeds: 100,
+            seeds: 200,
             ops: 2000,
             repeat: 1,
             trace: None,

@@ -176,6 +176,12 @@ fn gate() -> Vec<Part> {
         ));
     }
     parts.extend([
+        part("damage/table-bits", |m| {
+            damage::table_bits(&damage::Config {
+                threads: m.threads,
+                ..damage::Config::default()
+            })
+        }),
         part("metamorphic", |m| {
             metamorphic::run(&metamorphic::Config {
                 threads: m.threads,
@@ -271,6 +277,7 @@ fn deep() -> Vec<Part> {
             }));
         }
     }
+    deep_tables(&mut parts);
     deep_damage(&mut parts);
     let (seeds, count) = HISTORIES;
     numbered(&mut parts, "metamorphic", count, move |m, n| {
@@ -372,6 +379,17 @@ fn deep_damage(parts: &mut Vec<Part>) {
             });
         }
     }
+}
+
+/// The bits of all tables of each reference directory.
+fn deep_tables(parts: &mut Vec<Part>) {
+    numbered(parts, "damage/table-bits", REFERENCES.0, |m, reference| {
+        Ok(damage::table_bits(&damage::Config {
+            threads: m.threads,
+            reference,
+            ..damage::Config::default()
+        }))
+    });
 }
 
 fn deep_repair(parts: &mut Vec<Part>) {

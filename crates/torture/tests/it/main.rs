@@ -79,6 +79,7 @@ fn concurrent() {
 
 #[test]
 fn damage() {
+    tell(&damage::table_bits(&damage::Config::default()));
     for way in damage::Way::ALL {
         tell(&damage::run(way, &damage::Config::default()));
     }
@@ -87,7 +88,7 @@ fn damage() {
 #[test]
 fn stalls() {
     let config = stalls::Config {
-        seconds: 10.0,
+        seconds: 30.0,
         ..stalls::Config::default()
     };
     tell(&stalls::run(&config));
@@ -117,7 +118,7 @@ fn tables_built_twice() {
 fn full_disk() {
     for mapped in [false, true] {
         let config = full_disk::Config {
-            cycles: 10,
+            cycles: 25,
             mapped,
             ..full_disk::Config::default()
         };
@@ -132,7 +133,7 @@ fn full_disk() {
 fn killed_processes() {
     tell(&kill::run(&kill::Config {
         program: env!("CARGO_BIN_EXE_orogen-torture").into(),
-        kills: 60,
+        kills: 150,
         seed: 1,
     }));
 }
