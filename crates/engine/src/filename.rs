@@ -82,7 +82,10 @@ pub fn parse(name: &str) -> Option<FileKind> {
         return parse_number(n).map(FileKind::Options);
     }
     if let Some(n) = name.strip_prefix(OLD_INFO_LOG_PREFIX) {
-        return parse_decimal(n).map(FileKind::OldInfoLog);
+        let canonical = n == "0" || !n.starts_with('0');
+        return parse_decimal(n)
+            .filter(|_| canonical)
+            .map(FileKind::OldInfoLog);
     }
     let (stem, extension) = name.split_once('.')?;
     let kind = match extension {
@@ -262,6 +265,7 @@ mod tests {
             "notes.dbtmp",
             "LOG.old",
             "LOG.old.x",
+            "LOG.old.0500",
             "99999999999999999999.sst",
             "archive",
         ] {
