@@ -106,10 +106,12 @@ impl SliceTransform for Noop {
 #[must_use]
 pub fn by_name(name: &str) -> Option<Arc<dyn SliceTransform>> {
     let number = |long: &str, short: &str| -> Option<usize> {
-        name.strip_prefix(long)
-            .or_else(|| name.strip_prefix(short))?
-            .parse()
-            .ok()
+        if let Some(digits) = name.strip_prefix(long) {
+            // A name that is not written so is another transform's.
+            let n: usize = digits.parse().ok()?;
+            return (n.to_string() == digits).then_some(n);
+        }
+        name.strip_prefix(short)?.parse().ok()
     };
     if let Some(n) = number("rocksdb.FixedPrefix.", "fixed:") {
         return Some(Arc::new(FixedPrefix::new(n)));
@@ -138,5 +140,12 @@ mod tests {
         assert_eq!(by_name("rocksdb.Noop").unwrap().transform(b"xyz"), b"xyz");
         assert!(by_name("nullptr").is_none());
         assert!(by_name("rocksdb.FixedPrefix.x").is_none());
+        for other in ["rocksdb.FixedPrefix.+8", "rocksdb.CappedPrefix.08"] {
+            assert!(
+                by_name(other).is_none(),
+                "{other} is not how the name is written"
+            );
+        }
+        assert_eq!(by_name("fixed:08").unwrap().name(), "rocksdb.FixedPrefix.8");
     }
 }
