@@ -301,6 +301,9 @@ fn expansion_max(kind: CompressionType) -> u64 {
     match kind {
         CompressionType::Snappy => 24,
         CompressionType::Lz4 | CompressionType::Lz4hc => 256,
+        // Runs, of up to 255 bytes in 5, before blocks of 900 kB; what it makes is read as it
+        // comes, not into memory of the claimed size.
+        CompressionType::Bzip2 => 2 << 20,
         _ => 48 << 10,
     }
 }

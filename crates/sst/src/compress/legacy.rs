@@ -49,3 +49,26 @@ fn read_up_to(from: impl Read, limit: usize) -> std::io::Result<Vec<u8>> {
     from.take(limit as u64 + 1).read_to_end(&mut out)?;
     Ok(out)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use orogen_base::coding::put_varint32;
+
+    use super::CompressionType;
+    use crate::compress::decompress;
+
+    #[test]
+    fn bzip2_may_shrink_one_value_by_a_million() {
+        let raw = vec![7; 30 << 20];
+        let mut block = Vec::new();
+        put_varint32(&mut block, raw.len() as u32);
+        let mut encoder = bzip2::write::BzEncoder::new(block, bzip2::Compression::best());
+        encoder.write_all(&raw).unwrap();
+        let block = encoder.finish().unwrap();
+        assert!(block.len() < 100);
+        let out = decompress(CompressionType::Bzip2, &block, None, 5, Vec::new()).unwrap();
+        assert!(out == raw);
+    }
+}
