@@ -13,7 +13,8 @@ use orogen_env::{FileSystem, MemFileSystem};
 fuzz_target!(|data: &[u8]| {
     let fs = MemFileSystem::new();
     fs.create_dir_all(Path::new("/b/meta")).expect("memory");
-    fs.create_dir_all(Path::new("/b/private/1")).expect("memory");
+    fs.create_dir_all(Path::new("/b/private/1"))
+        .expect("memory");
     write_file(&fs, Path::new("/b/meta/1"), data).expect("memory");
     write_file(&fs, Path::new("/b/private/1/CURRENT"), b"MANIFEST-000001\n").expect("memory");
     let options = BackupOptions {

@@ -1,4 +1,7 @@
-//! What the fuzz targets share: inputs read as choices, and files that hold given bytes.
+//! What the fuzz targets share: inputs read as choices, files that hold given bytes, and tables
+//! put together of given blocks.
+
+pub mod raw_table;
 
 use std::path::Path;
 use std::sync::Arc;
