@@ -16,17 +16,21 @@
 //! Counted again every 64th of the limit that is written or that tables were opened for, and when
 //! a job ends. Families whose blocks are in the budget's cache keep index and filter blocks there too.
 //! Not counted: blocks of up to 32 KiB that compactions stand in, what codecs of other languages allocate, and
-//! what is small whatever the data is. Locks: leaves.
+//! what is small whatever the data is. Locks: `counting`, then leaves; taken under memtables' own.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Weak};
 
-use orogen_memtable::MemTable;
+use orogen_env::threads;
+use orogen_memtable::{MemTable, Moment};
 use orogen_sst::{BlockCache, TableReader};
 use parking_lot::Mutex;
 
 /// One part in so many of the limit may be written between two counts.
 const STEPS: u64 = 64;
+
+/// Times that memory is counted again while it moves.
+const RECOUNTS_MAX: usize = 16;
 
 /// Bytes of memory by what they are for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -37,7 +41,8 @@ pub struct MemoryUsage {
     pub table_readers: u64,
     /// Blocks in the cache.
     pub block_cache: u64,
-    /// Blocks that are not in the cache any more, held by readers.
+    /// Blocks that are not in the cache any more, held by readers; a thread that read keeps one for
+    /// its next read.
     pub held_blocks: u64,
     /// What cursors and compactions read ahead, and tables that are being written.
     pub reserved: u64,
@@ -74,6 +79,10 @@ pub struct MemoryBudget {
     tables: Mutex<Vec<Weak<TableReader>>>,
     /// Bytes written, and of tables opened, since the last count.
     written: AtomicU64,
+    /// Bytes that memtables are about to take.
+    promised: AtomicU64,
+    /// Held while it is counted: an older count must not undo a newer one.
+    counting: Mutex<()>,
     /// Bytes of memtables at the last count.
     memtable_bytes: AtomicU64,
     /// Bytes of held blocks then.
@@ -92,6 +101,8 @@ impl MemoryBudget {
             memtables: Mutex::default(),
             tables: Mutex::default(),
             written: AtomicU64::new(0),
+            promised: AtomicU64::new(0),
+            counting: Mutex::default(),
             memtable_bytes: AtomicU64::new(0),
             held_bytes: AtomicU64::new(0),
             tight: AtomicBool::new(false),
@@ -116,9 +127,24 @@ impl MemoryBudget {
         &self.cache
     }
 
-    /// What is used now.
+    /// What is used now. The kinds are counted one after the other; where bytes move from one to
+    /// another meanwhile, or the cache is just giving way, they are counted again, a few times.
     #[must_use]
     pub fn usage(&self) -> MemoryUsage {
+        let mut usage = self.count();
+        for _ in 0..RECOUNTS_MAX {
+            let again = self.count();
+            let is_still = (again.reserved, again.memtables) == (usage.reserved, usage.memtables);
+            usage = again;
+            if is_still && usage.total() <= usage.limit {
+                break;
+            }
+            threads::yield_now();
+        }
+        usage
+    }
+
+    fn count(&self) -> MemoryUsage {
         // Before what gives way to it: else what is counted between would count twice.
         let reserved = self.cache.reserved_usage() as u64;
         MemoryUsage {
@@ -133,9 +159,12 @@ impl MemoryBudget {
 
     /// Counts, and gives the cache what the others leave.
     pub(crate) fn balance(&self) {
+        let _counting = self.counting.lock();
         self.written.store(0, Relaxed);
         let limit = self.limit();
-        let memtables = sum(&self.memtables, |m| m.memory_allocated());
+        // First what is promised: what is counted meanwhile counts twice, for a moment.
+        let promised = self.promised.load(Relaxed);
+        let memtables = promised + sum(&self.memtables, |m| m.memory_allocated());
         let tables = sum(&self.tables, TableReader::memory_usage);
         self.memtable_bytes.store(memtables, Relaxed);
         self.held_bytes
@@ -184,8 +213,19 @@ impl MemoryBudget {
     pub(crate) fn add_memtable(self: &Arc<Self>, memtable: &Arc<dyn MemTable>) {
         self.memtables.lock().push(Arc::downgrade(memtable));
         let budget = self.clone();
-        // So the cache gives way before the memory is used.
-        memtable.watch_growth(Box::new(move |bytes| budget.wrote(bytes as u64)));
+        memtable.watch_growth(Box::new(move |moment, bytes| {
+            let bytes = bytes as u64;
+            match moment {
+                // So the cache gives way before the memory is there.
+                Moment::Before => {
+                    budget.promised.fetch_add(bytes, Relaxed);
+                    budget.wrote(bytes);
+                }
+                Moment::After => {
+                    budget.promised.fetch_sub(bytes, Relaxed);
+                }
+            }
+        }));
     }
 
     pub(crate) fn add_table(&self, table: &Arc<TableReader>) {

@@ -20,7 +20,7 @@ use std::sync::OnceLock;
 use orogen_base::sync::Mutex;
 use orogen_env::memory::{HUGE_PAGE_LEN, HugePage};
 
-use crate::Growth;
+use crate::{Growth, Moment};
 
 /// All memory is aligned and sized to this.
 pub(crate) const ALIGNMENT: usize = 8;
@@ -118,7 +118,7 @@ pub(crate) struct Arena {
     closed_bytes: AtomicUsize,
     chunks: Mutex<Chunks>,
     /// Told of new chunks.
-    grew: OnceLock<Growth>,
+    grows: OnceLock<Growth>,
 }
 
 // SAFETY: chunks are plain memory owned by the arena; `used` is atomic and the lists are locked.
@@ -136,7 +136,7 @@ impl Arena {
             current: AtomicPtr::new(first.as_ptr()),
             closed_bytes: AtomicUsize::new(0),
             chunks: Mutex::new(chunks),
-            grew: OnceLock::new(),
+            grows: OnceLock::new(),
         }
     }
 
@@ -157,11 +157,12 @@ impl Arena {
             }
             return self.allocate_from_new_chunk(size);
         }
+        self.tell(Moment::Before, size);
         let chunk = Chunk::new(size);
         let memory = chunk.base;
         self.closed_bytes.fetch_add(size, Ordering::Relaxed);
         self.chunks.lock().alone.push(chunk);
-        self.tell_growth(size);
+        self.tell(Moment::After, size);
         memory
     }
 
@@ -177,6 +178,7 @@ impl Arena {
         let next_size = (full_size * 2)
             .max((size * 4).next_power_of_two())
             .min(CHUNK_MAX);
+        self.tell(Moment::Before, next_size);
         let chunk = Box::new(Chunk::new(next_size));
         let memory = chunk
             .take(size)
@@ -186,19 +188,19 @@ impl Arena {
             .store(NonNull::from(&*chunk).as_ptr(), Ordering::Release);
         chunks.shared.push(chunk);
         drop(chunks);
-        self.tell_growth(next_size);
+        self.tell(Moment::After, next_size);
         memory
     }
 
-    fn tell_growth(&self, bytes: usize) {
-        if let Some(grew) = self.grew.get() {
-            grew(bytes);
+    fn tell(&self, moment: Moment, bytes: usize) {
+        if let Some(grows) = self.grows.get() {
+            grows(moment, bytes);
         }
     }
 
-    /// Has `grew` told of chunks from now on; the first call counts.
-    pub(crate) fn watch_growth(&self, grew: Growth) {
-        let _ = self.grew.set(grew);
+    /// Has `grows` told of chunks from now on; the first call counts.
+    pub(crate) fn watch_growth(&self, grows: Growth) {
+        let _ = self.grows.set(grows);
     }
 
     /// Bytes taken from the system, without the free end of the current chunk.
@@ -255,11 +257,20 @@ mod tests {
 
     #[test]
     fn growth_is_told_to_the_byte() {
-        let arena = Arena::new();
-        let told = std::sync::Arc::new(AtomicUsize::new(arena.memory_allocated()));
-        let sum = told.clone();
-        arena.watch_growth(Box::new(move |bytes| {
-            sum.fetch_add(bytes, Ordering::Relaxed);
+        use std::sync::Arc;
+
+        let arena = Arc::new(Arena::new());
+        let told = Arc::new(AtomicUsize::new(arena.memory_allocated()));
+        let (sum, watched) = (told.clone(), Arc::downgrade(&arena));
+        arena.watch_growth(Box::new(move |moment, bytes| {
+            let is = watched.upgrade().map(|arena| arena.memory_allocated());
+            let known = sum.load(Ordering::Relaxed);
+            if moment == Moment::Before {
+                assert_eq!(is, Some(known), "nothing is counted yet");
+                sum.fetch_add(bytes, Ordering::Relaxed);
+            } else {
+                assert_eq!(is, Some(known));
+            }
         }));
         for size in [10, 9000, 100_000, 3 << 20, 400_000, 1 << 20] {
             arena.allocate(size);

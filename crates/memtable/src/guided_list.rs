@@ -149,8 +149,8 @@ impl MemTable for GuidedListMemTable {
         self.list.memory_usage() + self.range_tombstones.memory_usage()
     }
 
-    fn watch_growth(&self, grew: Growth) {
-        self.list.watch_growth(grew);
+    fn watch_growth(&self, grows: Growth) {
+        self.list.watch_growth(grows);
     }
 
     fn memory_allocated(&self) -> usize {

