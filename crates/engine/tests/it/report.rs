@@ -170,7 +170,8 @@ fn snapshots_and_readers_are_told_of_until_they_go() {
 
     let iter = db.iter(&ReadOptions::default(), &cf).unwrap();
     assert!(db.holders().views.is_empty(), "what is newest is no burden");
-    let files: Vec<u64> = db.live_files().iter().map(|f| f.number).collect();
+    let mut files: Vec<u64> = db.live_files().iter().map(|f| f.number).collect();
+    files.sort_unstable();
     let bytes: u64 = db.live_files().iter().map(|f| f.size).sum();
     for n in 0..200u32 {
         db.put(&n.to_be_bytes(), &[2; 100]).unwrap();
