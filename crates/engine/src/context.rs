@@ -263,7 +263,8 @@ impl Context {
 
     /// About how many bytes the next log gets, to reserve them at once: those of the largest
     /// memtable and an eighth, which other families' writes may need.
-    pub(crate) fn expected_log_bytes(&self, families: &[Arc<ColumnFamilyData>]) -> u64 {
+    pub(crate) fn expected_log_bytes(&self) -> u64 {
+        let families = self.set.families();
         let buffers = families.iter().map(|f| f.options().write_buffer_size);
         let largest = buffers.max().unwrap_or(0).min(LOG_RESERVATION_MAX);
         let mut bytes = largest + largest / 8;

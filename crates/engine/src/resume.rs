@@ -118,7 +118,7 @@ fn attempt(context: &Context, write: &WritePath) -> Result<()> {
         if context.logs.is_broken() {
             let next_seqno = context.sequence.allocated() + 1;
             let number = context.set.new_file_number();
-            let expected = context.expected_log_bytes(&context.set.families());
+            let expected = context.expected_log_bytes();
             context.logs.mend(number, next_seqno, expected)?;
             write.refresh_memtables();
         }

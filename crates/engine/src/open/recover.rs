@@ -468,7 +468,7 @@ fn start_clean(
         }
     }
     let log = context.set.new_file_number();
-    let expected = context.expected_log_bytes(families);
+    let expected = context.expected_log_bytes();
     context
         .logs
         .start(log, context.sequence.allocated() + 1, expected)?;

@@ -199,7 +199,7 @@ impl WritePath {
         if !context.logs.current_is_empty() {
             let next_seqno = context.sequence.allocated() + 1;
             let number = context.set.new_file_number();
-            let expected = context.expected_log_bytes(families);
+            let expected = context.expected_log_bytes();
             let started = context.logs.start(number, next_seqno, expected);
             if let Err(e) = started {
                 if e.kind() == ErrorKind::NoSpace {
