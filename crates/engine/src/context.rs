@@ -14,8 +14,9 @@ use orogen_base::seqno::SEQNO_MAX;
 use orogen_base::sync::ArcSwap;
 use orogen_base::sync::{Condvar, Mutex};
 use orogen_base::{Error, ErrorKind, FileNo, Result};
+use orogen_env::memory::PagePool;
 use orogen_env::threads::Thread;
-use orogen_env::{Clock, FileLock, FileSystem};
+use orogen_env::{Ahead, Clock, FileLock, FileSystem};
 use orogen_memtable::{GuidedListMemTable, MemTable, VectorMemTable};
 use orogen_sst::BlockCache;
 
@@ -36,6 +37,9 @@ use crate::version_set::VersionSet;
 
 /// Disk space that a new log reserves at most.
 const LOG_RESERVATION_MAX: u64 = 256 << 20;
+
+/// Bytes of pages that flushed memtables leave to later ones, at most.
+const SPARE_PAGES_MAX: u64 = 128 << 20;
 
 /// The shared parts of an open database.
 pub(crate) struct Context {
@@ -83,6 +87,8 @@ pub(crate) struct Context {
     pub(crate) damaged: Mutex<BTreeMap<FileNo, DamagedTable>>,
     /// OPTIONS files written since the open, oldest first. Leaf lock.
     pub(crate) options_files: Mutex<Vec<FileNo>>,
+    /// Huge pages that memtables gave back; unused under a memory budget.
+    pages: Arc<PagePool>,
     next_memtable_id: AtomicU64,
     next_job_id: AtomicU64,
 }
@@ -136,6 +142,7 @@ impl Context {
         let snapshots = SnapshotList::new();
         let woken = work.clone();
         snapshots.on_wake(move || woken.raise());
+        let ahead = Arc::new(Ahead::new());
         Self {
             logs: Logs::new(
                 parts.dir.clone(),
@@ -144,8 +151,9 @@ impl Context {
                 options.statistics.clone(),
                 options.recycle_log_file_num,
                 options.archives_logs(),
-                options.allow_mmap_writes,
+                options.allow_mmap_writes.then(|| ahead.clone()),
             ),
+            pages: PagePool::new(ahead),
             dir: parts.dir,
             fs: options.fs.clone(),
             clock: options.clock.clone(),
@@ -252,8 +260,14 @@ impl Context {
         options: &crate::options::ColumnFamilyOptions,
         log_number: FileNo,
     ) -> Arc<MemHandle> {
-        if let Some(budget) = &self.options.memory_budget {
-            budget.add_memtable(&table);
+        match &self.options.memory_budget {
+            Some(budget) => budget.add_memtable(&table),
+            // Spare pages are no part of a budget, so there are none under one.
+            None => {
+                let bytes = options.write_buffer_size.min(SPARE_PAGES_MAX);
+                self.pages.keep_at_least(bytes as usize);
+                table.use_pages(self.pages.clone());
+            }
         }
         let id = self.next_memtable_id.fetch_add(1, Ordering::Relaxed);
         let size = options.write_buffer_size;

@@ -35,7 +35,7 @@ use orogen_base::coding::{Decoder, put_fixed64};
 use orogen_base::metrics::{HistogramKind, Statistics, Ticker};
 use orogen_base::sync::Mutex;
 use orogen_base::{Error, FileNo, Result, SeqNo};
-use orogen_env::{Access, Clock, FileSystem};
+use orogen_env::{Access, Ahead, Clock, FileSystem};
 use orogen_wal::{ReadOutcome, Reader, Writer};
 
 use crate::batch::{BatchOp, BatchReader, WriteBatch};
@@ -50,7 +50,8 @@ pub(crate) struct Logs {
     recycle_max: usize,
     /// Logs that nothing needs are moved to the archive.
     archives: bool,
-    mapped: bool,
+    /// Logs are written through memory, which this makes ready.
+    mapped: Option<Arc<Ahead>>,
     writer: Mutex<LogWriter>,
     /// Held by who syncs closed logs.
     syncing: Mutex<()>,
@@ -182,7 +183,7 @@ impl Logs {
         statistics: Arc<Statistics>,
         recycle_max: usize,
         archives: bool,
-        mapped: bool,
+        mapped: Option<Arc<Ahead>>,
     ) -> Self {
         Self {
             dir,
@@ -229,8 +230,10 @@ impl Logs {
         let recycled = former.is_some();
         let file = match former {
             Some(old) => self.fs.reuse(&filename::wal_path(&self.dir, old), &path)?,
-            None if self.mapped => self.fs.create_mapped(&path, expected)?,
-            None => self.fs.create(&path)?,
+            None => match &self.mapped {
+                Some(ahead) => self.fs.create_mapped(&path, expected, Some(ahead))?,
+                None => self.fs.create(&path)?,
+            },
         };
         let mut next = OpenLog {
             number,

@@ -24,6 +24,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use orogen_base::{Error, Result};
 use parking_lot::Mutex;
 
+use crate::ahead::Ahead;
 use crate::fs::{Access, FileLock, FileSystem, Metadata, RandomAccessFile, WritableFile};
 use crate::mem::MemFileSystem;
 
@@ -367,9 +368,14 @@ impl FileSystem for FaultFileSystem {
         Ok(self.writable(file, path))
     }
 
-    fn create_mapped(&self, path: &Path, expected: u64) -> Result<Box<dyn WritableFile>> {
+    fn create_mapped(
+        &self,
+        path: &Path,
+        expected: u64,
+        ahead: Option<&Arc<Ahead>>,
+    ) -> Result<Box<dyn WritableFile>> {
         let file = self.faults.call(OpKind::Create, path, || {
-            self.below.create_mapped(path, expected)
+            self.below.create_mapped(path, expected, ahead)
         })?;
         Ok(self.writable(file, path))
     }

@@ -8,6 +8,8 @@ use std::sync::Arc;
 
 use orogen_base::Result;
 
+use crate::ahead::Ahead;
+
 /// A file that is written from its end.
 ///
 /// Dropping it without [`WritableFile::sync`] promises nothing about its bytes after a power
@@ -131,12 +133,18 @@ pub trait FileSystem: Send + Sync {
     fn create(&self, path: &Path) -> Result<Box<dyn WritableFile>>;
     /// As [`Self::create`], for many small appends: written through shared memory where that can
     /// be done, else as any file. Until it is closed the file may be longer than what was
-    /// appended, with zeros behind; space for `expected` bytes may be reserved.
+    /// appended, with zeros behind; space for `expected` bytes may be reserved, and `ahead` may
+    /// do so, and make pages, before they are needed.
     ///
     /// # Errors
     /// `NoSpace` or `Io`.
-    fn create_mapped(&self, path: &Path, expected: u64) -> Result<Box<dyn WritableFile>> {
-        let _ = expected;
+    fn create_mapped(
+        &self,
+        path: &Path,
+        expected: u64,
+        ahead: Option<&Arc<Ahead>>,
+    ) -> Result<Box<dyn WritableFile>> {
+        let _ = (expected, ahead);
         self.create(path)
     }
     /// A file to go on writing at its end.

@@ -7,6 +7,7 @@
 pub mod clock;
 mod perf_timer;
 pub mod threads;
+pub mod ahead;
 pub mod memory;
 pub mod rate_limiter;
 pub mod fs;
@@ -15,6 +16,7 @@ pub mod mem;
 pub mod fault;
 pub mod buffered;
 
+pub use ahead::Ahead;
 pub use buffered::BufferedFile;
 pub use clock::{Clock, ManualClock, SystemClock};
 pub use fault::{Fault, FaultFileSystem, Faults, OpKind};

@@ -58,6 +58,7 @@ use orogen_base::{Error, ErrorKind, Result};
 use parking_lot::Mutex;
 use rustix::io::Errno;
 
+use crate::ahead::Ahead;
 use crate::clock::{Clock, SystemClock};
 use crate::fs::{Access, FileLock, FileSystem, Metadata, RandomAccessFile, WritableFile};
 use inode::{FileState, Inode};
@@ -340,7 +341,12 @@ impl FileSystem for MemFileSystem {
     }
 
     /// Until it is closed the file is a multiple of 4 KiB long; a crash leaves it so.
-    fn create_mapped(&self, path: &Path, _expected: u64) -> Result<Box<dyn WritableFile>> {
+    fn create_mapped(
+        &self,
+        path: &Path,
+        _expected: u64,
+        _ahead: Option<&Arc<Ahead>>,
+    ) -> Result<Box<dyn WritableFile>> {
         let mut file = self.new_file(path)?;
         file.mapped = true;
         Ok(Box::new(file))

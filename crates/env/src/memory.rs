@@ -3,8 +3,13 @@
 
 use std::mem::MaybeUninit;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
 
+use parking_lot::Mutex;
+
+use crate::ahead::Ahead;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 
 /// Bytes of a huge page.
@@ -55,6 +60,12 @@ impl HugePage {
         Some(page)
     }
 
+    /// Has the system back it, which it otherwise does at the first use.
+    fn touch(&self) {
+        // SAFETY: mapped, and nobody else has it.
+        unsafe { self.0.write_volatile(0) };
+    }
+
     /// Where it begins.
     #[must_use]
     pub fn start(&self) -> NonNull<u8> {
@@ -80,6 +91,111 @@ fn prefer_huge_pages(memory: &mut [MaybeUninit<u8>]) {
     let _ = unsafe { madvise(start.cast(), len, Advice::LinuxHugepage) };
 }
 
+/// Huge pages for memtables: those of one that was flushed are used by the next, and new ones
+/// are made before they are needed.
+///
+/// Mapping and unmapping wait for everybody in the process who does so, and a new page may be
+/// milliseconds of work where the system is a guest of another one. Memory of pages that nobody took for
+/// [`IDLE`] goes back to the system.
+pub struct PagePool {
+    spare: Mutex<Vec<HugePage>>,
+    /// So many are kept.
+    keep: AtomicUsize,
+    ahead: Arc<Ahead>,
+    /// A task that makes pages is on its way.
+    is_asked: AtomicBool,
+    /// A task that looks for idle pages is on its way.
+    is_watched: AtomicBool,
+    taken: AtomicU64,
+    own: Weak<PagePool>,
+}
+
+/// Pages that are made before they are needed.
+const PAGES_AHEAD: usize = 2;
+
+/// How long pages are kept that nobody takes.
+const IDLE: Duration = Duration::from_secs(1);
+
+impl PagePool {
+    /// An empty pool, of which `ahead` takes care.
+    #[must_use]
+    pub fn new(ahead: Arc<Ahead>) -> Arc<Self> {
+        Arc::new_cyclic(|own| Self {
+            spare: Mutex::default(),
+            keep: AtomicUsize::new(PAGES_AHEAD),
+            ahead,
+            is_asked: AtomicBool::new(false),
+            is_watched: AtomicBool::new(false),
+            taken: AtomicU64::new(0),
+            own: own.clone(),
+        })
+    }
+
+    /// Keeps up to `bytes` from now on, if that is more than before.
+    pub fn keep_at_least(&self, bytes: usize) {
+        let pages = bytes.div_ceil(HUGE_PAGE_LEN);
+        self.keep.fetch_max(pages, Ordering::Relaxed);
+    }
+
+    /// A page with any content; `None` if the system has none.
+    #[must_use]
+    pub fn take(&self) -> Option<HugePage> {
+        self.taken.fetch_add(1, Ordering::Relaxed);
+        let (page, left) = {
+            let mut spare = self.spare.lock();
+            (spare.pop(), spare.len())
+        };
+        if left < PAGES_AHEAD && !self.is_asked.swap(true, Ordering::Relaxed) {
+            let pool = self.own.clone();
+            self.ahead.ask(move || {
+                if let Some(pool) = pool.upgrade() {
+                    pool.make();
+                }
+            });
+        }
+        page.or_else(HugePage::new)
+    }
+
+    fn make(&self) {
+        self.is_asked.store(false, Ordering::Relaxed);
+        while self.spare.lock().len() < PAGES_AHEAD
+            && let Some(page) = HugePage::new()
+        {
+            page.touch();
+            self.give(page);
+        }
+    }
+
+    /// Takes a page back, with any content.
+    pub fn give(&self, page: HugePage) {
+        let mut spare = self.spare.lock();
+        if spare.len() >= self.keep.load(Ordering::Relaxed) {
+            drop(spare);
+            return drop(page);
+        }
+        spare.push(page);
+        drop(spare);
+        self.watch();
+    }
+
+    /// Looks after a while whether the pages were needed.
+    fn watch(&self) {
+        if self.is_watched.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        let (pool, taken) = (self.own.clone(), self.taken.load(Ordering::Relaxed));
+        self.ahead.ask_later(IDLE, move || {
+            let Some(pool) = pool.upgrade() else { return };
+            pool.is_watched.store(false, Ordering::Relaxed);
+            if pool.taken.load(Ordering::Relaxed) != taken {
+                return pool.watch();
+            }
+            let idle = std::mem::take(&mut *pool.spare.lock());
+            drop(idle);
+        });
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -98,5 +214,39 @@ mod tests {
             assert!(bytes.iter().all(|&b| b == 0));
             bytes.fill(i as u8 + 1);
         }
+    }
+
+    #[test]
+    fn a_pool_gives_what_it_was_given_and_keeps_no_more_than_it_may() {
+        let pool = PagePool::new(Arc::new(Ahead::new()));
+        pool.keep_at_least(4 * HUGE_PAGE_LEN);
+        let pages: Vec<HugePage> = (0..7).map(|_| pool.take().unwrap()).collect();
+        let starts: Vec<usize> = pages.iter().map(|p| p.start().addr().get()).collect();
+        pages.into_iter().for_each(|page| pool.give(page));
+        assert_eq!(pool.spare.lock().len(), 4);
+        let again = pool.take().unwrap();
+        // Some of them may be the ones that were made ahead.
+        assert!(pool.spare.lock().len() >= 3);
+        drop(again);
+        assert!(starts.iter().all(|s| s % HUGE_PAGE_LEN == 0));
+    }
+
+    #[test]
+    fn pages_are_made_ahead_and_given_up_when_nobody_takes_them() {
+        let pool = PagePool::new(Arc::new(Ahead::new()));
+        let page = pool.take().unwrap();
+        while pool.spare.lock().len() < PAGES_AHEAD {
+            std::thread::yield_now();
+        }
+        pool.give(page);
+        assert_eq!(
+            pool.spare.lock().len(),
+            PAGES_AHEAD,
+            "no more than may be kept"
+        );
+        while !pool.spare.lock().is_empty() {
+            std::thread::yield_now();
+        }
+        drop(pool);
     }
 }

@@ -35,6 +35,7 @@ use mapped::MappedFile;
 pub use short::{ShortCalls, ShortCallsFileSystem};
 
 use crate::PerfTimer;
+use crate::ahead::Ahead;
 use crate::fs::{Access, FileLock, FileSystem, Metadata, RandomAccessFile, WritableFile};
 
 #[expect(
@@ -134,7 +135,12 @@ impl FileSystem for PosixFileSystem {
         create(path, System)
     }
 
-    fn create_mapped(&self, path: &Path, expected: u64) -> Result<Box<dyn WritableFile>> {
+    fn create_mapped(
+        &self,
+        path: &Path,
+        expected: u64,
+        ahead: Option<&Arc<Ahead>>,
+    ) -> Result<Box<dyn WritableFile>> {
         let file = OpenOptions::new()
             .read(true)
             .write(true)
@@ -142,10 +148,12 @@ impl FileSystem for PosixFileSystem {
             .truncate(true)
             .open(path)
             .map_err(|e| failed("cannot create the file", path, e))?;
-        Ok(match MappedFile::new(file, path, expected) {
-            Ok(mapped) => Box::new(mapped),
-            Err(file) => Box::new(PosixWritableFile::new(file, System, path, 0, 0)),
-        })
+        Ok(
+            match MappedFile::new(file, path, expected, ahead.cloned()) {
+                Ok(mapped) => Box::new(mapped),
+                Err(file) => Box::new(PosixWritableFile::new(file, System, path, 0, 0)),
+            },
+        )
     }
 
     fn open_append(&self, path: &Path) -> Result<Box<dyn WritableFile>> {

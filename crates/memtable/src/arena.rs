@@ -15,10 +15,10 @@
 use orogen_base::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
 use std::ptr::NonNull;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 use orogen_base::sync::Mutex;
-use orogen_env::memory::{HUGE_PAGE_LEN, HugePage};
+use orogen_env::memory::{HUGE_PAGE_LEN, HugePage, PagePool};
 
 use crate::{Growth, Moment};
 
@@ -36,16 +36,18 @@ struct Chunk {
     size: usize,
     /// Of a chunk of the largest size; others come from the allocator.
     page: Option<HugePage>,
+    /// Where the page comes from.
+    pool: Option<Arc<PagePool>>,
     used: AtomicUsize,
 }
 
 impl Chunk {
-    fn new(size: usize) -> Self {
+    fn new(size: usize, pool: Option<&Arc<PagePool>>) -> Self {
         let size = size.max(ALIGNMENT);
-        let page = if size == CHUNK_MAX {
-            HugePage::new()
-        } else {
-            None
+        let page = match pool {
+            _ if size != CHUNK_MAX => None,
+            Some(pool) => pool.take(),
+            None => HugePage::new(),
         };
         let base = match &page {
             Some(page) => page.start(),
@@ -60,6 +62,7 @@ impl Chunk {
             base,
             size,
             page,
+            pool: pool.cloned(),
             used: AtomicUsize::new(0),
         }
     }
@@ -92,9 +95,13 @@ impl Chunk {
 
 impl Drop for Chunk {
     fn drop(&mut self) {
-        if self.page.is_none() {
-            // SAFETY: `base` came from `alloc` with this layout and is freed only here.
-            unsafe { dealloc(self.base.as_ptr(), Self::layout(self.size)) };
+        match (self.page.take(), &self.pool) {
+            (Some(page), Some(pool)) => pool.give(page),
+            (Some(page), None) => drop(page),
+            (None, _) => {
+                // SAFETY: `base` came from `alloc` with this layout and is freed only here.
+                unsafe { dealloc(self.base.as_ptr(), Self::layout(self.size)) };
+            }
         }
     }
 }
@@ -119,6 +126,8 @@ pub(crate) struct Arena {
     chunks: Mutex<Chunks>,
     /// Told of new chunks.
     grows: OnceLock<Growth>,
+    /// Where huge pages come from.
+    pool: OnceLock<Arc<PagePool>>,
 }
 
 // SAFETY: chunks are plain memory owned by the arena; `used` is atomic and the lists are locked.
@@ -130,13 +139,14 @@ impl Arena {
     /// An arena with its first, small chunk.
     pub(crate) fn new() -> Self {
         let mut chunks = Chunks::default();
-        chunks.shared.push(Box::new(Chunk::new(CHUNK_MIN)));
+        chunks.shared.push(Box::new(Chunk::new(CHUNK_MIN, None)));
         let first = NonNull::from(&*chunks.shared[0]);
         Self {
             current: AtomicPtr::new(first.as_ptr()),
             closed_bytes: AtomicUsize::new(0),
             chunks: Mutex::new(chunks),
             grows: OnceLock::new(),
+            pool: OnceLock::new(),
         }
     }
 
@@ -158,7 +168,7 @@ impl Arena {
             return self.allocate_from_new_chunk(size);
         }
         self.tell(Moment::Before, size);
-        let chunk = Chunk::new(size);
+        let chunk = Chunk::new(size, self.pool.get());
         let memory = chunk.base;
         self.closed_bytes.fetch_add(size, Ordering::Relaxed);
         self.chunks.lock().alone.push(chunk);
@@ -179,7 +189,7 @@ impl Arena {
             .max((size * 4).next_power_of_two())
             .min(CHUNK_MAX);
         self.tell(Moment::Before, next_size);
-        let chunk = Box::new(Chunk::new(next_size));
+        let chunk = Box::new(Chunk::new(next_size, self.pool.get()));
         let memory = chunk
             .take(size)
             .expect("a shared chunk holds the largest shared request");
@@ -201,6 +211,11 @@ impl Arena {
     /// Has `grows` told of chunks from now on; the first call counts.
     pub(crate) fn watch_growth(&self, grows: Growth) {
         let _ = self.grows.set(grows);
+    }
+
+    /// Takes huge pages from `pool` from now on; the first call counts.
+    pub(crate) fn use_pages(&self, pool: Arc<PagePool>) {
+        let _ = self.pool.set(pool);
     }
 
     /// Bytes taken from the system, without the free end of the current chunk.

@@ -11,6 +11,7 @@ use orogen_base::range_del::{FragmentedRangeTombstones, RangeTombstone};
 use orogen_base::{
     Error, InternalIterator, ParsedInternalKey, Result, SeqNo, UserComparator, ValueKind,
 };
+use orogen_env::memory::PagePool;
 
 use crate::iter::Iter;
 use crate::list::List;
@@ -151,6 +152,10 @@ impl MemTable for GuidedListMemTable {
 
     fn watch_growth(&self, grows: Growth) {
         self.list.watch_growth(grows);
+    }
+
+    fn use_pages(&self, pool: Arc<PagePool>) {
+        self.list.use_pages(pool);
     }
 
     fn memory_allocated(&self) -> usize {

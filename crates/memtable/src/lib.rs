@@ -18,6 +18,8 @@ use std::sync::Arc;
 use orogen_base::range_del::FragmentedRangeTombstones;
 use orogen_base::{InternalIterator, ParsedInternalKey, Result, SeqNo, ValueKind};
 
+use orogen_env::memory::PagePool;
+
 pub use guided_list::GuidedListMemTable;
 pub use vector::VectorMemTable;
 
@@ -88,6 +90,12 @@ pub trait MemTable: Send + Sync {
     /// counts. Without it nobody is told.
     fn watch_growth(&self, grows: Growth) {
         let _ = grows;
+    }
+
+    /// Takes huge pages from `pool` from now on; the first call counts. Without it, or in a
+    /// memtable that has no use for them, they come from the system.
+    fn use_pages(&self, pool: Arc<PagePool>) {
+        let _ = pool;
     }
 
     /// Point entries and range tombstones.

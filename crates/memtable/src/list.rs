@@ -16,10 +16,12 @@
 use std::cell::Cell;
 use std::cmp::Ordering::{Equal, Greater, Less};
 use std::ptr::NonNull;
+use std::sync::Arc;
 
 use orogen_base::key;
 use orogen_base::sync::atomic::{AtomicPtr, Ordering};
 use orogen_base::{SeqNo, UserComparator, ValueKind};
+use orogen_env::memory::PagePool;
 
 use crate::Growth;
 use crate::arena::Arena;
@@ -83,6 +85,10 @@ impl List {
 
     pub(crate) fn watch_growth(&self, grows: Growth) {
         self.arena.watch_growth(grows);
+    }
+
+    pub(crate) fn use_pages(&self, pool: Arc<PagePool>) {
+        self.arena.use_pages(pool);
     }
 
     pub(crate) fn memory_allocated(&self) -> usize {

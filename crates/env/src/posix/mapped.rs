@@ -7,46 +7,56 @@
 //! 1. A byte is only stored where disk space was reserved before, so running out of space is an
 //!    error of [`WritableFile::append`] with nothing written, and no signal.
 //! 2. The file is longer than what was written until it is closed; behind the end are zeros.
-//! 3. Only the file systems of [`is_suitable`] are written so: there a page of reserved space can
-//!    be made dirty without input or output.
+//! 3. Only on ext4, XFS and tmpfs: there a page of reserved space can be made dirty without input
+//!    or output.
+//! 4. Stores before `look_at` are to pages that are there; the rest is in [`Ground`].
 //!
 //! Nobody may shorten the file below [`WritableFile::size`] while it is appended to.
 //!
-//! Cost: three system calls for each [`WINDOW_LEN`] and two for each [`PIECE_LEN`], none of which
-//! waits for the device. Reserving may: the file system's journal lets nobody change what it is
-//! just writing out. So space is reserved twice in the life of a file that keeps to what it was
-//! expected to hold: a window for those that stay small, then the rest.
+//! Cost: two system calls for each [`PIECE_LEN`] where nobody works ahead; with [`Ahead`] a lock
+//! and at times a thread to wake for each [`STEP_LEN`]. What the file is expected to hold is
+//! mapped at once, as mapping waits for everybody in the process who maps and unmaps. Reserving may
+//! wait for the device: the file system's journal lets nobody change what it is just writing out.
+//! So space is reserved twice in the life of a file that keeps to what it was expected to hold:
+//! [`SPACE_LEN`] for those that stay small, then the rest.
 //!
 //! Pages come into being where zeros are written by a call: that makes a large page of the cache
 //! for all of them, at half the cost of one after the other. But such a page is written out
-//! whole, so a file that is often synced gets its pages one at a time.
+//! whole, so a file that is often synced gets its pages one at a time, and not ahead.
 #![expect(unsafe_code, reason = "writes into mapped memory")]
+
+mod window;
 
 use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
-
-use rustix::fs::FallocateFlags;
-use rustix::io::Errno;
-use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
+use std::sync::Arc;
 
 use super::{File, failed, writeback};
+use crate::ahead::Ahead;
 use crate::fs::WritableFile;
+use window::{Ground, PAGE_LEN, PIECE_MAX, Window};
 
-/// Bytes that are mapped at a time, and reserved where there is little space.
-const WINDOW_LEN: usize = 1 << 20;
+/// Bytes that are reserved at first, and at a time where there is little space.
+const SPACE_LEN: u64 = 1 << 20;
 
-/// Windows that are reserved at a time beyond what was expected.
-const WINDOWS_BEYOND: u64 = 8;
+/// Bytes that are mapped, and reserved, at a time beyond what was expected.
+const BEYOND_LEN: u64 = 8 * SPACE_LEN;
 
-/// Of the free space a file does not reserve more than one part in so many ahead: others need
-/// some to write out what its bytes hold.
-const FREE_PARTS: u64 = 8;
+/// The most that is mapped at once.
+const WINDOW_MAX: u64 = 1 << 30;
 
-/// Bytes of a window that get their pages at a time: fewer faults, and no long pause.
-const PIECE_LEN: usize = 16 << 10;
+/// Bytes that get their pages at a time from the writer: fewer faults, and no long pause.
+const PIECE_LEN: u64 = 16 << 10;
+
+/// Bytes that are made ready ahead of a writer: milliseconds of the fastest one.
+const AHEAD_LEN: u64 = 3 << 20;
+
+/// A writer looks after so many bytes whether more are to be made ready: waking a thread that
+/// sleeps may cost more than making a few pages.
+const STEP_LEN: u64 = 1 << 20;
 
 /// Fewer bytes than these between two syncs are often.
 const SYNCED_OFTEN: u64 = 64 << 10;
@@ -54,209 +64,161 @@ const SYNCED_OFTEN: u64 = 64 << 10;
 /// Appends of so many bytes are written by a call: that costs no more than making pages for them.
 const DIRECT_LEN: usize = 8 << 10;
 
-/// Bytes that are reserved at a time when there is no room for a window.
-const PAGE_LEN: usize = 4096;
-
-/// What `statfs` calls the file systems that are known to do it right.
-const EXT4: i64 = 0xef53;
-const XFS: i64 = 0x5846_5342;
-const TMPFS: i64 = 0x0102_1994;
-
-/// True if the file lies where it may be written through memory.
-fn is_suitable(file: &File) -> bool {
-    rustix::fs::fstatfs(file).is_ok_and(|stat| [EXT4, XFS, TMPFS].contains(&stat.f_type))
-}
-
-/// True if `bytes` are little beside the free space, and reserving them takes no longer than
-/// reserving less: tmpfs makes every page at once.
-fn may_reserve_ahead(file: &File, bytes: u64) -> bool {
-    rustix::fs::fstatfs(file).is_ok_and(|stat| {
-        let free = (stat.f_bavail).saturating_mul(u64::try_from(stat.f_bsize).unwrap_or(0));
-        stat.f_type != TMPFS && bytes <= free / FREE_PARTS
-    })
-}
-
-struct Window {
-    start: NonNull<u8>,
-    /// Where in the file it begins.
-    offset: u64,
-    /// Bytes from the start that have pages.
-    populated: usize,
-}
-
-/// The file. Of its bytes those before `size` were appended, those before `reserved` are zeros.
+/// The file. Of its bytes those before `size` were appended.
 pub(super) struct MappedFile {
-    file: File,
+    ground: Arc<Ground>,
+    window: Option<Arc<Window>>,
     path: PathBuf,
     size: u64,
-    reserved: u64,
+    /// Stores that end here or before need no look at `ground`.
+    look_at: u64,
     /// Bytes that it will have, as far as anybody knows.
     expected: u64,
     writeback: u64,
     /// Bytes that were there at the last sync.
-    synced: u64,
-    window: Option<Window>,
+    synced: Option<u64>,
+    ahead: Option<Arc<Ahead>>,
 }
-
-// SAFETY: the window is this file's alone, and plain memory wherever the file is moved.
-unsafe impl Send for MappedFile {}
 
 impl MappedFile {
     /// Takes a new, empty file that is open for reading and writing; gives it back where it must
     /// be written by calls.
-    pub(super) fn new(file: File, path: &Path, expected: u64) -> Result<Self, File> {
-        // Where there is no room for a window there may be some for the bytes.
-        if !is_suitable(&file) || reserve(&file, 0, WINDOW_LEN as u64).is_err() {
-            return Err(file);
-        }
+    pub(super) fn new(
+        file: File,
+        path: &Path,
+        expected: u64,
+        ahead: Option<Arc<Ahead>>,
+    ) -> Result<Self, File> {
         Ok(Self {
-            file,
+            ground: Ground::new(file, SPACE_LEN)?,
+            window: None,
             path: path.to_owned(),
             size: 0,
-            reserved: WINDOW_LEN as u64,
-            expected,
+            look_at: 0,
+            expected: expected.next_multiple_of(SPACE_LEN).max(SPACE_LEN),
             writeback: 0,
-            synced: 0,
-            window: None,
+            synced: None,
+            ahead,
         })
     }
 
     /// Makes sure of disk space for the bytes before `end`.
-    fn grow(&mut self, end: u64) -> orogen_base::Result<()> {
-        if end <= self.reserved {
+    fn reserve(&self, end: u64) -> orogen_base::Result<()> {
+        if end <= self.look_at {
             return Ok(());
         }
-        let window = WINDOW_LEN as u64;
         let ahead = match end <= self.expected {
             true => self.expected,
-            false => end.saturating_add((WINDOWS_BEYOND - 1) * window),
+            false => end.saturating_add(BEYOND_LEN - SPACE_LEN),
         };
-        let [ahead, one, page] = [(ahead, window), (end, window), (end, PAGE_LEN as u64)]
-            .map(|(e, s)| e.next_multiple_of(s));
-        let first = match may_reserve_ahead(&self.file, ahead - self.reserved) {
-            true => ahead,
-            false => one,
-        };
-        let mut result = Err(Errno::NOSPC);
-        for to in [first, one, page] {
-            result = reserve(&self.file, self.reserved, to).map(|()| to);
-            if !matches!(result, Err(Errno::NOSPC | Errno::DQUOT)) {
-                break;
-            }
-        }
-        self.reserved = result.map_err(|e| failed("cannot append", &self.path, e))?;
-        Ok(())
+        self.ground
+            .reserve(end, ahead, SPACE_LEN)
+            .map_err(|e| failed("cannot append", &self.path, e))
     }
 
-    /// The window around the end, with pages for the next `len` bytes of it, for which there is
-    /// disk space.
-    fn window(&mut self, len: usize) -> io::Result<&Window> {
-        let offset = self.size - self.size % WINDOW_LEN as u64;
-        let start = (self.size - offset) as usize;
-        let mut window = match self.window.take() {
-            Some(window) if window.offset == offset => window,
-            _ => Window::new(&self.file, offset)?,
-        };
-        if start + len > window.populated {
-            let is_synced_often = self.size - self.synced < SYNCED_OFTEN;
-            let piece = if is_synced_often { PAGE_LEN } else { PIECE_LEN };
-            let limit = usize::try_from(self.reserved - offset).unwrap_or(usize::MAX);
-            let to = (start + len).next_multiple_of(piece);
-            let to = to.min(limit).min(WINDOW_LEN);
-            // No page with bytes that were appended.
-            let fresh = start.next_multiple_of(PAGE_LEN).max(window.populated);
-            if !is_synced_often && fresh < to {
-                let zeros = &[0; PIECE_LEN][..(to - fresh).min(PIECE_LEN)];
-                self.file.write_all_at(zeros, offset + fresh as u64)?;
-            }
-            window.populate(start, to)?;
+    /// The window around the end.
+    fn window(&mut self) -> io::Result<Arc<Window>> {
+        if let Some(window) = &self.window
+            && (window.offset..window.offset + window.len).contains(&self.size)
+        {
+            return Ok(window.clone());
         }
-        Ok(self.window.insert(window))
+        // Not two at once, where there is no memory for it.
+        self.window = None;
+        let offset = self.size - self.size % SPACE_LEN;
+        let len = match offset < self.expected {
+            true => (self.expected - offset).min(WINDOW_MAX),
+            false => BEYOND_LEN,
+        };
+        let window = Arc::new(Window::new(self.ground.file(), offset, len)?);
+        Ok(self.window.insert(window).clone())
+    }
+
+    /// Bytes since the last sync; all if there was none.
+    fn unsynced(&self) -> Option<u64> {
+        self.synced.map(|synced| self.size - synced)
+    }
+
+    /// Makes pages for the bytes before `end`, which have disk space, as far as the window goes;
+    /// has more made ahead.
+    fn make_ready(&mut self, end: u64) -> io::Result<Arc<Window>> {
+        let window = self.window()?;
+        let limit = window.offset + window.len;
+        let is_synced_often = self.unsynced().unwrap_or(self.size) < SYNCED_OFTEN;
+        let piece = if is_synced_often { PAGE_LEN } else { PIECE_LEN };
+        self.ground
+            .make(&window, end.min(limit), piece, !is_synced_often)?;
+        self.look_at = self.ground.ready().min(limit);
+        if let Some(ahead) = &self.ahead
+            && !is_synced_often
+        {
+            let target = (self.size + AHEAD_LEN).min(limit);
+            let pages = self.unsynced().is_none_or(|bytes| bytes >= AHEAD_LEN);
+            let is_needed = pages && self.look_at < target || self.ground.reserved() < target;
+            if is_needed && self.ground.may_ask() {
+                let (ground, window) = (self.ground.clone(), window.clone());
+                let (size, expected) = (self.size, self.expected);
+                ahead.ask(move || {
+                    ground.make_ahead(&window, target, expected, pages);
+                    window.let_go(size);
+                });
+            }
+            self.look_at = self.look_at.min(end.max(self.size + STEP_LEN));
+        }
+        Ok(window)
     }
 
     fn append_by_call(&mut self, bytes: &[u8]) -> io::Result<()> {
-        self.file.write_all_at(bytes, self.size)?;
-        self.size += bytes.len() as u64;
+        let (offset, end) = (self.size, self.size + bytes.len() as u64);
+        self.ground
+            .write_by_call(end, |file| file.write_all_at(bytes, offset))?;
+        self.size = end;
         Ok(())
     }
 
-    /// Stores bytes of one window.
-    fn append_by_store(&mut self, bytes: &[u8]) -> io::Result<()> {
-        let at = (self.size % WINDOW_LEN as u64) as usize;
-        let window = self.window(bytes.len())?;
-        // SAFETY: `at + bytes.len() <= WINDOW_LEN`, as the caller says.
-        let place = unsafe { window.start.add(at) };
-        // SAFETY: inside the window, and the bytes come from elsewhere.
-        unsafe { place.copy_from_nonoverlapping(NonNull::from(bytes).cast(), bytes.len()) };
-        self.size += bytes.len() as u64;
-        Ok(())
-    }
-}
-
-/// Reserves the bytes `[from, to)` of a file, which becomes so long.
-fn reserve(file: &File, from: u64, to: u64) -> Result<(), Errno> {
-    loop {
-        match rustix::fs::fallocate(file, FallocateFlags::empty(), from, to - from) {
-            Err(Errno::INTR) => {}
-            other => return other,
-        }
-    }
-}
-
-impl Window {
-    fn new(file: &File, offset: u64) -> Result<Self, Errno> {
-        let (access, shared) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
-        // SAFETY: at an address of the system's choice, so over nothing that is there.
-        let start = unsafe {
-            mmap(
-                std::ptr::null_mut(),
-                WINDOW_LEN,
-                access,
-                shared,
-                file,
-                offset,
-            )?
+    /// Stores bytes as far as the window goes; returns how many.
+    #[inline]
+    fn append_by_store(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let end = self.size + bytes.len() as u64;
+        let made;
+        let window = match &self.window {
+            Some(window) if end <= self.look_at => window,
+            _ => {
+                made = self.make_ready(end)?;
+                &made
+            }
         };
-        let start = NonNull::<u8>::new(start.cast()).ok_or(Errno::NOMEM)?;
-        // Else Linux reads ahead in large pages, and each store to a new place of one costs as
-        // much as all of it: 14 microseconds for 4 KiB, or 2 milliseconds once for 2 MiB.
-        // SAFETY: advice on pages that nobody uses yet.
-        let _ = unsafe { madvise(start.as_ptr().cast(), WINDOW_LEN, Advice::Random) };
-        Ok(Self {
-            start,
-            offset,
-            populated: 0,
-        })
-    }
-
-    /// Makes the pages from that of `start` to `to` ready to be stored to; they have disk space.
-    fn populate(&mut self, start: usize, to: usize) -> Result<(), Errno> {
-        // What lies between was written by calls.
-        let from = self.populated.max(start - start % PAGE_LEN);
-        // SAFETY: within the window, since `from <= to <= WINDOW_LEN`.
-        let place = unsafe { self.start.add(from) };
-        // SAFETY: the pages are the window's, and none is given up.
-        match unsafe { madvise(place.as_ptr().cast(), to - from, Advice::LinuxPopulateWrite) } {
-            // Before Linux 5.14: each store makes its page itself.
-            Ok(()) | Err(Errno::INVAL) => {}
-            Err(e) => return Err(e),
-        }
-        self.populated = to;
-        Ok(())
+        let len = bytes
+            .len()
+            .min((window.offset + window.len - self.size) as usize);
+        let place = window.place(self.size);
+        // SAFETY: inside the window, on pages that are there and nobody else stores to, and the
+        // bytes come from elsewhere.
+        unsafe { place.copy_from_nonoverlapping(NonNull::from(bytes).cast(), len) };
+        self.size += len as u64;
+        Ok(len)
     }
 }
 
-impl Drop for Window {
-    fn drop(&mut self) {
-        // SAFETY: mapped by `new` with this length; nothing borrows from it.
-        let unmapped = unsafe { munmap(self.start.as_ptr().cast(), WINDOW_LEN) };
-        debug_assert!(unmapped.is_ok(), "the window was mapped");
+impl Ground {
+    /// Makes the bytes before `end` ready, of a file that is to get `expected`; what cannot be
+    /// done is left to the writer, who then gets the error.
+    fn make_ahead(&self, window: &Window, end: u64, expected: u64, pages: bool) {
+        let make = || {
+            let end = end.min(self.reserved());
+            !pages || self.make(window, end, PIECE_MAX, true).is_ok()
+        };
+        // First where there is space: the writer goes on there while space is reserved.
+        if make() && self.reserved() < end {
+            let _ = self.reserve(end, expected.max(end), SPACE_LEN).is_ok() && make();
+        }
+        self.answer();
     }
 }
 
 impl WritableFile for MappedFile {
     fn append(&mut self, mut bytes: &[u8]) -> orogen_base::Result<()> {
-        self.grow(self.size.saturating_add(bytes.len() as u64))?;
+        self.reserve(self.size.saturating_add(bytes.len() as u64))?;
         let failed = |path: &Path, e| failed("cannot append", path, e);
         if bytes.len() >= DIRECT_LEN {
             return self
@@ -264,20 +226,20 @@ impl WritableFile for MappedFile {
                 .map_err(|e| failed(&self.path, e));
         }
         while !bytes.is_empty() {
-            let at = (self.size % WINDOW_LEN as u64) as usize;
-            let (now, later) = bytes.split_at(bytes.len().min(WINDOW_LEN - at));
-            self.append_by_store(now)
+            let len = self
+                .append_by_store(bytes)
                 .map_err(|e| failed(&self.path, e))?;
-            bytes = later;
+            bytes = &bytes[len..];
         }
         Ok(())
     }
 
     fn sync(&mut self) -> orogen_base::Result<()> {
-        self.file
+        self.ground
+            .file()
             .sync_data()
             .map_err(|e| failed("cannot sync the file", &self.path, e))?;
-        self.synced = self.size;
+        self.synced = Some(self.size);
         Ok(())
     }
 
@@ -290,7 +252,7 @@ impl WritableFile for MappedFile {
         if len == 0 {
             return Ok(());
         }
-        writeback::start(self.file.as_raw_fd(), self.writeback, len)
+        writeback::start(self.ground.file().as_raw_fd(), self.writeback, len)
             .map_err(|e| failed("cannot start writing out", &self.path, e))?;
         self.writeback = self.size;
         Ok(())
@@ -300,14 +262,15 @@ impl WritableFile for MappedFile {
 impl Drop for MappedFile {
     fn drop(&mut self) {
         self.window = None;
+        self.ground.close();
         // If that fails zeros stay behind the end. A file that somebody else made longer or
         // shorter meanwhile is left as it is.
-        let same_size = self
-            .file
+        let file = self.ground.file();
+        let same_size = file
             .metadata()
-            .is_ok_and(|meta| meta.len() == self.reserved);
+            .is_ok_and(|meta| meta.len() == self.ground.reserved());
         if same_size {
-            let _ = self.file.set_len(self.size);
+            let _ = file.set_len(self.size);
         }
     }
 }

@@ -1,6 +1,9 @@
 use std::path::PathBuf;
 
-use super::{DIRECT_LEN, File, MappedFile, PIECE_LEN, WINDOW_LEN};
+use std::sync::Arc;
+
+use super::{BEYOND_LEN, DIRECT_LEN, File, MappedFile, PIECE_LEN, SPACE_LEN};
+use crate::Ahead;
 use crate::fs::{FileSystem, WritableFile, read_file};
 use crate::posix::PosixFileSystem;
 
@@ -29,9 +32,9 @@ fn what_was_appended_is_read_at_once_and_nothing_is_left_behind() {
     let dir = Scratch::new("append");
     let path = dir.0.join("log");
     let fs = PosixFileSystem::new();
-    let mut file = fs.create_mapped(&path, 3 * WINDOW_LEN as u64 / 2).unwrap();
+    let mut file = fs.create_mapped(&path, 3 * SPACE_LEN / 2, None).unwrap();
     let mut expected = Vec::new();
-    let around = [DIRECT_LEN, PIECE_LEN, WINDOW_LEN, 2 * WINDOW_LEN + 5];
+    let around = [DIRECT_LEN, PIECE_LEN as usize, SPACE_LEN as usize];
     let lengths = [0, 1, 7, 4096].into_iter();
     for (i, len) in lengths
         .chain(around.iter().flat_map(|&n| [n - 1, n, n + 1]))
@@ -57,7 +60,7 @@ fn a_file_that_was_made_shorter_is_left_so() {
     let dir = Scratch::new("shorter");
     let path = dir.0.join("log");
     let fs = PosixFileSystem::new();
-    let mut file = fs.create_mapped(&path, 3 * WINDOW_LEN as u64 / 2).unwrap();
+    let mut file = fs.create_mapped(&path, 3 * SPACE_LEN / 2, None).unwrap();
     file.append(&pattern(1000, 1)).unwrap();
     fs.truncate(&path, 300).unwrap();
     drop(file);
@@ -70,23 +73,23 @@ fn space_is_reserved_for_what_is_expected_and_given_back() {
     let path = dir.0.join("log");
     let fs = PosixFileSystem::new();
     let len = || std::fs::metadata(&path).unwrap().len();
-    let window = WINDOW_LEN as u64;
-    let mut file = fs.create_mapped(&path, 5 * window - 10).unwrap();
-    file.append(&pattern(WINDOW_LEN, 1)).unwrap();
+    let window = SPACE_LEN;
+    let mut file = fs.create_mapped(&path, 5 * window - 10, None).unwrap();
+    file.append(&pattern(SPACE_LEN as usize, 1)).unwrap();
     assert_eq!(len(), window, "a small file stays small");
     file.append(b"x").unwrap();
     let ahead = len();
     // Where a reservation costs as much as its pages it is made a window at a time.
     assert!([2 * window, 5 * window].contains(&ahead), "{ahead}");
-    file.append(&pattern(4 * WINDOW_LEN, 2)).unwrap();
+    file.append(&pattern(4 * SPACE_LEN as usize, 2)).unwrap();
     assert!(len() > file.size());
     drop(file);
     assert_eq!(len(), 5 * window + 1);
 }
 
-#[test]
-fn small_appends_across_windows_lose_no_byte() {
-    let dir = Scratch::new("small");
+/// Writes small pieces and large ones, and syncs after each of about `sync_each` bytes.
+fn write_all(name: &str, expected: u64, total: usize, sync_each: usize, ahead: Option<Arc<Ahead>>) {
+    let dir = Scratch::new(name);
     let path = dir.0.join("log");
     let fs = PosixFileSystem::new();
     let made = File::options()
@@ -95,25 +98,69 @@ fn small_appends_across_windows_lose_no_byte() {
         .create_new(true)
         .open(&path)
         .unwrap();
-    let Ok(mut file) = MappedFile::new(made, &path, 2 * WINDOW_LEN as u64) else {
+    let Ok(mut file) = MappedFile::new(made, &path, expected, ahead) else {
         eprintln!("the file system of {} is written by calls", path.display());
         return;
     };
-    let mut expected = Vec::new();
-    while expected.len() < 3 * WINDOW_LEN {
-        let by_call = expected.len() % 7 == 0;
-        let len = 1 + expected.len() % 1999 + if by_call { DIRECT_LEN } else { 0 };
-        let bytes = pattern(len, expected.len());
-        file.append(&bytes).unwrap();
-        expected.extend_from_slice(&bytes);
-        if expected.len() % 11 == 0 {
+    let (mut bytes, mut n) = (Vec::new(), 0);
+    while bytes.len() < total {
+        n += 1;
+        let len = 1 + n * 7919 % 1999 + if n % 29 == 0 { DIRECT_LEN } else { 0 };
+        let piece = pattern(len, n);
+        file.append(&piece).unwrap();
+        bytes.extend_from_slice(&piece);
+        if bytes.len() / sync_each != (bytes.len() - len) / sync_each {
             file.sync().unwrap();
         }
-        if expected.len() % 13 == 0 {
+        if n % 997 == 0 {
             // As after an error: pages are made anew, and the bytes in them stay.
             file.window = None;
         }
+        if n % 331 == 0 {
+            // As another process would see it, just when more is being made ready.
+            let on_disk = read_file(&fs, &path).unwrap();
+            assert!(on_disk.starts_with(&bytes), "{} bytes", bytes.len());
+            assert!(on_disk[bytes.len()..].iter().all(|&b| b == 0));
+        }
     }
     drop(file);
-    assert!(read_file(&fs, &path).unwrap() == expected);
+    assert!(read_file(&fs, &path).unwrap() == bytes);
+}
+
+#[test]
+fn appends_across_windows_lose_no_byte() {
+    write_all("small", 2 * SPACE_LEN, 3 * SPACE_LEN as usize, 9999, None);
+    write_all("large", 2 * SPACE_LEN, 3 << 20, usize::MAX, None);
+}
+
+#[test]
+fn what_is_made_ahead_overwrites_no_byte() {
+    let ahead = Arc::new(Ahead::new());
+    for (name, expected, sync_each) in [
+        ("ahead", 6 * SPACE_LEN, usize::MAX),
+        ("ahead-short", 0, usize::MAX),
+        ("ahead-often", 6 * SPACE_LEN, 9999),
+        ("ahead-seldom", 6 * SPACE_LEN, 3 << 20),
+    ] {
+        let total = (6 * SPACE_LEN + BEYOND_LEN) as usize + 12_345;
+        write_all(name, expected, total, sync_each, Some(ahead.clone()));
+    }
+}
+
+#[test]
+fn files_that_are_closed_at_once_keep_their_size() {
+    let dir = Scratch::new("closed");
+    let fs = PosixFileSystem::new();
+    let ahead = Arc::new(Ahead::new());
+    for n in 0..200 {
+        let path = dir.0.join(format!("{n}"));
+        let mut file = fs
+            .create_mapped(&path, 8 * SPACE_LEN, Some(&ahead))
+            .unwrap();
+        let bytes = pattern(60_000 + n * 100, n);
+        bytes.chunks(500).for_each(|b| file.append(b).unwrap());
+        drop(file);
+        assert!(read_file(&fs, &path).unwrap() == bytes);
+        fs.remove_file(&path).unwrap();
+    }
 }
