@@ -2,7 +2,7 @@
 
 use orogen_compat::{Case, programs};
 
-use crate::{case, scratch, written_by_rocksdb};
+use crate::{case, live_tables, scratch, written_by_rocksdb};
 
 /// Copies of a few cases of different shape.
 fn copies(test: &str) -> Vec<Case> {
@@ -58,17 +58,20 @@ fn a_changed_value_a_missing_pair_and_a_flipped_byte_are_found() {
     pairs.pop();
     missing.expect("default", &pairs).unwrap();
 
-    let flipped = case("filter-bloom").copy(&dir.join("flipped")).unwrap();
-    let table = std::fs::read_dir(flipped.db())
-        .unwrap()
-        .map(|e| e.unwrap().path())
-        .find(|p| p.extension().is_some_and(|e| e == "sst"))
-        .unwrap();
-    let mut bytes = std::fs::read(&table).unwrap();
-    bytes[300] ^= 0x10;
-    std::fs::write(&table, bytes).unwrap();
+    let flip = |name: &str, into: Option<&str>| {
+        let flipped = case("filter-bloom").copy(&dir.join(name)).unwrap();
+        let number = live_tables(&flipped).into_iter().min().unwrap();
+        let table = format!("{number:06}.sst");
+        let mut bytes = std::fs::read(flipped.db().join(&table)).unwrap();
+        bytes[300] ^= 0x10;
+        std::fs::write(flipped.db().join(into.unwrap_or(&table)), bytes).unwrap();
+        flipped
+    };
+    let flipped = flip("flipped", None);
+    // No version has it and no scan reads it: only who verifies every table sees it.
+    let flipped_apart = flip("flipped-apart", Some("900000.sst"));
 
-    for damaged in [changed, missing, flipped] {
+    for damaged in [changed, missing, flipped, flipped_apart] {
         let name = damaged.dir().to_path_buf();
         assert!(programs::judge(&[damaged]).is_err(), "{}", name.display());
     }
