@@ -6,6 +6,7 @@
 //! is expected of it. The tests of this crate put Orogen on one side of the exchange.
 
 pub mod case;
+pub mod covering;
 pub mod programs;
 
 pub use case::{Case, Pair};

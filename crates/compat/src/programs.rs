@@ -9,6 +9,8 @@ use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
+use serde_json::Value;
+
 use crate::case::Case;
 
 fn scripts() -> PathBuf {
@@ -121,6 +123,34 @@ impl Drop for Talk {
     }
 }
 
+/// Has `write` fill `dir` unless `version` is what filled it the last time.
+fn once(
+    dir: &Path,
+    version: &str,
+    write: impl FnOnce() -> Result<(), String>,
+) -> Result<(), String> {
+    let say = |path: &Path, e: std::io::Error| format!("{}: {e}", path.display());
+    let stamp = dir.join("scripts");
+    if fs::read_to_string(&stamp).unwrap_or_default() == version {
+        return Ok(());
+    }
+    if dir.exists() {
+        fs::remove_dir_all(dir).map_err(|e| say(dir, e))?;
+    }
+    fs::create_dir_all(dir).map_err(|e| say(dir, e))?;
+    write()?;
+    fs::write(&stamp, version).map_err(|e| say(&stamp, e))
+}
+
+/// The text of the scripts, one after the other.
+fn texts(names: &[&str]) -> Result<String, String> {
+    let read = |name: &&str| {
+        let path = scripts().join(name);
+        fs::read_to_string(&path).map_err(|e| format!("{}: {e}", path.display()))
+    };
+    names.iter().map(read).collect()
+}
+
 /// Every case that RocksDB writes, written below `dir` unless the scripts of this version have
 /// been there before.
 ///
@@ -128,26 +158,55 @@ impl Drop for Talk {
 /// If a program is missing, fails, or disagrees with what another one wrote.
 pub fn written_by_rocksdb(dir: &Path) -> Result<Vec<Case>, String> {
     let say = |path: &Path, e: std::io::Error| format!("{}: {e}", path.display());
-    let mut version = String::new();
-    for script in ["cases.py", "make_dirs.py", "rocks.py", "workload.py"] {
-        let path = scripts().join(script);
-        version.push_str(&fs::read_to_string(&path).map_err(|e| say(&path, e))?);
-    }
-    let stamp = dir.join("scripts");
+    let version = texts(&["cases.py", "make_dirs.py", "rocks.py", "workload.py"])?;
     let cases = dir.join("cases");
-    if fs::read_to_string(&stamp).unwrap_or_default() != version {
-        if dir.exists() {
-            fs::remove_dir_all(dir).map_err(|e| say(dir, e))?;
-        }
-        run("make_dirs.py", [OsStr::new("--out"), cases.as_os_str()])?;
-        fs::write(&stamp, version).map_err(|e| say(&stamp, e))?;
-    }
+    once(dir, &version, || {
+        run("make_dirs.py", [OsStr::new("--out"), cases.as_os_str()]).map(drop)
+    })?;
     let mut found = Vec::new();
     for entry in fs::read_dir(&cases).map_err(|e| say(&cases, e))? {
         found.push(Case::load(&entry.map_err(|e| say(&cases, e))?.path())?);
     }
     found.sort_by(|a, b| a.name().cmp(b.name()));
     Ok(found)
+}
+
+/// The folder with a case for each of `rows`, written by RocksDB below `dir` unless it has been.
+/// The shape of a row is at the head of `py/combinations.py`.
+///
+/// # Errors
+/// If a program is missing or fails.
+pub fn written_combinations(dir: &Path, rows: &[Value]) -> Result<PathBuf, String> {
+    let cases = dir.join("cases");
+    let version = texts(&["combinations.py", "rocks.py"])? + &Value::from(rows).to_string();
+    once(dir, &version, || combinations("write", dir, &cases, rows))?;
+    Ok(cases)
+}
+
+/// Lets RocksDB empty the compressed logs of the cases of `rows` below `dir`.
+///
+/// # Errors
+/// If a program is missing or fails.
+pub fn make_logs_plain(dir: &Path, rows: &[Value]) -> Result<(), String> {
+    combinations("plain", dir, dir, rows)
+}
+
+fn combinations(command: &str, dir: &Path, cases: &Path, rows: &[Value]) -> Result<(), String> {
+    let path = dir.join("rows.json");
+    fs::write(&path, Value::from(rows).to_string())
+        .map_err(|e| format!("{}: {e}", path.display()))?;
+    let args = [OsStr::new(command), path.as_os_str(), cases.as_os_str()];
+    run("combinations.py", args).map(drop)
+}
+
+/// Lets both releases of RocksDB judge the cases that Orogen wrote; the newer writes them on, and
+/// the cases then expect what it left in them.
+///
+/// # Errors
+/// Names each case that they do not find as expected, and why.
+pub fn judge_combinations(cases: &[Case]) -> Result<(), String> {
+    let args = std::iter::once(OsStr::new("judge")).chain(dirs(cases));
+    run("combinations.py", args).map(drop)
 }
 
 /// Lets both generations of RocksDB judge the cases, without a change to them.

@@ -9,11 +9,12 @@ mod open;
 mod exchange;
 mod follow;
 mod create;
+mod combinations;
 mod tools;
 
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
-use std::sync::OnceLock;
+use std::sync::{Mutex, OnceLock};
 
 use orogen_base::UserComparator;
 use orogen_base::key::InternalKeyComparator;
@@ -31,6 +32,22 @@ fn scratch(name: &str) -> PathBuf {
     }
     std::fs::create_dir_all(&dir).unwrap();
     dir
+}
+
+/// Works on some items at a time: most of the time each waits for the disk.
+fn several_at_once<T: Send>(items: impl Iterator<Item = T> + Send, work: impl Fn(T) + Sync) {
+    const THREADS: usize = 4;
+    let items = Mutex::new(items);
+    let take = || items.lock().unwrap().next();
+    std::thread::scope(|scope| {
+        for _ in 0..THREADS {
+            scope.spawn(|| {
+                while let Some(item) = take() {
+                    work(item);
+                }
+            });
+        }
+    });
 }
 
 /// What RocksDB wrote, once for all tests.

@@ -8,7 +8,7 @@ use orogen_compat::Case;
 use orogen_engine::{Db, Options, ReadOptions};
 
 use crate::store::{assert_holds, family, options};
-use crate::{scratch, written_by_rocksdb};
+use crate::{scratch, several_at_once, written_by_rocksdb};
 
 /// What Orogen refuses by name instead of reading it.
 const REFUSED: [&str; 3] = ["blob", "wide-columns", "wal-compression"];
@@ -18,7 +18,7 @@ pub(crate) fn is_supported(case: &Case) -> bool {
 }
 
 /// Every file with its bytes.
-fn image(dir: &Path) -> BTreeMap<String, Vec<u8>> {
+pub(crate) fn image(dir: &Path) -> BTreeMap<String, Vec<u8>> {
     let entries = std::fs::read_dir(dir).unwrap().map(|e| e.unwrap());
     entries
         .filter(|e| e.file_type().unwrap().is_file())
@@ -48,7 +48,8 @@ fn read_only_open_reads_all_and_changes_no_byte() {
 #[test]
 fn open_for_writing_keeps_all_and_compacts_it() {
     let dir = scratch("opened");
-    for original in written_by_rocksdb().iter().filter(|c| is_supported(c)) {
+    let cases = written_by_rocksdb().iter().filter(|c| is_supported(c));
+    several_at_once(cases, |original| {
         let case = original.copy(&dir.join(original.name())).unwrap();
         for _ in 0..2 {
             let db = Db::open(case.db(), &options(&case))
@@ -62,7 +63,7 @@ fn open_for_writing_keeps_all_and_compacts_it() {
             assert_holds(&db, &case);
             db.close().unwrap();
         }
-    }
+    });
 }
 
 #[test]
