@@ -7,7 +7,7 @@ use orogen_testkit::Rng;
 
 use crate::open::is_supported;
 use crate::store::{Model, assert_holds, options};
-use crate::{scratch, written_by_rocksdb};
+use crate::{scratch, several_at_once, written_by_rocksdb};
 
 const ROUNDS: u64 = 2;
 
@@ -55,9 +55,7 @@ fn each_reads_what_the_other_wrote_turn_by_turn() {
         .map(|c| c.copy(&dir.join(c.name())).unwrap())
         .collect();
     for round in 0..ROUNDS {
-        for case in &mut cases {
-            write_with_orogen(case, round);
-        }
+        several_at_once(cases.iter_mut(), |case| write_with_orogen(case, round));
         programs::judge_and_write(&cases).unwrap();
     }
     for case in &cases {
