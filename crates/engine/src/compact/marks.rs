@@ -9,10 +9,10 @@
 //! | size amplification | the largest of the level with most bytes above the last one, while those levels hold more than `max_size_amplification_percent` of the last | one level down |
 //! | TTL | their oldest data is older than `ttl` | one level down |
 //! | periodic | they were made longer ago than `periodic_compaction_seconds` | one level down, or the same level if nothing lies below |
-//! | recompression | `recompress_bottommost_files`, on the last level, and their codec is not the one that is asked for | the same level |
+//! | recompression | `recompress_bottommost_files`, on the last level, and their codec is none of those that it may be asked to have | the same level |
 //!
 //! A file on the last level with data goes nowhere but to its own level. A rewritten file is no
-//! longer due: its tombstones are gone, it is new, and its codec is the one that was asked for.
+//! longer due: its tombstones are gone, it is new, and its codec is one that was asked for.
 //! Source: RocksDB `db/version_set.cc` (`ComputeBottommostFilesMarkedForCompaction`,
 //! `ComputeExpiredTtlFiles`, `ComputeFilesMarkedForPeriodicCompaction`).
 
@@ -74,7 +74,7 @@ pub fn due<'a>(
         Reason::BottommostRecompression,
     ];
     let last = version.num_non_empty_levels().saturating_sub(1).max(1);
-    let codec = compression_at(version, options, base_level, last).property_name();
+    let codecs = last_level_codecs(version, options, base_level, last);
     let too_much = amplifying(version, last, options.max_size_amplification_percent);
     ORDER.into_iter().flat_map(move |reason| {
         let asked = match reason {
@@ -84,6 +84,7 @@ pub fn due<'a>(
             Reason::BottommostRecompression => options.recompress_bottommost_files,
             _ => true,
         };
+        let codecs = codecs.clone();
         let files = asked.then(|| version.iter_files()).into_iter().flatten();
         files
             .filter(|(_, f)| !f.is_busy())
@@ -107,7 +108,8 @@ pub fn due<'a>(
                         (old && level < last).then_some(down)
                     }
                     Reason::BottommostRecompression => {
-                        let differs = file.codec.get().is_some_and(|stored| stored != codec);
+                        let is_asked = |stored: &str| codecs.contains(&stored);
+                        let differs = file.codec.get().is_some_and(|c| !is_asked(c));
                         (differs && level == last).then_some(level)
                     }
                     _ => {
@@ -126,6 +128,23 @@ pub fn due<'a>(
                 })
             })
     })
+}
+
+/// The codecs that files of the last level may be asked to have. With dynamic levels the base
+/// level, and with it the codec, follows from sizes: what is rewritten may be asked to have
+/// another one by its own new size, and again, for ever. So any of them will do.
+fn last_level_codecs(
+    version: &Version,
+    options: &ColumnFamilyOptions,
+    base_level: usize,
+    last: usize,
+) -> Vec<&'static str> {
+    let bases = match options.level_compaction_dynamic_level_bytes {
+        true => 1..=last,
+        false => base_level..=base_level,
+    };
+    let at = |base| compression_at(version, options, base, last).property_name();
+    bases.map(at).collect()
 }
 
 /// The idle file whose way down helps most, if the levels above `last` hold more than `percent` of

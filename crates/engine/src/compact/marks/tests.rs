@@ -152,6 +152,33 @@ fn files_of_the_last_level_with_another_codec_are_due_last() {
 }
 
 #[test]
+fn a_file_that_was_rewritten_for_its_codec_stays_whatever_its_size_makes_of_the_levels() {
+    // A smaller file may move the base level, and with it the codec of the last level.
+    let per_level = [
+        CompressionType::None,
+        CompressionType::Lz4hc,
+        CompressionType::None,
+        CompressionType::Lz4,
+        CompressionType::Zstd,
+    ];
+    let options = ColumnFamilyOptions {
+        recompress_bottommost_files: true,
+        compression_per_level: per_level.to_vec(),
+        ..nothing_asked()
+    };
+    let due_at = |base: usize, codec: &'static str| {
+        let v = version("L6\n1: a..c", |f| f.codec.set(codec));
+        due(&v, &options, base, Moment::default()).count()
+    };
+    for base in 1..=6 {
+        for codec in ["LZ4HC", "NoCompression", "LZ4", "ZSTD"] {
+            assert_eq!(due_at(base, codec), 0, "{codec} at {base}");
+        }
+        assert_eq!(due_at(base, "Snappy"), 1, "no level asks for it");
+    }
+}
+
+#[test]
 fn levels_above_the_last_go_down_while_they_hold_too_much() {
     let drawing = "L0\n9: a..z\nL5\n1: a..b\n2: m..n\n5: o..p\nL6\n3: a..c\n4: d..f";
     let sized = |in_l5: [u64; 3], in_l0: u64| {
