@@ -4,6 +4,7 @@
 //! apart. A memtable only grows; it is dropped whole after its flush.
 
 mod prefetch;
+mod prefix;
 mod arena;
 mod node;
 mod guide;

@@ -27,6 +27,7 @@ use crate::Growth;
 use crate::arena::Arena;
 use crate::guide::Guide;
 use crate::node::{Header, Node};
+use crate::prefix::prefix;
 
 /// Last inserts that are remembered; a thread always uses the same place.
 const HINTS: usize = 4;
@@ -111,18 +112,9 @@ impl List {
         unsafe { Node::at(address) }
     }
 
-    /// A number that orders as the keys do, as far as it differs.
     #[inline]
     fn prefix(&self, user_key: &[u8]) -> u64 {
-        if !self.bytewise {
-            return 0;
-        }
-        if let Some(chunk) = user_key.first_chunk() {
-            return u64::from_be_bytes(*chunk);
-        }
-        let mut bytes = [0; 8];
-        bytes[..user_key.len()].copy_from_slice(user_key);
-        u64::from_be_bytes(bytes)
+        prefix(self.bytewise, user_key)
     }
 
     /// What to search the entry with `trailer` of `user_key` by.

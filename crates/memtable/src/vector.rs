@@ -21,6 +21,7 @@ use orogen_base::sync::Mutex;
 use orogen_base::{InternalIterator, ParsedInternalKey, Result, SeqNo, UserComparator, ValueKind};
 
 use crate::prefetch::prefetch;
+use crate::prefix::prefix;
 use crate::range_tombstones::RangeTombstones;
 use crate::{MemTable, Visit};
 
@@ -122,15 +123,7 @@ impl VectorMemTable {
 
     #[inline]
     fn prefix(&self, user_key: &[u8]) -> u64 {
-        if !self.bytewise {
-            return 0;
-        }
-        if let Some(chunk) = user_key.first_chunk() {
-            return u64::from_be_bytes(*chunk);
-        }
-        let mut bytes = [0; 8];
-        bytes[..user_key.len()].copy_from_slice(user_key);
-        u64::from_be_bytes(bytes)
+        prefix(self.bytewise, user_key)
     }
 
     fn sorted(&self) -> &Arc<Entries> {
