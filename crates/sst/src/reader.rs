@@ -476,7 +476,12 @@ impl TableReader {
             _ => Priority::High,
         };
         let (block, left) = cache.insert_and_take(key, block, charge, priority);
-        if let Some(left) = left.filter(|b| b.memory_usage() <= SPARE_BYTES_MAX) {
+        // Not one that another reader still holds: its memory could not be taken, and would be
+        // held here when that reader lets go of it.
+        if let Some(mut left) = left
+            && Arc::get_mut(&mut left).is_some()
+            && left.memory_usage() <= SPARE_BYTES_MAX
+        {
             SPARE.set(Some(left));
         }
         Ok(block)
