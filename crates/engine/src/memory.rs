@@ -14,11 +14,14 @@
 //! though they are not full, and three quarters before writers wait for flushes.
 //!
 //! Counted again every 64th of the limit that is written or that tables were opened for, and when
-//! a job ends. Families whose blocks are in the budget's cache keep index and filter blocks there too.
+//! a job or a memtable ends. Families whose blocks are in the budget's cache keep index and filter blocks there too.
 //! Not counted: blocks of up to 32 KiB that compactions stand in, what codecs of other languages allocate, and
 //! what is small whatever the data is. Locks: `counting`, then leaves; taken under memtables' own.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{
+    AtomicBool, AtomicU64,
+    Ordering::{Relaxed, SeqCst},
+};
 use std::sync::{Arc, Weak};
 
 use orogen_env::threads;
@@ -83,6 +86,8 @@ pub struct MemoryBudget {
     promised: AtomicU64,
     /// Held while it is counted: an older count must not undo a newer one.
     counting: Mutex<()>,
+    /// A memtable ended since the last count began.
+    is_outdated: AtomicBool,
     /// Bytes of memtables at the last count.
     memtable_bytes: AtomicU64,
     /// Bytes of held blocks then.
@@ -103,6 +108,7 @@ impl MemoryBudget {
             written: AtomicU64::new(0),
             promised: AtomicU64::new(0),
             counting: Mutex::default(),
+            is_outdated: AtomicBool::new(false),
             memtable_bytes: AtomicU64::new(0),
             held_bytes: AtomicU64::new(0),
             tight: AtomicBool::new(false),
@@ -159,7 +165,30 @@ impl MemoryBudget {
 
     /// Counts, and gives the cache what the others leave.
     pub(crate) fn balance(&self) {
-        let _counting = self.counting.lock();
+        let counting = self.counting.lock();
+        self.recount();
+        drop(counting);
+        self.recount_if_outdated();
+    }
+
+    /// A memtable is no more; perhaps under any lock, even that of a count.
+    fn memtable_ended(&self) {
+        self.is_outdated.store(true, SeqCst);
+        self.recount_if_outdated();
+    }
+
+    fn recount_if_outdated(&self) {
+        while self.is_outdated.load(SeqCst) {
+            // Who holds it looks again when it is free.
+            let Some(_counting) = self.counting.try_lock() else {
+                return;
+            };
+            self.is_outdated.store(false, SeqCst);
+            self.recount();
+        }
+    }
+
+    fn recount(&self) {
         self.written.store(0, Relaxed);
         let limit = self.limit();
         // First what is promised: what is counted meanwhile counts twice, for a moment.
@@ -212,9 +241,9 @@ impl MemoryBudget {
 
     pub(crate) fn add_memtable(self: &Arc<Self>, memtable: &Arc<dyn MemTable>) {
         self.memtables.lock().push(Arc::downgrade(memtable));
-        let budget = self.clone();
+        let told = Told(self.clone());
         memtable.watch_growth(Box::new(move |moment, bytes| {
-            let bytes = bytes as u64;
+            let (budget, bytes) = (&told.0, bytes as u64);
             match moment {
                 // So the cache gives way before the memory is there.
                 Moment::Before => {
@@ -235,6 +264,16 @@ impl MemoryBudget {
     }
 }
 
+/// What a memtable tells of its growth, and by its own end of that: a reader may have been the
+/// last to hold it, and nobody writes any more.
+struct Told(Arc<MemoryBudget>);
+
+impl Drop for Told {
+    fn drop(&mut self) {
+        self.0.memtable_ended();
+    }
+}
+
 impl std::fmt::Debug for MemoryBudget {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         self.usage().fmt(f)
@@ -247,13 +286,13 @@ fn to_usize(bytes: u64) -> usize {
 
 /// Sums up what is still there, and forgets the rest.
 fn sum<T: ?Sized>(all: &Mutex<Vec<Weak<T>>>, bytes: impl Fn(&T) -> usize) -> u64 {
-    let mut total = 0;
-    all.lock().retain(|one| match one.upgrade() {
-        Some(one) => {
-            total += bytes(&one) as u64;
-            true
-        }
-        None => false,
+    let mut alive = Vec::new();
+    all.lock().retain(|one| {
+        let one = one.upgrade();
+        let is_there = one.is_some();
+        alive.extend(one);
+        is_there
     });
-    total
+    // Not under the lock: these may be the last references.
+    alive.iter().map(|one| bytes(one) as u64).sum()
 }

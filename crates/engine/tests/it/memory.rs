@@ -69,6 +69,7 @@ fn reads_with_cursors_and_values_held_stay_within_the_budget() {
     db.flush().unwrap();
     let mut cursors = Vec::new();
     let mut values: Vec<PinnedValue> = Vec::new();
+    let mut most_blocks = 0;
     for n in 0..10_000u32 {
         let value = db.get(&key(n * 3)).unwrap();
         // Each holds a block of its own: together more than a third of the budget.
@@ -82,13 +83,12 @@ fn reads_with_cursors_and_values_held_stay_within_the_budget() {
         }
         if n % 64 == 0 {
             within(&budget);
+            let usage = budget.usage();
+            most_blocks = most_blocks.max(usage.held_blocks + usage.block_cache);
         }
     }
-    let usage = budget.usage();
-    assert!(
-        usage.held_blocks + usage.block_cache > LIMIT / 4,
-        "{usage:?}"
-    );
+    // At any one moment a compaction may have taken much of it.
+    assert!(most_blocks > LIMIT / 2, "{most_blocks}");
     for cursor in &mut cursors {
         for _ in 0..200 {
             if cursor.valid() {
@@ -100,9 +100,9 @@ fn reads_with_cursors_and_values_held_stay_within_the_budget() {
     drop((cursors, values));
     // A compaction holds the blocks that it stands in.
     db.wait_for_background_work().unwrap();
-    // A job's thread may still be letting go of them; each thread that read keeps one block.
+    // A job's thread may still be letting go of them.
     for _ in 0..1_000_000 {
-        if budget.usage().held_blocks <= 4 * (5 << 10) {
+        if budget.usage().held_blocks == 0 {
             return;
         }
         std::thread::yield_now();
