@@ -15,8 +15,8 @@ use orogen_env::{FileSystem, MemFileSystem};
 use orogen_fuzz::{Choices, file};
 use orogen_sst::salvage::salvage;
 use orogen_sst::{
-    BlockBasedOptions, CompressionOptions, CompressionType, TableBuilder, TableBuilderOptions,
-    TableReadOptions, TableReader, TableReaderOptions, Visit,
+    BlockBasedOptions, BlockIndex, CompressionOptions, CompressionType, TableBuilder,
+    TableBuilderOptions, TableReadOptions, TableReader, TableReaderOptions, Visit,
 };
 
 /// Of one version each: user key to sequence number and value.
@@ -36,8 +36,15 @@ fn options(choices: &mut Choices<'_>) -> TableBuilderOptions {
         CompressionType::Lz4,
         CompressionType::Zstd,
     ];
+    let parts = one_of(choices, 4);
     TableBuilderOptions {
         table: BlockBasedOptions {
+            index_type: match parts {
+                0 | 1 => BlockIndex::BinarySearch,
+                _ => BlockIndex::TwoLevel,
+            },
+            partition_filters: parts == 3,
+            metadata_block_size: 64,
             block_size: 16 << one_of(choices, 6),
             block_restart_interval: 1 + u32::from(one_of(choices, 20)),
             index_block_restart_interval: 1 + u32::from(one_of(choices, 4)),
