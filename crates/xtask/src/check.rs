@@ -16,14 +16,14 @@ Runs, and goes on after a failure so that one run shows all of them:
   model   cargo x model: the code of locks and waits under 20,000 schedules
   torture crash points, random histories, threads: a line with the count of each, and all
           of them in target/reliability.json
-  fuzz    every fuzz target for a few seconds on a kept corpus, before the tests
+  fuzz    every fuzz target for 8 seconds on a kept corpus, two at a time, before the tests
 A table with the seconds of each step closes the run. `--fast` leaves out docs, fuzz and
 model.
 Needs `cargo x setup` once.
 ";
 
 /// Seconds for each fuzz target.
-const FUZZ_SECONDS: u64 = 3;
+const FUZZ_SECONDS: u64 = 8;
 
 pub(crate) fn run(args: &[String]) -> Result<(), String> {
     let fast = match args {

@@ -13,12 +13,12 @@ use crate::step::{self, Steps};
 use crate::workspace;
 
 pub(crate) const HELP: &str = "
-usage: cargo x fuzz [--seconds N] [--list] [target...]
+usage: cargo x fuzz [--seconds N] [--jobs N] [--list] [target...]
 
 Builds every target of fuzz/ with coverage counters and runs each (or those named) for N seconds,
-60 by default, on its corpus in fuzz/corpus/<target>, started from testdata. What crashes a
-target is left in fuzz/artifacts/<target>; `cargo x fuzz --seconds 0 <target>` runs the corpus
-and those files once.
+60 by default, on its corpus in fuzz/corpus/<target>, started from testdata; two at a time, or
+as many as --jobs says. What crashes a target is left in fuzz/artifacts/<target>;
+`cargo x fuzz --seconds 0 <target>` runs the corpus and those files once.
 ";
 
 /// Passes of the compiler that count which edges run and what is compared.
@@ -35,6 +35,8 @@ const COVERAGE: [&str; 6] = [
 const MEMORY_MIB_MAX: u32 = 1024;
 /// One input may take this long.
 const INPUT_SECONDS_MAX: u32 = 10;
+/// Targets that run beside each other.
+const JOBS: usize = 2;
 /// Lines of libFuzzer's log to show of a run that failed.
 const LOG_LINES_TOLD: usize = 80;
 /// Longest input.
@@ -65,16 +67,15 @@ pub(crate) fn run(args: &[String]) -> Result<(), String> {
     build(&dir, &host, chosen)?;
     let programs = dir.join("target").join(&host).join("release");
     let mut steps = Steps::default();
-    for target in chosen {
-        steps.run(target, || {
-            run_target(&dir, &programs.join(target), target, options.seconds)
-        });
-    }
+    steps.run_together(options.jobs, chosen, |target| {
+        run_target(&dir, &programs.join(target), target, options.seconds)
+    });
     steps.finish()
 }
 
 struct Options {
     seconds: u64,
+    jobs: usize,
     list: bool,
     targets: Vec<String>,
 }
@@ -83,17 +84,24 @@ impl Options {
     fn parse(args: &[String]) -> Result<Self, String> {
         let mut options = Self {
             seconds: 60,
+            jobs: JOBS,
             list: false,
             targets: Vec::new(),
         };
         let mut args = args.iter();
         while let Some(arg) = args.next() {
+            let mut number = || -> Result<u64, String> {
+                let value = args.next().ok_or_else(|| format!("{arg} needs a number"))?;
+                let wrong = |_| format!("`{value}` is not a number");
+                value.parse().map_err(wrong)
+            };
             match arg.as_str() {
-                "--seconds" => {
-                    let value = args.next().ok_or("--seconds needs a number")?;
-                    options.seconds = value
-                        .parse()
-                        .map_err(|_| format!("`{value}` is not a number"))?;
+                "--seconds" => options.seconds = number()?,
+                "--jobs" => {
+                    options.jobs = usize::try_from(number()?)
+                        .ok()
+                        .filter(|n| *n > 0)
+                        .ok_or("--jobs is at least 1")?;
                 }
                 "--list" => options.list = true,
                 flag if flag.starts_with('-') => return Err(format!("unknown option `{flag}`")),
@@ -143,7 +151,7 @@ fn build(dir: &Path, host: &str, targets: &[String]) -> Result<(), String> {
     step::shell(&mut command)
 }
 
-fn run_target(dir: &Path, program: &Path, target: &str, seconds: u64) -> Result<(), String> {
+fn run_target(dir: &Path, program: &Path, target: &str, seconds: u64) -> Result<String, String> {
     let corpus = dir.join("corpus").join(target);
     let artifacts = dir.join("artifacts").join(target);
     for folder in [&corpus, &artifacts] {
@@ -174,18 +182,14 @@ fn run_target(dir: &Path, program: &Path, target: &str, seconds: u64) -> Result<
     let log = String::from_utf8_lossy(&output.stderr);
     if !output.status.success() {
         let lines: Vec<&str> = log.lines().collect();
-        println!(
-            "{}",
-            lines[lines.len().saturating_sub(LOG_LINES_TOLD)..].join("\n")
-        );
         return Err(format!(
-            "`{}` ended with {}",
+            "{}\n`{}` ended with {}",
+            lines[lines.len().saturating_sub(LOG_LINES_TOLD)..].join("\n"),
             step::line(&command),
             output.status
         ));
     }
-    println!("{}", Progress::read(&log)?);
-    Ok(())
+    Ok(Progress::read(&log)?.to_string())
 }
 
 /// How far a run came, from libFuzzer's log.
@@ -249,12 +253,14 @@ mod tests {
 
     #[test]
     fn options_are_read_in_any_order() {
-        let args = ["wal", "--seconds", "5", "block"].map(str::to_owned);
+        let args = ["wal", "--seconds", "5", "block", "--jobs", "3"].map(str::to_owned);
         let options = Options::parse(&args).expect("good arguments");
         assert_eq!(
-            (options.seconds, options.targets.len(), options.list),
-            (5, 2, false)
+            (options.seconds, options.jobs, options.targets.len()),
+            (5, 3, 2)
         );
+        assert!(!options.list);
+        assert!(Options::parse(&["--jobs".to_owned(), "0".to_owned()]).is_err());
         assert!(Options::parse(&["--seconds".to_owned(), "x".to_owned()]).is_err());
         assert!(Options::parse(&["--fast".to_owned()]).is_err());
     }

@@ -1,6 +1,7 @@
 //! Steps of a run: each is timed, the rest goes on after one fails, a table closes the run.
 
 use std::process::Command;
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 /// What became of one step.
@@ -14,6 +15,8 @@ struct Outcome {
 #[derive(Default)]
 pub(crate) struct Steps {
     outcomes: Vec<Outcome>,
+    /// How long all of it took, with steps that ran beside each other.
+    elapsed: Duration,
 }
 
 impl Steps {
@@ -25,11 +28,48 @@ impl Steps {
         if let Some(error) = &error {
             eprintln!("{name}: {error}");
         }
+        let seconds = start.elapsed();
+        self.elapsed += seconds;
         self.outcomes.push(Outcome {
             name: name.to_owned(),
-            seconds: start.elapsed(),
+            seconds,
             error,
         });
+    }
+
+    /// Does a step for each name, some at a time. What `work` has to say is shown when it is done.
+    pub(crate) fn run_together(
+        &mut self,
+        at_once: usize,
+        names: &[String],
+        work: impl Fn(&str) -> Result<String, String> + Sync,
+    ) {
+        let start = Instant::now();
+        let next = Mutex::new(names.iter());
+        let outcomes = Mutex::new(&mut self.outcomes);
+        let take = || next.lock().expect("nobody panics with it").next();
+        std::thread::scope(|scope| {
+            for _ in 0..at_once {
+                scope.spawn(|| {
+                    while let Some(name) = take() {
+                        let start = Instant::now();
+                        let told = work(name);
+                        let seconds = start.elapsed();
+                        let mut outcomes = outcomes.lock().expect("nobody panics with it");
+                        match &told {
+                            Ok(text) => println!("\n== {name}\n{text}"),
+                            Err(error) => eprintln!("\n== {name}\n{error}"),
+                        }
+                        outcomes.push(Outcome {
+                            name: name.clone(),
+                            seconds,
+                            error: told.err(),
+                        });
+                    }
+                });
+            }
+        });
+        self.elapsed += start.elapsed();
     }
 
     /// Prints the table; an error names the steps that failed.
@@ -55,8 +95,7 @@ impl Steps {
                 failed.push(outcome.name.as_str());
             }
         }
-        let total: Duration = self.outcomes.iter().map(|o| o.seconds).sum();
-        println!("{:<width$} {:>9.1}", "all", total.as_secs_f64());
+        println!("{:<width$} {:>9.1}", "all", self.elapsed.as_secs_f64());
         if failed.is_empty() {
             Ok(())
         } else {
