@@ -75,8 +75,10 @@ impl Part {
     }
 }
 
-/// Random scripts of a part, and how many parts there are of them. A script has some 250 points.
-const RANDOM_SCRIPTS: (u64, u64) = (5, 160);
+/// Random scripts of a part, and how many parts there are of them. A script has some 350 points.
+const RANDOM_SCRIPTS: (u64, u64) = (5, 120);
+/// All images are tried at each of so many points of a random script.
+const RANDOM_FULL_STRIDE: u64 = 3;
 /// Directories whose every bit is flipped, and pieces of each.
 const REFERENCES: (u64, u64) = (10, 16);
 /// Random cases of each way and reference directory, and pieces of them.
@@ -241,22 +243,25 @@ fn numbered(
 
 fn deep() -> Vec<Part> {
     let mut parts = Vec::new();
-    let all_images = |m: &Machine, recovery_stride| crash::Config {
+    let images = |m: &Machine, full_stride, recovery_stride| crash::Config {
         threads: m.threads,
-        full_stride: 1,
+        full_stride,
         recovery_stride,
         ..crash::Config::default()
     };
     let (each, count) = RANDOM_SCRIPTS;
     numbered(&mut parts, "crash-random", count, move |m, n| {
         let seeds = n * each..(n + 1) * each;
-        let figures = seeds.map(|seed| crash::run(&scripts::random(seed), &all_images(m, 16)));
+        let figures = seeds.map(|seed| {
+            let config = images(m, RANDOM_FULL_STRIDE, 16);
+            crash::run(&scripts::random(seed), &config)
+        });
         Ok(Figure::sum("crash/random", figures.collect()))
     });
     for script in scripts::all() {
         let name = format!("crash/{}", script.name);
         parts.push(Part::new(Size::Deep, &name, move |m| {
-            Ok(crash::run(&script, &all_images(m, 4)))
+            Ok(crash::run(&script, &images(m, 1, 4)))
         }));
     }
     for script in scripts::all().into_iter().filter(|s| s.takes_faults()) {
@@ -428,8 +433,8 @@ mod tests {
         }
         let parts = all(Size::Deep);
         let count = |name: &str| parts.iter().filter(|p| p.is_of(name)).count();
-        assert_eq!(count("crash-random"), 160);
-        assert_eq!(count("deep/crash-random"), 160);
+        assert_eq!(count("crash-random"), 120);
+        assert_eq!(count("deep/crash-random"), 120);
         assert_eq!(count("crash-random/7"), 1);
         assert_eq!(count("crash"), scripts::all().len());
         assert_eq!(count("damage/flip/3"), 16);
