@@ -35,7 +35,7 @@ use orogen_base::coding::{Decoder, put_fixed64};
 use orogen_base::metrics::{HistogramKind, Statistics, Ticker};
 use orogen_base::sync::Mutex;
 use orogen_base::{Error, FileNo, Result, SeqNo};
-use orogen_env::{Access, Ahead, Clock, FileSystem};
+use orogen_env::{Access, Ahead, Clock, FileSystem, LengthHint};
 use orogen_wal::{ReadOutcome, Reader, Writer};
 
 use crate::batch::{BatchOp, BatchReader, WriteBatch};
@@ -222,6 +222,21 @@ impl Logs {
         result
     }
 
+    /// A log that follows one of a full memtable most likely becomes as long.
+    fn length_hint(&self, expected: u64) -> LengthHint {
+        let former = self
+            .writer
+            .lock()
+            .current
+            .as_ref()
+            .map_or(0, |log| log.good);
+        let is_like = former > expected / 2;
+        LengthHint {
+            expected,
+            likely: if is_like { former } else { expected },
+        }
+    }
+
     fn try_start(&self, number: FileNo, next_seqno: SeqNo, expected: u64) -> Result<()> {
         // Else this name could be lost, and the next one not.
         self.sync_name()?;
@@ -231,7 +246,10 @@ impl Logs {
         let file = match former {
             Some(old) => self.fs.reuse(&filename::wal_path(&self.dir, old), &path)?,
             None => match &self.mapped {
-                Some(ahead) => self.fs.create_mapped(&path, expected, Some(ahead))?,
+                Some(ahead) => {
+                    let hint = self.length_hint(expected);
+                    self.fs.create_mapped(&path, hint, Some(ahead))?
+                }
                 None => self.fs.create(&path)?,
             },
         };

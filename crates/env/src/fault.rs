@@ -25,7 +25,9 @@ use orogen_base::{Error, Result};
 use parking_lot::Mutex;
 
 use crate::ahead::Ahead;
-use crate::fs::{Access, FileLock, FileSystem, Metadata, RandomAccessFile, WritableFile};
+use crate::fs::{
+    Access, FileLock, FileSystem, LengthHint, Metadata, RandomAccessFile, WritableFile,
+};
 use crate::mem::MemFileSystem;
 
 /// The operating system's error numbers, for [`Fault::new`].
@@ -371,11 +373,11 @@ impl FileSystem for FaultFileSystem {
     fn create_mapped(
         &self,
         path: &Path,
-        expected: u64,
+        hint: LengthHint,
         ahead: Option<&Arc<Ahead>>,
     ) -> Result<Box<dyn WritableFile>> {
         let file = self.faults.call(OpKind::Create, path, || {
-            self.below.create_mapped(path, expected, ahead)
+            self.below.create_mapped(path, hint, ahead)
         })?;
         Ok(self.writable(file, path))
     }

@@ -121,6 +121,15 @@ pub struct Metadata {
     pub links: u64,
 }
 
+/// How long a new file may become.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct LengthHint {
+    /// So long at most, as far as anybody knows.
+    pub expected: u64,
+    /// So long, if it is like the one before.
+    pub likely: u64,
+}
+
 /// A file system.
 ///
 /// New, renamed, linked and removed names survive a power loss after
@@ -133,7 +142,7 @@ pub trait FileSystem: Send + Sync {
     fn create(&self, path: &Path) -> Result<Box<dyn WritableFile>>;
     /// As [`Self::create`], for many small appends: written through shared memory where that can
     /// be done, else as any file. Until it is closed the file may be longer than what was
-    /// appended, with zeros behind; space for `expected` bytes may be reserved, and `ahead` may
+    /// appended, with zeros behind; space for what is expected may be reserved, and `ahead` may
     /// do so, and make pages, before they are needed.
     ///
     /// # Errors
@@ -141,10 +150,10 @@ pub trait FileSystem: Send + Sync {
     fn create_mapped(
         &self,
         path: &Path,
-        expected: u64,
+        hint: LengthHint,
         ahead: Option<&Arc<Ahead>>,
     ) -> Result<Box<dyn WritableFile>> {
-        let _ = (expected, ahead);
+        let _ = (hint, ahead);
         self.create(path)
     }
     /// A file to go on writing at its end.

@@ -20,7 +20,7 @@ pub use ahead::Ahead;
 pub use buffered::BufferedFile;
 pub use clock::{Clock, ManualClock, SystemClock};
 pub use fault::{Fault, FaultFileSystem, Faults, OpKind};
-pub use fs::{Access, FileLock, FileSystem, Metadata, RandomAccessFile, WritableFile};
+pub use fs::{Access, FileLock, FileSystem, LengthHint, Metadata, RandomAccessFile, WritableFile};
 pub use mem::{MemFileSystem, PowerCut, TailFill};
 pub use perf_timer::PerfTimer;
 pub use posix::{PosixFileSystem, ShortCalls, ShortCallsFileSystem};

@@ -60,7 +60,9 @@ use rustix::io::Errno;
 
 use crate::ahead::Ahead;
 use crate::clock::{Clock, SystemClock};
-use crate::fs::{Access, FileLock, FileSystem, Metadata, RandomAccessFile, WritableFile};
+use crate::fs::{
+    Access, FileLock, FileSystem, LengthHint, Metadata, RandomAccessFile, WritableFile,
+};
 use inode::{FileState, Inode};
 use tree::Tree;
 
@@ -344,7 +346,7 @@ impl FileSystem for MemFileSystem {
     fn create_mapped(
         &self,
         path: &Path,
-        _expected: u64,
+        _hint: LengthHint,
         _ahead: Option<&Arc<Ahead>>,
     ) -> Result<Box<dyn WritableFile>> {
         let mut file = self.new_file(path)?;

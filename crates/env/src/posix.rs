@@ -36,7 +36,9 @@ pub use short::{ShortCalls, ShortCallsFileSystem};
 
 use crate::PerfTimer;
 use crate::ahead::Ahead;
-use crate::fs::{Access, FileLock, FileSystem, Metadata, RandomAccessFile, WritableFile};
+use crate::fs::{
+    Access, FileLock, FileSystem, LengthHint, Metadata, RandomAccessFile, WritableFile,
+};
 
 #[expect(
     clippy::disallowed_types,
@@ -138,7 +140,7 @@ impl FileSystem for PosixFileSystem {
     fn create_mapped(
         &self,
         path: &Path,
-        expected: u64,
+        hint: LengthHint,
         ahead: Option<&Arc<Ahead>>,
     ) -> Result<Box<dyn WritableFile>> {
         let file = OpenOptions::new()
@@ -148,12 +150,10 @@ impl FileSystem for PosixFileSystem {
             .truncate(true)
             .open(path)
             .map_err(|e| failed("cannot create the file", path, e))?;
-        Ok(
-            match MappedFile::new(file, path, expected, ahead.cloned()) {
-                Ok(mapped) => Box::new(mapped),
-                Err(file) => Box::new(PosixWritableFile::new(file, System, path, 0, 0)),
-            },
-        )
+        Ok(match MappedFile::new(file, path, hint, ahead.cloned()) {
+            Ok(mapped) => Box::new(mapped),
+            Err(file) => Box::new(PosixWritableFile::new(file, System, path, 0, 0)),
+        })
     }
 
     fn open_append(&self, path: &Path) -> Result<Box<dyn WritableFile>> {

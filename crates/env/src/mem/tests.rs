@@ -494,7 +494,7 @@ fn a_mapped_file_is_longer_until_it_is_closed() {
     let fs = MemFileSystem::new();
     synced(&fs, &[]);
     let log = path("/db/log");
-    let mut file = fs.create_mapped(&log, 0, None).unwrap();
+    let mut file = fs.create_mapped(&log, LengthHint::default(), None).unwrap();
     file.append(&[5; 100]).unwrap();
     file.append(&[6; 100]).unwrap();
     assert_eq!(file.size(), 200);

@@ -36,7 +36,7 @@ use std::sync::Arc;
 
 use super::{File, failed, writeback};
 use crate::ahead::Ahead;
-use crate::fs::WritableFile;
+use crate::fs::{LengthHint, WritableFile};
 use window::{Ground, PAGE_LEN, PIECE_MAX, Window};
 
 /// Bytes that are reserved at first, and at a time where there is little space.
@@ -53,6 +53,10 @@ const PIECE_LEN: u64 = 16 << 10;
 
 /// Bytes that are made ready ahead of a writer: milliseconds of the fastest one.
 const AHEAD_LEN: u64 = 3 << 20;
+
+/// The same where the file already has about what it was likely to get: what is made and not used
+/// was made dirty for nothing.
+const AHEAD_AT_END_LEN: u64 = 128 << 10;
 
 /// A writer looks after so many bytes whether more are to be made ready: waking a thread that
 /// sleeps may cost more than making a few pages.
@@ -72,8 +76,10 @@ pub(super) struct MappedFile {
     size: u64,
     /// Stores that end here or before need no look at `ground`.
     look_at: u64,
-    /// Bytes that it will have, as far as anybody knows.
+    /// Bytes that it will have at most, as far as anybody knows.
     expected: u64,
+    /// Bytes that it will have, if it is like the one before.
+    likely: u64,
     writeback: u64,
     /// Bytes that were there at the last sync.
     synced: Option<u64>,
@@ -86,7 +92,7 @@ impl MappedFile {
     pub(super) fn new(
         file: File,
         path: &Path,
-        expected: u64,
+        hint: LengthHint,
         ahead: Option<Arc<Ahead>>,
     ) -> Result<Self, File> {
         Ok(Self {
@@ -95,7 +101,8 @@ impl MappedFile {
             path: path.to_owned(),
             size: 0,
             look_at: 0,
-            expected: expected.next_multiple_of(SPACE_LEN).max(SPACE_LEN),
+            expected: hint.expected.next_multiple_of(SPACE_LEN).max(SPACE_LEN),
+            likely: hint.likely,
             writeback: 0,
             synced: None,
             ahead,
@@ -152,7 +159,8 @@ impl MappedFile {
         if let Some(ahead) = &self.ahead
             && !is_synced_often
         {
-            let target = (self.size + AHEAD_LEN).min(limit);
+            let likely = self.likely.max(self.size + AHEAD_AT_END_LEN);
+            let target = (self.size + AHEAD_LEN).min(likely).min(limit);
             let pages = self.unsynced().is_none_or(|bytes| bytes >= AHEAD_LEN);
             let is_needed = pages && self.look_at < target || self.ground.reserved() < target;
             if is_needed && self.ground.may_ask() {
@@ -163,7 +171,8 @@ impl MappedFile {
                     window.let_go(size);
                 });
             }
-            self.look_at = self.look_at.min(end.max(self.size + STEP_LEN));
+            let step = STEP_LEN.min((target - self.size) / 2);
+            self.look_at = self.look_at.min(end.max(self.size + step));
         }
         Ok(window)
     }

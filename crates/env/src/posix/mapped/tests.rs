@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::{BEYOND_LEN, DIRECT_LEN, File, MappedFile, PIECE_LEN, SPACE_LEN};
 use crate::Ahead;
-use crate::fs::{FileSystem, WritableFile, read_file};
+use crate::fs::{FileSystem, LengthHint, WritableFile, read_file};
 use crate::posix::PosixFileSystem;
 
 struct Scratch(PathBuf);
@@ -23,6 +23,14 @@ impl Drop for Scratch {
     }
 }
 
+/// Twice too long, so that both ways to the end are gone.
+fn hint(expected: u64) -> LengthHint {
+    LengthHint {
+        expected,
+        likely: expected / 2,
+    }
+}
+
 fn pattern(n: usize, seed: usize) -> Vec<u8> {
     (0..n).map(|i| (i * 31 + seed * 7) as u8 | 1).collect()
 }
@@ -32,7 +40,9 @@ fn what_was_appended_is_read_at_once_and_nothing_is_left_behind() {
     let dir = Scratch::new("append");
     let path = dir.0.join("log");
     let fs = PosixFileSystem::new();
-    let mut file = fs.create_mapped(&path, 3 * SPACE_LEN / 2, None).unwrap();
+    let mut file = fs
+        .create_mapped(&path, hint(3 * SPACE_LEN / 2), None)
+        .unwrap();
     let mut expected = Vec::new();
     let around = [DIRECT_LEN, PIECE_LEN as usize, SPACE_LEN as usize];
     let lengths = [0, 1, 7, 4096].into_iter();
@@ -60,7 +70,9 @@ fn a_file_that_was_made_shorter_is_left_so() {
     let dir = Scratch::new("shorter");
     let path = dir.0.join("log");
     let fs = PosixFileSystem::new();
-    let mut file = fs.create_mapped(&path, 3 * SPACE_LEN / 2, None).unwrap();
+    let mut file = fs
+        .create_mapped(&path, hint(3 * SPACE_LEN / 2), None)
+        .unwrap();
     file.append(&pattern(1000, 1)).unwrap();
     fs.truncate(&path, 300).unwrap();
     drop(file);
@@ -74,7 +86,9 @@ fn space_is_reserved_for_what_is_expected_and_given_back() {
     let fs = PosixFileSystem::new();
     let len = || std::fs::metadata(&path).unwrap().len();
     let window = SPACE_LEN;
-    let mut file = fs.create_mapped(&path, 5 * window - 10, None).unwrap();
+    let mut file = fs
+        .create_mapped(&path, hint(5 * window - 10), None)
+        .unwrap();
     file.append(&pattern(SPACE_LEN as usize, 1)).unwrap();
     assert_eq!(len(), window, "a small file stays small");
     file.append(b"x").unwrap();
@@ -98,7 +112,7 @@ fn write_all(name: &str, expected: u64, total: usize, sync_each: usize, ahead: O
         .create_new(true)
         .open(&path)
         .unwrap();
-    let Ok(mut file) = MappedFile::new(made, &path, expected, ahead) else {
+    let Ok(mut file) = MappedFile::new(made, &path, hint(expected), ahead) else {
         eprintln!("the file system of {} is written by calls", path.display());
         return;
     };
@@ -155,7 +169,7 @@ fn files_that_are_closed_at_once_keep_their_size() {
     for n in 0..200 {
         let path = dir.0.join(format!("{n}"));
         let mut file = fs
-            .create_mapped(&path, 8 * SPACE_LEN, Some(&ahead))
+            .create_mapped(&path, hint(8 * SPACE_LEN), Some(&ahead))
             .unwrap();
         let bytes = pattern(60_000 + n * 100, n);
         bytes.chunks(500).for_each(|b| file.append(b).unwrap());
