@@ -43,6 +43,9 @@ use crate::script::{DIR, small_options};
 
 pub use tables::table_bits;
 
+/// Reference directories whose tables have each of their bits flipped in the gate.
+pub const TABLE_REFERENCES: u64 = 2;
+
 /// Bytes that a disk writes at once.
 const SECTOR: usize = 512;
 

@@ -161,6 +161,19 @@ fn gate() -> Vec<Part> {
             },
         ));
     }
+    for reference in 0..damage::TABLE_REFERENCES {
+        parts.push(Part::new(
+            Size::Gate,
+            &format!("damage/table-bits/{reference}"),
+            move |m| {
+                Ok(damage::table_bits(&damage::Config {
+                    threads: m.threads,
+                    reference,
+                    ..damage::Config::default()
+                }))
+            },
+        ));
+    }
     for place in flips::Place::ALL {
         parts.push(Part::new(
             Size::Gate,
@@ -178,12 +191,6 @@ fn gate() -> Vec<Part> {
         ));
     }
     parts.extend([
-        part("damage/table-bits", |m| {
-            damage::table_bits(&damage::Config {
-                threads: m.threads,
-                ..damage::Config::default()
-            })
-        }),
         part("metamorphic", |m| {
             metamorphic::run(&metamorphic::Config {
                 threads: m.threads,

@@ -79,7 +79,12 @@ fn concurrent() {
 
 #[test]
 fn damage() {
-    tell(&damage::table_bits(&damage::Config::default()));
+    for reference in 0..damage::TABLE_REFERENCES {
+        tell(&damage::table_bits(&damage::Config {
+            reference,
+            ..damage::Config::default()
+        }));
+    }
     for way in damage::Way::ALL {
         tell(&damage::run(way, &damage::Config::default()));
     }
