@@ -23,12 +23,12 @@ use orogen_env::WritableFile;
 
 use crate::BlockCache;
 use crate::block::{Block, BlockBuilder, BlockCursor, KeyOrder, compare_internal};
-use crate::compress::{CompressionType, Compressor, Dictionary, make_dictionary};
 use crate::filter::hash64;
-use crate::options::{BlockBasedOptions, CompressionOptions};
+use crate::options::BlockBasedOptions;
 use crate::properties::TableProperties;
 use filter::TableFilter;
 use index::IndexBuilder;
+use orogen_codec::{CompressionOptions, CompressionType, Compressor, Dictionary, make_dictionary};
 use output::{DataBlocks, Output, WRITE_BUFFER_LEN, WRITE_BUFFER_LEN_MIN, WRITE_BUFFER_PART};
 
 /// The meta index's name of the properties.

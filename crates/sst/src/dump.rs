@@ -3,11 +3,11 @@
 use orogen_base::Result;
 
 use crate::builder::{DICTIONARY_BLOCK, INDEX_BLOCK, PROPERTIES_BLOCK, RANGE_DEL_BLOCK};
-use crate::compress::CompressionType;
 use crate::file::Window;
 use crate::filter::{FULL_PREFIX, PARTITIONED_PREFIX};
 use crate::footer::BlockHandle;
 use crate::reader::{IndexPosition, TableReadOptions, TableReader};
+use orogen_codec::CompressionType;
 
 /// What a block holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

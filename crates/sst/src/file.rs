@@ -15,8 +15,8 @@ use orogen_base::perf::PerfCounter;
 use orogen_base::{Error, ErrorKind, Result};
 use orogen_env::{PerfTimer, RandomAccessFile};
 
-use crate::compress::{CompressionType, Dictionary, decompress};
 use crate::footer::{BLOCK_TRAILER_LEN, BlockHandle, Footer, context_modifier};
+use orogen_codec::{CompressionType, Dictionary, decompress};
 
 /// Bytes of the file that are in memory already: its tail, or what was read ahead.
 #[derive(Default)]

@@ -11,7 +11,6 @@
 //! meta index, the meta index to the rest, the index to the data blocks.
 
 pub mod options;
-pub mod compress;
 pub mod footer;
 pub mod block;
 mod prefetch;
@@ -26,10 +25,10 @@ pub mod salvage;
 
 pub use block::Block;
 pub use builder::{TableBuilder, TableBuilderOptions, TableSummary};
-pub use compress::CompressionType;
 pub use footer::{BlockHandle, Footer};
 pub use iter::TableIter;
-pub use options::{BlockBasedOptions, BlockIndex, CompressionOptions};
+pub use options::{BlockBasedOptions, BlockIndex};
+pub use orogen_codec::{CompressionOptions, CompressionType};
 pub use properties::{IndexType, TableProperties};
 pub use reader::{
     Anchor, BatchLookup, LookupKey, Readahead, TableReadOptions, TableReader, TableReaderOptions,

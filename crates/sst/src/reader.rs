@@ -24,7 +24,6 @@ use orogen_base::{Error, FileNo, PinnedValue, Result, SeqNo, SliceTransform, Use
 use orogen_cache::{CacheKey, Priority};
 
 use crate::block::{Block, IndexDigest, IndexFormat};
-use crate::compress::Dictionary;
 use crate::dump::BlockKind;
 use crate::file::{TableFile, Window};
 use crate::filter::FilterKind;
@@ -32,6 +31,7 @@ use crate::footer::BlockHandle;
 use crate::iter::TableIter;
 use crate::properties::TableProperties;
 use crate::{BlockCache, CachedBlock};
+use orogen_codec::Dictionary;
 
 pub use batch::BatchLookup;
 pub use get::LookupKey;

@@ -22,11 +22,11 @@ use orogen_base::{Error, ErrorKind, Result, UserComparator, ValueKind};
 use orogen_env::RandomAccessFile;
 
 use crate::block::{Block, BlockCursor, KeyOrder, compare_internal};
-use crate::compress::{CompressionType, decompress};
 use crate::dump::BlockKind;
 use crate::footer::{BLOCK_TRAILER_LEN, BlockHandle};
 use crate::properties::TableProperties;
 use crate::reader::{TableReadOptions, TableReader, TableReaderOptions};
+use orogen_codec::{CompressionType, decompress};
 
 /// Stored bytes of a block that is found without an index, at most.
 pub const SCAN_BLOCK_MAX: usize = 64 << 10;

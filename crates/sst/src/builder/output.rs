@@ -9,8 +9,8 @@ use orogen_base::{Error, Result, UserComparator};
 use orogen_env::WritableFile;
 
 use super::index::IndexBuilder;
-use crate::compress::{CompressionType, Compressor, Dictionary, decompress};
 use crate::footer::{BLOCK_TRAILER_LEN, BlockHandle, context_modifier};
+use orogen_codec::{CompressionType, Compressor, Dictionary, decompress};
 
 /// Bytes gathered before the file is asked to append them.
 pub(super) const WRITE_BUFFER_LEN: usize = 1 << 20;

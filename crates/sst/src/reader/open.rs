@@ -13,11 +13,11 @@ use orogen_env::RandomAccessFile;
 
 use crate::block::{Block, BlockCursor, IndexFormat, KeyOrder};
 use crate::builder::{DICTIONARY_BLOCK, INDEX_BLOCK, PROPERTIES_BLOCK, RANGE_DEL_BLOCK};
-use crate::compress::Dictionary;
 use crate::file::{TableFile, Window};
 use crate::filter::{FULL_PREFIX, FilterKind, PARTITIONED_PREFIX, POLICY_NAME};
 use crate::footer::{BlockHandle, FOOTER_LEN, Footer};
 use crate::properties::{EXTERNAL_SST_FILE_GLOBAL_SEQNO, IndexType, TableProperties};
+use orogen_codec::Dictionary;
 
 use super::{Filter, Index, MetaBlock, TableReader, TableReaderOptions};
 

@@ -28,6 +28,7 @@ const fn place(name: &'static str, floor: u8, imports: &'static [&'static str]) 
 const ALL: &[&str] = &[
     "orogen-env",
     "orogen-cache",
+    "orogen-codec",
     "orogen-trie",
     "orogen-wal",
     "orogen-memtable",
@@ -43,25 +44,31 @@ const ALL: &[&str] = &[
     "orogen-bench",
 ];
 
-const PLAN: [Place; 19] = [
+const PLAN: [Place; 20] = [
     place("orogen-base", 0, &[]),
     place("orogen-env", 1, &[]),
     place("orogen-cache", 1, &[]),
+    place("orogen-codec", 1, &[]),
     place("orogen-trie", 1, &[]),
     place("orogen-wal", 2, &["orogen-env"]),
     place("orogen-memtable", 2, &["orogen-env", "orogen-trie"]),
     place(
         "orogen-sst",
         2,
-        &["orogen-env", "orogen-cache", "orogen-trie"],
+        &["orogen-env", "orogen-cache", "orogen-codec", "orogen-trie"],
     ),
-    place("orogen-blob", 2, &["orogen-env", "orogen-cache"]),
+    place(
+        "orogen-blob",
+        2,
+        &["orogen-env", "orogen-cache", "orogen-codec"],
+    ),
     place(
         "orogen-engine",
         3,
         &[
             "orogen-env",
             "orogen-cache",
+            "orogen-codec",
             "orogen-trie",
             "orogen-wal",
             "orogen-memtable",

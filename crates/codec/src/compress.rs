@@ -114,7 +114,7 @@ impl CompressionType {
 }
 
 /// Compresses the blocks of one table.
-pub(crate) struct Compressor {
+pub struct Compressor {
     kind: CompressionType,
     level: i32,
     snappy: Option<Box<snap::raw::Encoder>>,
@@ -124,11 +124,10 @@ pub(crate) struct Compressor {
 
 impl Compressor {
     /// A compressor of `kind`; zstd uses `dict` unless it is empty, the others do without.
-    pub(crate) fn new(
-        kind: CompressionType,
-        options: &CompressionOptions,
-        dict: &[u8],
-    ) -> Result<Self> {
+    ///
+    /// # Errors
+    /// `NotSupported` for a codec that is not written.
+    pub fn new(kind: CompressionType, options: &CompressionOptions, dict: &[u8]) -> Result<Self> {
         if !kind.can_write() {
             return Err(
                 Error::not_supported("codec cannot be written").with("compression", kind.name())
@@ -169,13 +168,21 @@ impl Compressor {
         Ok(this)
     }
 
-    pub(crate) fn kind(&self) -> CompressionType {
+    /// The codec.
+    #[must_use]
+    pub fn kind(&self) -> CompressionType {
         self.kind
     }
 
     /// Compresses `raw` into `out`, which is emptied first; false if that takes more than
     /// `limit` bytes.
-    pub(crate) fn compress(&mut self, raw: &[u8], limit: usize, out: &mut Vec<u8>) -> Result<bool> {
+    ///
+    /// # Errors
+    /// `Corruption` if the codec fails for another reason than its output's size.
+    ///
+    /// # Panics
+    /// Never: what a codec needs was made with the compressor.
+    pub fn compress(&mut self, raw: &[u8], limit: usize, out: &mut Vec<u8>) -> Result<bool> {
         out.clear();
         let Ok(size) = u32::try_from(raw.len()) else {
             return Ok(false);
@@ -233,13 +240,17 @@ fn zstd_error(code: usize) -> Error {
 }
 
 /// A dictionary, ready for every block of a table.
-pub(crate) struct Dictionary {
+pub struct Dictionary {
     raw: Vec<u8>,
     zstd: DDict<'static>,
 }
 
 impl Dictionary {
-    pub(crate) fn new(raw: Vec<u8>) -> Result<Self> {
+    /// The dictionary of these bytes: what zstd trained, or any content.
+    ///
+    /// # Errors
+    /// `Corruption` if zstd refuses it, or if it is empty.
+    pub fn new(raw: Vec<u8>) -> Result<Self> {
         if raw.is_empty() {
             return Err(Error::corruption("compression dictionary is empty"));
         }
@@ -248,7 +259,9 @@ impl Dictionary {
         Ok(Self { raw, zstd })
     }
 
-    pub(crate) fn memory_usage(&self) -> usize {
+    /// Bytes of memory held, about.
+    #[must_use]
+    pub fn memory_usage(&self) -> usize {
         2 * self.raw.len()
     }
 }
@@ -272,7 +285,10 @@ fn train_dictionary(samples: &[u8], lens: &[usize], size: usize) -> Vec<u8> {
 }
 
 /// Takes blocks from all over the table until there are enough bytes, and makes a dictionary.
-pub(crate) fn make_dictionary(blocks: &[Vec<u8>], options: &CompressionOptions) -> Vec<u8> {
+///
+/// There must be a block.
+#[must_use]
+pub fn make_dictionary(blocks: &[Vec<u8>], options: &CompressionOptions) -> Vec<u8> {
     let dict_len = options.max_dict_bytes as usize;
     let train_len = options.zstd_max_train_bytes as usize;
     let want = if train_len > 0 { train_len } else { dict_len };
@@ -310,7 +326,8 @@ fn expansion_max(kind: CompressionType) -> u64 {
 
 /// Memory for `size` bytes: `spare`, if it is large enough and wastes little.
 #[inline]
-pub(crate) fn fitting(mut spare: Vec<u8>, size: usize) -> Vec<u8> {
+#[must_use]
+pub fn fitting(mut spare: Vec<u8>, size: usize) -> Vec<u8> {
     if (size..=size + size / 8).contains(&spare.capacity()) {
         spare.clear();
         return spare;
@@ -319,7 +336,11 @@ pub(crate) fn fitting(mut spare: Vec<u8>, size: usize) -> Vec<u8> {
 }
 
 /// Decompresses a block of a table of `format_version`, into the memory of `spare` if it fits.
-pub(crate) fn decompress(
+///
+/// # Errors
+/// `Corruption` if it is damaged or larger than a block may be; `NotSupported` if the codec is not
+/// built in.
+pub fn decompress(
     kind: CompressionType,
     data: &[u8],
     dict: Option<&Dictionary>,
