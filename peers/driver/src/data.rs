@@ -9,9 +9,10 @@ pub const KEY_LEN: usize = 16;
 /// A key.
 pub type Key = [u8; KEY_LEN];
 
-/// Bytes of a value.
+/// Bytes of a value where no other length is asked for, and of a piece of the buffer.
 pub(crate) const VALUE_LEN: usize = 100;
-const POOL_LEN: usize = 1 << 20;
+/// Bytes of the buffer behind the values, and a little more.
+pub(crate) const POOL_LEN: usize = 1 << 20;
 
 /// The key of a number.
 #[inline]
@@ -54,12 +55,50 @@ impl Rng {
     }
 }
 
-/// The buffer of which values are slices.
-pub(crate) fn value_pool() -> Vec<u8> {
+/// A random order of the numbers below `n`, each once: four rounds of a Feistel network over
+/// the next power of four, walked on until a number is below `n`.
+pub(crate) struct Shuffle {
+    n: u64,
+    half_bits: u32,
+    keys: [u64; 4],
+}
+
+impl Shuffle {
+    pub(crate) fn new(n: u64, seed: u64) -> Self {
+        let mut rng = Rng::new(seed, 0);
+        let bits = (64 - n.saturating_sub(1).leading_zeros()).max(2);
+        Self {
+            n,
+            half_bits: bits.div_ceil(2),
+            keys: std::array::from_fn(|_| rng.next()),
+        }
+    }
+
+    /// The number at a place of the order.
+    #[inline]
+    pub(crate) fn at(&self, place: u64) -> u64 {
+        let mask = (1 << self.half_bits) - 1;
+        let mut number = place;
+        loop {
+            let (mut left, mut right) = (number >> self.half_bits, number & mask);
+            for key in self.keys {
+                let mixed = (right ^ key).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+                (left, right) = (right, left ^ (mixed >> 32 & mask));
+            }
+            number = left << self.half_bits | right;
+            if number < self.n {
+                return number;
+            }
+        }
+    }
+}
+
+/// The buffer of which values are slices: so many bytes, rounded up to a piece.
+pub(crate) fn value_pool(len: usize) -> Vec<u8> {
     let mut rng = Rng::new(0, 0);
-    let mut pool = Vec::with_capacity(POOL_LEN + VALUE_LEN);
+    let mut pool = Vec::with_capacity(len + VALUE_LEN);
     let mut raw = [0; VALUE_LEN / 2];
-    while pool.len() < POOL_LEN {
+    while pool.len() < len {
         raw.fill_with(|| b' ' + rng.below(95) as u8);
         pool.extend_from_slice(&raw);
         pool.extend_from_slice(&raw);
@@ -67,24 +106,25 @@ pub(crate) fn value_pool() -> Vec<u8> {
     pool
 }
 
-/// One value after another, round and round.
+/// One value of `len` bytes after another, round and round.
 pub(crate) struct Values<'a> {
     pool: &'a [u8],
+    len: usize,
     at: usize,
 }
 
 impl<'a> Values<'a> {
-    pub(crate) fn new(pool: &'a [u8]) -> Self {
-        Self { pool, at: 0 }
+    pub(crate) fn new(pool: &'a [u8], len: usize) -> Self {
+        Self { pool, len, at: 0 }
     }
 
     #[inline]
     pub(crate) fn next(&mut self) -> &'a [u8] {
-        if self.at + VALUE_LEN > self.pool.len() {
+        if self.at + self.len > self.pool.len() {
             self.at = 0;
         }
-        let value = &self.pool[self.at..self.at + VALUE_LEN];
-        self.at += VALUE_LEN;
+        let value = &self.pool[self.at..self.at + self.len];
+        self.at += self.len;
         value
     }
 }
@@ -101,10 +141,35 @@ mod tests {
         assert_eq!(drawn, DRAWN);
         assert_eq!(&key_of(0x0102), b"\0\0\0\0\0\0\x01\x0200000000");
         assert_eq!(missing_key_of(5)[15], b'1');
-        let pool = value_pool();
+        let pool = value_pool(POOL_LEN);
         assert_eq!(pool.len() % VALUE_LEN, 0);
         assert_eq!(&pool[..8], POOL_START);
         assert_eq!(pool[..50], pool[50..100]);
+    }
+
+    #[test]
+    fn a_shuffle_has_each_number_once_and_in_no_order() {
+        for n in [1, 2, 3, 1000, 4096, 4097] {
+            let shuffle = Shuffle::new(n, 1);
+            let order: Vec<u64> = (0..n).map(|place| shuffle.at(place)).collect();
+            let mut sorted = order.clone();
+            sorted.sort_unstable();
+            assert_eq!(sorted, (0..n).collect::<Vec<_>>());
+            // In a random order every second step goes up.
+            let rises = order.windows(2).filter(|w| w[0] < w[1]).count() as u64;
+            assert!(n < 1000 || (n * 2 / 5..n * 3 / 5).contains(&rises), "{n}");
+        }
+        assert_ne!(Shuffle::new(1000, 1).at(0), Shuffle::new(1000, 2).at(0));
+    }
+
+    #[test]
+    fn values_go_round_in_the_buffer() {
+        let pool = value_pool(1000);
+        let mut values = Values::new(&pool, 300);
+        let starts: Vec<usize> = (0..4)
+            .map(|_| values.next().as_ptr() as usize - pool.as_ptr() as usize)
+            .collect();
+        assert_eq!(starts, [0, 300, 600, 0]);
     }
 
     const DRAWN: [u64; 4] = [323252, 854670, 937498, 248029];

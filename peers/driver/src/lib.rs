@@ -2,8 +2,9 @@
 //!
 //! An engine is a program of one line: it gives an [`Engine`] to [`main`], which opens a
 //! database, runs the phases that the command line names one after another, and prints one JSON
-//! document a line for each. `pebble/` says the same in Go: whoever changes a phase, a seed or a
-//! field here changes it there.
+//! document a line for each. There are two sets of phases: of small values ([`phases`]), which
+//! `pebble/` says again in Go, so whoever changes a phase, a seed or a field of it changes it
+//! there; and of large values ([`large`]), which run where `--value-len` is given.
 //!
 //! 1. All engines see the same keys, values and operations: everything is drawn from fixed seeds.
 //! 2. Every operation is timed, with one look at the clock; what lies between two looks is the
@@ -14,20 +15,42 @@
 mod data;
 mod histogram;
 mod process;
+mod pages;
+mod measure;
 mod phases;
+mod large;
+mod arguments;
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 pub use data::{KEY_LEN, Key};
+
+use arguments::{Arguments, Workload};
 
 /// What an engine fails with.
 pub type Error = Box<dyn std::error::Error + Send + Sync>;
 /// What an engine gives.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// Budgets that are the same for all engines.
+/// Why an engine does not open: it cannot do what the settings ask for, which is no failure of
+/// a run. The program then ends with [`UNSUPPORTED`].
+#[derive(Debug)]
+pub struct Unsupported(pub &'static str);
+
+/// The code with which a program ends whose engine gave [`Unsupported`].
+pub const UNSUPPORTED: u8 = 3;
+
+impl std::fmt::Display for Unsupported {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.0)
+    }
+}
+
+impl std::error::Error for Unsupported {}
+
+/// What is the same for all engines.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// Directory of the database.
@@ -38,6 +61,56 @@ pub struct Settings {
     pub cache_bytes: u64,
     /// Bits of Bloom filter for each key.
     pub bloom_bits: f32,
+    /// Bytes a second that flush, compaction and the collection of dead values may write
+    /// together; `None`: as many as they can.
+    pub rate_limit: Option<u64>,
+    /// Large values in files of their own; `None`: with their keys.
+    pub blob: Option<Blob>,
+}
+
+/// Values in files of their own. Fields are RocksDB's options, and so are the defaults of what
+/// no command line says.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Blob {
+    /// Values of so many bytes and more.
+    pub min_blob_size: u64,
+    /// How the space of dead values comes back.
+    pub gc: BlobGc,
+    /// The share of the oldest files that a compaction empties where it meets their values. 0.25.
+    pub garbage_collection_age_cutoff: f64,
+    /// The share of garbage in the oldest files from which compactions are made to empty them.
+    /// 1.0, RocksDB's default: never.
+    pub garbage_collection_force_threshold: f64,
+}
+
+/// How the space of dead values comes back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BlobGc {
+    /// Only with a file of which nothing lives.
+    Off,
+    /// As the engine does it by itself.
+    Auto,
+    /// Dead values are cut out of their files.
+    Punch,
+    /// Compactions rewrite the living.
+    Merge,
+    /// Living values move to new files.
+    Move,
+}
+
+impl std::str::FromStr for BlobGc {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        Ok(match text {
+            "off" => Self::Off,
+            "auto" => Self::Auto,
+            "punch" => Self::Punch,
+            "merge" => Self::Merge,
+            "move" => Self::Move,
+            _ => return Err(format!("no way of collecting is called `{text}`").into()),
+        })
+    }
 }
 
 /// A database under test. Writes go to its WAL before they return; `sync` asks for the device.
@@ -53,6 +126,8 @@ pub trait Engine: Sized + Send + Sync + 'static {
     fn put(&self, key: &Key, value: &[u8], sync: bool) -> Result<()>;
     /// Writes all pairs or none.
     fn put_batch(&self, keys: &[Key], values: &[&[u8]]) -> Result<()>;
+    /// Deletes a key.
+    fn delete(&self, key: &Key) -> Result<()>;
     /// The length of a key's value, which was brought to where a caller can read it.
     fn get(&self, key: &Key) -> Result<Option<usize>>;
     /// How many of the keys there are.
@@ -92,49 +167,35 @@ pub fn wait_until_idle(mut busy: impl FnMut() -> Result<bool>) -> Result<Instant
     }
 }
 
-/// What the command line says.
-#[derive(Debug)]
-struct Arguments {
-    dir: PathBuf,
-    phases: Vec<String>,
-    num: u64,
-    reads: u64,
-}
-
-fn arguments(mut args: impl Iterator<Item = String>) -> Result<Arguments> {
-    let mut parsed = Arguments {
-        dir: PathBuf::new(),
-        phases: Vec::new(),
-        num: 1_000_000,
-        reads: 1_000_000,
-    };
-    while let Some(name) = args.next() {
-        let value = args.next().ok_or_else(|| format!("{name} needs a value"))?;
-        match name.as_str() {
-            "--dir" => parsed.dir = PathBuf::from(value),
-            "--phases" => parsed.phases = value.split(',').map(str::to_owned).collect(),
-            "--num" => parsed.num = value.parse()?,
-            "--reads" => parsed.reads = value.parse()?,
-            _ => return Err(format!("unknown option `{name}`").into()),
-        }
+fn run<E: Engine>(args: impl Iterator<Item = String>) -> Result<()> {
+    let Arguments {
+        settings,
+        phases,
+        num,
+        reads,
+        workload,
+    } = arguments::parse(args)?;
+    match workload {
+        Workload::Small => phases::run::<E>(&settings, &phases, num, reads),
+        Workload::Large(plan) => large::run::<E>(&settings, &phases, &plan),
     }
-    if parsed.dir == Path::new("") || parsed.phases.is_empty() || parsed.num == 0 {
-        return Err("usage: --dir DIR --phases A,B [--num N] [--reads N]".into());
-    }
-    Ok(parsed)
 }
 
 /// Runs the phases that the command line names; one line of JSON for each goes to standard
-/// output. Ends with 1 if anything failed.
+/// output. Ends with 1 if anything failed, with [`UNSUPPORTED`] if the engine cannot do what is
+/// asked for.
 #[must_use]
 pub fn main<E: Engine>() -> ExitCode {
-    let outcome = arguments(std::env::args().skip(1))
-        .and_then(|a| phases::run::<E>(&a.dir, &a.phases, a.num, a.reads));
-    match outcome {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("{}: {error}", E::NAME);
-            ExitCode::FAILURE
-        }
+    let Err(error) = run::<E>(std::env::args().skip(1)) else {
+        return ExitCode::SUCCESS;
+    };
+    eprintln!("{}: {error}", E::NAME);
+    if error.is::<Unsupported>() {
+        ExitCode::from(UNSUPPORTED)
+    } else {
+        ExitCode::FAILURE
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -4,17 +4,15 @@
 //! `--reads` the number of point reads of a phase, which seeks do a quarter of. Both are shared
 //! out among the threads of a phase.
 
-use std::io::Write as _;
-use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 
-use serde_json::json;
+use serde_json::{Value, json};
 
-use crate::data::{KEY_LEN, Rng, VALUE_LEN, Values, key_of, missing_key_of, value_pool};
-use crate::histogram::Histogram;
-use crate::process::{Cost, disk_bytes, peak_rss, reset_peak_rss};
+use crate::data::{KEY_LEN, POOL_LEN, Rng, VALUE_LEN, Values, key_of, missing_key_of, value_pool};
+use crate::measure::{Meter, Watch, Work, print};
+use crate::process::disk_bytes;
 use crate::{Engine, Key, Result, Settings};
 
 const PAIR_LEN: u64 = (KEY_LEN + VALUE_LEN) as u64;
@@ -97,40 +95,6 @@ impl Phase {
     }
 }
 
-/// What the threads of a phase did.
-struct Work {
-    latencies: Histogram,
-    ops: u64,
-    found: u64,
-}
-
-/// Times operations: each look at the clock ends one and starts the next.
-struct Watch {
-    last: Instant,
-    work: Work,
-}
-
-impl Watch {
-    fn new() -> Self {
-        Self {
-            last: Instant::now(),
-            work: Work {
-                latencies: Histogram::new(),
-                ops: 0,
-                found: 0,
-            },
-        }
-    }
-
-    #[inline]
-    fn done(&mut self, ops: u64) {
-        let now = Instant::now();
-        self.work.latencies.add((now - self.last).as_nanos() as u64);
-        self.last = now;
-        self.work.ops += ops;
-    }
-}
-
 /// What a thread of a phase works with.
 struct Thread<'a, E> {
     db: &'a E,
@@ -144,7 +108,7 @@ struct Thread<'a, E> {
 impl<E: Engine> Thread<'_, E> {
     fn run(&self) -> Result<Work> {
         let mut rng = Rng::new(self.phase.seed, self.index);
-        let mut values = Values::new(self.pool);
+        let mut values = Values::new(self.pool, VALUE_LEN);
         let mut watch = Watch::new();
         let num = self.num;
         match self.phase.kind {
@@ -220,7 +184,7 @@ impl<E: Engine> Thread<'_, E> {
 fn write_beside<E: Engine>(db: &E, num: u64, pool: &[u8], stop: &AtomicBool) -> Result<u64> {
     const BURST: u64 = 100;
     let mut rng = Rng::new(LOADWAL_SEED + 1, 0);
-    let mut values = Values::new(pool);
+    let mut values = Values::new(pool, VALUE_LEN);
     let start = Instant::now();
     let mut written = 0;
     loop {
@@ -333,12 +297,6 @@ impl LiveKeys {
     }
 }
 
-fn print(document: &serde_json::Value) -> Result<()> {
-    let mut out = std::io::stdout().lock();
-    writeln!(out, "{document}")?;
-    Ok(out.flush()?)
-}
-
 fn measure<E: Engine>(
     db: &E,
     settings: &Settings,
@@ -346,49 +304,21 @@ fn measure<E: Engine>(
     num: u64,
     reads: u64,
     pool: &[u8],
-) -> Result<serde_json::Value> {
-    reset_peak_rss()?;
-    let start_cost = Cost::now()?;
-    let start = Instant::now();
+) -> Result<Value> {
+    let meter = Meter::start()?;
     let (work, elapsed, beside) = run_threads(db, phase, num, reads, pool)?;
-    let foreground = Cost::now()?.since(start_cost);
-    let settled = if phase.writes() {
-        db.settle()?
-    } else {
-        start + elapsed
-    };
-    let total = Cost::now()?.since(start_cost);
-    let seconds = elapsed.as_secs_f64();
-    let mut document = json!({
-        "engine": E::NAME,
-        "phase": phase.name,
-        "threads": phase.threads,
-        "ops": work.ops,
-        "found": work.found,
-        "seconds": seconds,
-        "ops_per_second": work.ops as f64 / seconds,
-        "p50_ns": work.latencies.percentile(0.5),
-        "p99_ns": work.latencies.percentile(0.99),
-        "p999_ns": work.latencies.percentile(0.999),
-        "max_ns": work.latencies.max(),
-        "cpu_seconds": foreground.cpu_seconds,
-        "other_cores": foreground.other_cores(seconds),
-        "cpu_seconds_settled": total.cpu_seconds,
-        "peak_rss_bytes": peak_rss()?,
-        "multi_get_is_a_loop": phase.kind == Kind::MultiRead && !E::HAS_MULTI_GET,
-    });
+    let mut document = meter.foreground::<E>(phase.name, phase.threads, &work, elapsed)?;
+    document["multi_get_is_a_loop"] = json!(phase.kind == Kind::MultiRead && !E::HAS_MULTI_GET);
     if phase.kind == Kind::ReadWhileWriting {
-        document["writes_beside_per_second"] = json!(beside as f64 / seconds);
+        document["writes_beside_per_second"] = json!(beside as f64 / elapsed.as_secs_f64());
     }
     if phase.writes() {
-        let settled_seconds = (settled - start).as_secs_f64().max(seconds);
-        let user_bytes = (work.ops * PAIR_LEN) as f64;
-        let live_bytes = (LiveKeys::after(phase.name, num) * PAIR_LEN) as f64;
-        document["settled_seconds"] = json!(settled_seconds);
-        document["ops_per_second_settled"] = json!(work.ops as f64 / settled_seconds);
-        document["write_amplification"] = json!(total.write_call_bytes as f64 / user_bytes);
-        document["device_amplification"] = json!(total.device_bytes as f64 / user_bytes);
-        document["space_amplification"] = json!(disk_bytes(&settings.dir)? as f64 / live_bytes);
+        let settled = db.settle()?;
+        let user_bytes = work.ops * PAIR_LEN;
+        let live_bytes = LiveKeys::after(phase.name, num) * PAIR_LEN;
+        meter.settled(&mut document, settled, user_bytes)?;
+        let disk = disk_bytes(&settings.dir)?;
+        document["space_amplification"] = json!(disk as f64 / live_bytes as f64);
     }
     Ok(document)
 }
@@ -402,7 +332,7 @@ fn load_wal<E: Engine>(settings: &Settings, pool: &[u8]) -> Result<()> {
     };
     let db = E::open(&settings)?;
     let mut rng = Rng::new(LOADWAL_SEED, 0);
-    let mut values = Values::new(pool);
+    let mut values = Values::new(pool, VALUE_LEN);
     for n in 1..=WAL_PAIRS {
         // The last one with sync: no engine may keep some of it in the process.
         db.put(&key_of(rng.next()), values.next(), n == WAL_PAIRS)?;
@@ -418,49 +348,31 @@ fn reopen<E: Engine>(settings: &Settings) -> Result<E> {
     let mut rng = Rng::new(LOADWAL_SEED, 0);
     let first = key_of(rng.next());
     let last = (1..WAL_PAIRS).fold(first, |_, _| key_of(rng.next()));
-    reset_peak_rss()?;
-    let start_cost = Cost::now()?;
-    let start = Instant::now();
+    let meter = Meter::start()?;
+    let mut watch = Watch::new();
     let db = E::open(settings)?;
-    let found = db.get(&first)?;
-    let seconds = start.elapsed().as_secs_f64();
-    let cost = Cost::now()?.since(start_cost);
-    if found != Some(VALUE_LEN) || db.get(&last)? != Some(VALUE_LEN) {
+    watch.work.found = u64::from(db.get(&first)? == Some(VALUE_LEN));
+    watch.done(1);
+    let elapsed = meter.elapsed();
+    let document = meter.foreground::<E>("reopen", 1, &watch.work, elapsed)?;
+    if watch.work.found != 1 || db.get(&last)? != Some(VALUE_LEN) {
         return Err("a pair that was in the WAL is gone".into());
     }
-    let nanos = (seconds * 1e9) as u64;
-    print(&json!({
-        "engine": E::NAME,
-        "phase": "reopen",
-        "threads": 1,
-        "ops": 1,
-        "found": 1,
-        "seconds": seconds,
-        "ops_per_second": 1.0 / seconds,
-        "p50_ns": nanos,
-        "p99_ns": nanos,
-        "p999_ns": nanos,
-        "max_ns": nanos,
-        "cpu_seconds": cost.cpu_seconds,
-        "other_cores": cost.other_cores(seconds),
-        "cpu_seconds_settled": cost.cpu_seconds,
-        "peak_rss_bytes": peak_rss()?,
-    }))?;
+    print(&document)?;
     Ok(db)
 }
 
-/// Runs phases one after another on the database in `dir`.
-pub(crate) fn run<E: Engine>(dir: &Path, names: &[String], num: u64, reads: u64) -> Result<()> {
-    let settings = Settings {
-        dir: dir.to_path_buf(),
-        write_buffer_bytes: 64 << 20,
-        cache_bytes: 256 << 20,
-        bloom_bits: 10.0,
-    };
-    let pool = value_pool();
+/// Runs phases one after another on the database of `settings`.
+pub(crate) fn run<E: Engine>(
+    settings: &Settings,
+    names: &[String],
+    num: u64,
+    reads: u64,
+) -> Result<()> {
+    let pool = value_pool(POOL_LEN);
     match names {
-        [name] if name == "loadwal" => return load_wal::<E>(&settings, &pool),
-        [name] if name == "reopen" => return reopen::<E>(&settings)?.close(),
+        [name] if name == "loadwal" => return load_wal::<E>(settings, &pool),
+        [name] if name == "reopen" => return reopen::<E>(settings)?.close(),
         _ => {}
     }
     let find = |name: &String| {
@@ -473,9 +385,9 @@ pub(crate) fn run<E: Engine>(dir: &Path, names: &[String], num: u64, reads: u64)
         .iter()
         .map(find)
         .collect::<std::result::Result<Vec<_>, _>>()?;
-    let db = E::open(&settings)?;
+    let db = E::open(settings)?;
     for phase in phases {
-        print(&measure(&db, &settings, phase, num, reads, &pool)?)?;
+        print(&measure(&db, settings, phase, num, reads, &pool)?)?;
     }
     db.close()
 }

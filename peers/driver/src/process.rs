@@ -16,6 +16,8 @@ pub(crate) struct Cost {
     pub(crate) write_call_bytes: u64,
     /// Bytes that the process caused to be written to the device.
     pub(crate) device_bytes: u64,
+    /// Bytes that the process caused to be read from the device.
+    pub(crate) device_read_bytes: u64,
     /// CPU of the whole machine, and of those that share it with us.
     machine_seconds: f64,
 }
@@ -48,6 +50,7 @@ impl Cost {
             cpu_seconds: cpu.tv_sec as f64 + cpu.tv_nsec as f64 / 1e9,
             write_call_bytes: field(&io, "wchar").ok_or("no wchar in /proc/self/io")?,
             device_bytes: field(&io, "write_bytes").ok_or("no write_bytes in /proc/self/io")?,
+            device_read_bytes: field(&io, "read_bytes").ok_or("no read_bytes in /proc/self/io")?,
             machine_seconds: busy_seconds(&stat).ok_or("no cpu in /proc/stat")?,
         })
     }
@@ -57,6 +60,7 @@ impl Cost {
             cpu_seconds: self.cpu_seconds - start.cpu_seconds,
             write_call_bytes: self.write_call_bytes - start.write_call_bytes,
             device_bytes: self.device_bytes - start.device_bytes,
+            device_read_bytes: self.device_read_bytes - start.device_read_bytes,
             machine_seconds: self.machine_seconds - start.machine_seconds,
         }
     }

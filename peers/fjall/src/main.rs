@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use fjall::config::{BloomConstructionPolicy, CompressionPolicy, FilterPolicy, FilterPolicyEntry};
 use fjall::{CompressionType, Database, Guard, Keyspace, KeyspaceCreateOptions, PersistMode};
-use peers_driver::{Engine, Key, Result, Settings, wait_until_idle};
+use peers_driver::{Engine, Key, Result, Settings, Unsupported, wait_until_idle};
 
 struct Fjall {
     db: Database,
@@ -17,6 +17,9 @@ impl Engine for Fjall {
     const HAS_MULTI_GET: bool = false;
 
     fn open(settings: &Settings) -> Result<Self> {
+        if settings.blob.is_some() || settings.rate_limit.is_some() {
+            return Err(Unsupported("fjall is measured with values in its tree, unlimited").into());
+        }
         let db = Database::builder(&settings.dir)
             .cache_size(settings.cache_bytes)
             .worker_threads(2)
@@ -47,6 +50,10 @@ impl Engine for Fjall {
             batch.insert(&self.keyspace, key.as_slice(), *value);
         }
         Ok(batch.commit()?)
+    }
+
+    fn delete(&self, key: &Key) -> Result<()> {
+        Ok(self.keyspace.remove(key.as_slice())?)
     }
 
     #[inline]

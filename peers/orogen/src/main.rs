@@ -6,9 +6,10 @@ use std::time::Instant;
 
 use orogen::{
     BlockBasedOptions, BlockCache, ColumnFamily, ColumnFamilyOptions, CompressionType, Db,
-    DbIterator, DbOptions, Options, ReadOptions, WriteBatch, WriteOptions,
+    DbIterator, DbOptions, Options, RateLimiter, ReadOptions, SystemClock, WriteBatch,
+    WriteOptions,
 };
-use peers_driver::{Engine, Key, Result, Settings};
+use peers_driver::{Blob, Engine, Key, Result, Settings, Unsupported};
 
 struct Orogen {
     db: Db,
@@ -22,17 +23,28 @@ impl Orogen {
     }
 }
 
+/// Lets large values leave the tree: the one place to change once the engine can.
+///
+/// # Errors
+/// [`Unsupported`] in this build, so the benches leave the candidate out and say so.
+fn separate_values(_: &mut ColumnFamilyOptions, _: &Blob) -> Result<()> {
+    Err(Unsupported("this build does not separate values (peers/orogen, `separate_values`)").into())
+}
+
 impl Engine for Orogen {
     const NAME: &'static str = "orogen";
     const HAS_MULTI_GET: bool = true;
 
     fn open(settings: &Settings) -> Result<Self> {
-        let options = Options {
+        let mut options = Options {
             db: DbOptions {
                 create_if_missing: true,
                 max_background_jobs: 2,
                 // As RocksDB's, its writes outlive the process; Pebble's need not.
                 allow_mmap_writes: true,
+                rate_limiter: settings
+                    .rate_limit
+                    .map(|bytes| Arc::new(RateLimiter::new(bytes, Arc::new(SystemClock)))),
                 ..DbOptions::default()
             },
             cf: ColumnFamilyOptions {
@@ -47,6 +59,9 @@ impl Engine for Orogen {
             },
             ..Options::default()
         };
+        if let Some(blob) = &settings.blob {
+            separate_values(&mut options.cf, blob)?;
+        }
         let db = Db::open(&settings.dir, &options)?;
         Ok(Self {
             family: db.default_column_family(),
@@ -73,6 +88,10 @@ impl Engine for Orogen {
             batch.put(0, key, value);
         }
         Ok(self.db.write(batch)?)
+    }
+
+    fn delete(&self, key: &Key) -> Result<()> {
+        Ok(self.db.delete(key)?)
     }
 
     #[inline]

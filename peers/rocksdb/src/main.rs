@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 use std::time::Instant;
 
-use peers_driver::{Engine, Key, Result, Settings};
+use peers_driver::{Blob, BlobGc, Engine, Key, Result, Settings, Unsupported};
 use rocksdb::{
     BlockBasedOptions, Cache, ColumnFamilyDescriptor, DB, DBCompressionType,
     DEFAULT_COLUMN_FAMILY_NAME, Options, WaitForCompactOptions, WriteBatch, WriteOptions,
@@ -13,6 +13,28 @@ struct RocksDb {
     db: DB,
     unsynced: WriteOptions,
     synced: WriteOptions,
+}
+
+/// Refills of the rate limiter a second, and of how many one goes to low priority first: what
+/// RocksDB takes by default.
+const REFILL_PERIOD_MICROS: i64 = 100_000;
+const FAIRNESS: i32 = 10;
+
+/// Lets large values go to blob files. What is not set here has RocksDB's default; there is no
+/// blob cache.
+fn separate_values(options: &mut Options, blob: &Blob) -> Result<()> {
+    let collects = match blob.gc {
+        BlobGc::Off => false,
+        BlobGc::Auto => true,
+        _ => return Err(Unsupported("RocksDB has one way of collecting: `auto`").into()),
+    };
+    options.set_enable_blob_files(true);
+    options.set_min_blob_size(blob.min_blob_size);
+    options.set_blob_compression_type(DBCompressionType::Lz4);
+    options.set_enable_blob_gc(collects);
+    options.set_blob_gc_age_cutoff(blob.garbage_collection_age_cutoff);
+    options.set_blob_gc_force_threshold(blob.garbage_collection_force_threshold);
+    Ok(())
 }
 
 impl Engine for RocksDb {
@@ -29,6 +51,12 @@ impl Engine for RocksDb {
         options.set_write_buffer_size(settings.write_buffer_bytes as usize);
         options.set_compression_type(DBCompressionType::Lz4);
         options.set_block_based_table_factory(&table);
+        if let Some(bytes) = settings.rate_limit {
+            options.set_ratelimiter(i64::try_from(bytes)?, REFILL_PERIOD_MICROS, FAIRNESS);
+        }
+        if let Some(blob) = &settings.blob {
+            separate_values(&mut options, blob)?;
+        }
         let family = ColumnFamilyDescriptor::new(DEFAULT_COLUMN_FAMILY_NAME, options.clone());
         let mut synced = WriteOptions::default();
         synced.set_sync(true);
@@ -51,6 +79,10 @@ impl Engine for RocksDb {
             batch.put(key, value);
         }
         Ok(self.db.write_opt(batch, &self.unsynced)?)
+    }
+
+    fn delete(&self, key: &Key) -> Result<()> {
+        Ok(self.db.delete_opt(key, &self.unsynced)?)
     }
 
     #[inline]

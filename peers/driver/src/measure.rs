@@ -1,0 +1,134 @@
+//! What is measured of a phase, and how it is told.
+//!
+//! A [`Watch`] times operations; a [`Meter`] takes the process's counters around all of them and
+//! makes the document. Phases that write have figures at two ends, see the head of the crate.
+
+use std::io::Write as _;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use crate::histogram::Histogram;
+use crate::process::{Cost, peak_rss, reset_peak_rss};
+use crate::{Engine, Result};
+
+/// What the threads of a phase did.
+pub(crate) struct Work {
+    pub(crate) latencies: Histogram,
+    pub(crate) ops: u64,
+    pub(crate) found: u64,
+}
+
+/// Times operations: each look at the clock ends one and starts the next.
+pub(crate) struct Watch {
+    last: Instant,
+    pub(crate) work: Work,
+}
+
+impl Watch {
+    pub(crate) fn new() -> Self {
+        Self {
+            last: Instant::now(),
+            work: Work {
+                latencies: Histogram::new(),
+                ops: 0,
+                found: 0,
+            },
+        }
+    }
+
+    #[inline]
+    pub(crate) fn done(&mut self, ops: u64) {
+        let now = Instant::now();
+        self.work.latencies.add((now - self.last).as_nanos() as u64);
+        self.last = now;
+        self.work.ops += ops;
+    }
+}
+
+/// Counters from the start of a phase on.
+pub(crate) struct Meter {
+    start: Instant,
+    cost: Cost,
+}
+
+impl Meter {
+    /// Starts a phase.
+    pub(crate) fn start() -> Result<Self> {
+        reset_peak_rss()?;
+        Ok(Self {
+            cost: Cost::now()?,
+            start: Instant::now(),
+        })
+    }
+
+    pub(crate) fn elapsed(&self) -> Duration {
+        self.start.elapsed()
+    }
+
+    /// What it took so far.
+    pub(crate) fn cost(&self) -> Result<Cost> {
+        Ok(Cost::now()?.since(self.cost))
+    }
+
+    /// The document of a phase whose last operation has just returned.
+    pub(crate) fn foreground<E: Engine>(
+        &self,
+        phase: &str,
+        threads: u64,
+        work: &Work,
+        elapsed: Duration,
+    ) -> Result<Value> {
+        let cost = self.cost()?;
+        let seconds = elapsed.as_secs_f64();
+        Ok(json!({
+            "engine": E::NAME,
+            "phase": phase,
+            "threads": threads,
+            "ops": work.ops,
+            "found": work.found,
+            "seconds": seconds,
+            "ops_per_second": work.ops as f64 / seconds,
+            "p50_ns": work.latencies.percentile(0.5),
+            "p99_ns": work.latencies.percentile(0.99),
+            "p999_ns": work.latencies.percentile(0.999),
+            "p9999_ns": work.latencies.percentile(0.9999),
+            "max_ns": work.latencies.max(),
+            "cpu_seconds": cost.cpu_seconds,
+            "other_cores": cost.other_cores(seconds),
+            "cpu_seconds_settled": cost.cpu_seconds,
+            "peak_rss_bytes": peak_rss()?,
+        }))
+    }
+
+    /// Adds to the document what it took until the engine was settled, which it is now.
+    pub(crate) fn settled(
+        &self,
+        document: &mut Value,
+        settled: Instant,
+        user_bytes: u64,
+    ) -> Result<()> {
+        let cost = self.cost()?;
+        let figure = |name: &str| document[name].as_f64().unwrap_or_default();
+        let (ops, foreground) = (figure("ops"), figure("seconds"));
+        let seconds = (settled - self.start).as_secs_f64().max(foreground);
+        document["cpu_seconds_settled"] = json!(cost.cpu_seconds);
+        document["peak_rss_bytes"] = json!(peak_rss()?);
+        document["settled_seconds"] = json!(seconds);
+        document["ops_per_second_settled"] = json!(ops / seconds);
+        for (name, bytes) in [
+            ("write_amplification", cost.write_call_bytes),
+            ("device_amplification", cost.device_bytes),
+        ] {
+            document[name] = json!(bytes as f64 / user_bytes as f64);
+        }
+        Ok(())
+    }
+}
+
+/// Prints a document as one line.
+pub(crate) fn print(document: &Value) -> Result<()> {
+    let mut out = std::io::stdout().lock();
+    writeln!(out, "{document}")?;
+    Ok(out.flush()?)
+}
