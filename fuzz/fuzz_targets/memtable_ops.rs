@@ -141,15 +141,15 @@ fuzz_target!(|data: &[u8]| {
                 let value = vec![choices.byte(); usize::from(choices.byte()) << (action >> 6)];
                 let place = (key.clone(), Reverse(seqno));
                 if !model.contains_key(&place) {
-                    guided.insert(&key, seqno, kind, &value);
-                    vector.insert(&key, seqno, kind, &value);
+                    guided.insert(&key, seqno, kind, &value).unwrap();
+                    vector.insert(&key, seqno, kind, &value).unwrap();
                     model.insert(place, (kind, value));
                 }
             }
             5 => {
                 let end = choices.key();
-                guided.insert_range_deletion(&key, &end, seqno);
-                vector.insert_range_deletion(&key, &end, seqno);
+                guided.insert_range_deletion(&key, &end, seqno).unwrap();
+                vector.insert_range_deletion(&key, &end, seqno).unwrap();
                 ranges += 1;
             }
             6 => check_get(&*guided, &model, &key, seqno),

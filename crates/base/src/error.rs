@@ -41,9 +41,18 @@ pub enum ErrorKind {
     NotSupported = 12,
     /// What was asked for was there once and is gone, such as an old update: start over.
     NotFound = 13,
+    /// The allocator has no memory for a buffer: free some and call again; the engine resumes by
+    /// itself.
+    NoMemory = 14,
 }
 
 impl ErrorKind {
+    /// True for what was lacking and comes back: what failed for it is tried again by itself.
+    #[must_use]
+    pub fn is_shortage(self) -> bool {
+        matches!(self, Self::NoSpace | Self::NoMemory)
+    }
+
     /// The kind's name as it is printed.
     #[must_use]
     pub fn name(self) -> &'static str {
@@ -61,6 +70,7 @@ impl ErrorKind {
             Self::Closed => "closed",
             Self::NotSupported => "not supported",
             Self::NotFound => "not found",
+            Self::NoMemory => "no memory",
         }
     }
 }
@@ -118,6 +128,8 @@ impl Error {
         not_supported => NotSupported;
         /// It is gone.
         not_found => NotFound;
+        /// The allocator has nothing.
+        no_memory => NoMemory;
     }
 
     /// An operating system error met while doing `message`.

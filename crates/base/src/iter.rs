@@ -28,8 +28,11 @@ pub trait InternalIterator: Send {
     /// The value here.
     fn value(&self) -> &[u8];
     /// The value here, kept beyond the next move; without a copy where the place can.
-    fn pinned_value(&self) -> PinnedValue {
-        PinnedValue::from(self.value())
+    ///
+    /// # Errors
+    /// `NoMemory` for a copy.
+    fn pinned_value(&self) -> Result<PinnedValue> {
+        PinnedValue::copied(self.value())
     }
     /// Why the cursor is not valid.
     ///
@@ -66,7 +69,7 @@ impl<T: InternalIterator + ?Sized> InternalIterator for Box<T> {
     fn value(&self) -> &[u8] {
         (**self).value()
     }
-    fn pinned_value(&self) -> PinnedValue {
+    fn pinned_value(&self) -> Result<PinnedValue> {
         (**self).pinned_value()
     }
     fn status(&self) -> Result<()> {

@@ -4,6 +4,7 @@
 
 pub mod sync;
 pub mod error;
+pub mod memory;
 pub mod limits;
 pub mod coding;
 pub mod checksum;

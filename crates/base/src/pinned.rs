@@ -4,6 +4,8 @@ use std::fmt;
 use std::ops::{Deref, Range};
 use std::sync::Arc;
 
+use crate::{Result, memory};
+
 /// Bytes that something shared keeps alive, such as a block of the cache.
 pub trait Pin: Send + Sync {
     /// All bytes of the owner.
@@ -43,6 +45,25 @@ impl PinnedValue {
             "range is inside its owner"
         );
         Self(Repr::Pinned { owner, range })
+    }
+
+    /// A copy of `value`.
+    ///
+    /// # Errors
+    /// `NoMemory`.
+    pub fn copied(value: &[u8]) -> Result<Self> {
+        memory::copied(value, "value").map(Self::from)
+    }
+
+    /// The same value again: a copy only where it is in a buffer of its own.
+    ///
+    /// # Errors
+    /// `NoMemory`.
+    pub fn share(&self) -> Result<Self> {
+        match &self.0 {
+            Repr::Owned(value) => Self::copied(value),
+            Repr::Pinned { .. } => Ok(self.clone()),
+        }
     }
 
     /// The bytes as a vector; copies only if they are pinned.

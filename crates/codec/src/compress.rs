@@ -15,7 +15,7 @@ use std::cell::RefCell;
 
 use orogen_base::coding::{get_fixed32, get_varint32, put_varint32};
 use orogen_base::limits::BLOCK_SIZE_MAX;
-use orogen_base::{Error, Result};
+use orogen_base::{Error, Result, memory};
 use zstd::zstd_safe::{CCtx, CDict, CParameter, DCtx, DDict};
 
 use crate::options::{CompressionOptions, DEFAULT_COMPRESSION_LEVEL};
@@ -113,6 +113,10 @@ impl CompressionType {
     }
 }
 
+/// What memory is asked for.
+const COMPRESSED: &str = "compressed block";
+const DICTIONARY: &str = "compression dictionary";
+
 /// Compresses the blocks of one table.
 pub struct Compressor {
     kind: CompressionType,
@@ -190,7 +194,7 @@ impl Compressor {
         match self.kind {
             CompressionType::Snappy => {
                 let encoder = self.snappy.as_mut().expect("made with the compressor");
-                out.resize(snap::raw::max_compress_len(raw.len()), 0);
+                memory::resize(out, snap::raw::max_compress_len(raw.len()), COMPRESSED)?;
                 let n = encoder
                     .compress(raw, out)
                     .map_err(|e| Error::corruption("snappy failed to compress").caused_by(e))?;
@@ -202,6 +206,7 @@ impl Compressor {
                 let Some(room) = limit.checked_sub(out.len()) else {
                     return Ok(false);
                 };
+                memory::reserve(out, room, COMPRESSED)?;
                 Ok(if self.kind == CompressionType::Lz4 {
                     lz4::compress(raw, self.level, room, out)
                 } else {
@@ -215,7 +220,7 @@ impl Compressor {
                 }
                 let header = out.len();
                 let context = self.zstd.as_mut().expect("made with the compressor");
-                out.resize(limit, 0);
+                memory::resize(out, limit, COMPRESSED)?;
                 let room = &mut out[header..];
                 let result = match &self.dict {
                     Some(dict) => context.compress_using_cdict(room, raw, dict),
@@ -273,22 +278,26 @@ thread_local! {
 /// A dictionary of at most `size` bytes, trained on `samples`.
 ///
 /// Empty where zstd finds too little to learn from.
-fn train_dictionary(samples: &[u8], lens: &[usize], size: usize) -> Vec<u8> {
-    let mut dict = vec![0; size];
-    match zstd::zstd_safe::train_from_buffer(&mut dict[..], samples, lens) {
-        Ok(n) => {
-            dict.truncate(n);
-            dict
-        }
-        Err(_) => Vec::new(),
-    }
+fn train_dictionary(samples: &[u8], lens: &[usize], size: usize) -> Result<Vec<u8>> {
+    let mut dict = memory::zeroed(size, DICTIONARY)?;
+    Ok(
+        match zstd::zstd_safe::train_from_buffer(&mut dict[..], samples, lens) {
+            Ok(n) => {
+                dict.truncate(n);
+                dict
+            }
+            Err(_) => Vec::new(),
+        },
+    )
 }
 
 /// Takes blocks from all over the table until there are enough bytes, and makes a dictionary.
 ///
 /// There must be a block.
-#[must_use]
-pub fn make_dictionary(blocks: &[Vec<u8>], options: &CompressionOptions) -> Vec<u8> {
+///
+/// # Errors
+/// `NoMemory`.
+pub fn make_dictionary(blocks: &[Vec<u8>], options: &CompressionOptions) -> Result<Vec<u8>> {
     let dict_len = options.max_dict_bytes as usize;
     let train_len = options.zstd_max_train_bytes as usize;
     let want = if train_len > 0 { train_len } else { dict_len };
@@ -301,14 +310,14 @@ pub fn make_dictionary(blocks: &[Vec<u8>], options: &CompressionOptions) -> Vec<
             break;
         }
         let n = blocks[at].len().min(want - samples.len());
-        samples.extend_from_slice(&blocks[at][..n]);
-        lens.push(n);
+        memory::append(&mut samples, &blocks[at][..n], DICTIONARY)?;
+        memory::push(&mut lens, n, DICTIONARY)?;
         at = (at + step) % blocks.len();
     }
     if train_len > 0 {
         train_dictionary(&samples, &lens, dict_len)
     } else {
-        samples
+        Ok(samples)
     }
 }
 
@@ -326,13 +335,15 @@ fn expansion_max(kind: CompressionType) -> u64 {
 
 /// Memory for `size` bytes: `spare`, if it is large enough and wastes little.
 #[inline]
-#[must_use]
-pub fn fitting(mut spare: Vec<u8>, size: usize) -> Vec<u8> {
+///
+/// # Errors
+/// `NoMemory`.
+pub fn fitting(mut spare: Vec<u8>, size: usize) -> Result<Vec<u8>> {
     if (size..=size + size / 8).contains(&spare.capacity()) {
         spare.clear();
-        return spare;
+        return Ok(spare);
     }
-    Vec::with_capacity(size)
+    memory::with_capacity(size, "block")
 }
 
 /// Decompresses a block of a table of `format_version`, into the memory of `spare` if it fits.
@@ -350,7 +361,7 @@ pub fn decompress(
     let damaged = || Error::corruption("compressed block is damaged").with("codec", kind.name());
     let (size, body) = match kind {
         CompressionType::None => {
-            let mut out = fitting(spare, data.len());
+            let mut out = fitting(spare, data.len())?;
             out.extend_from_slice(data);
             return Ok(out);
         }
@@ -379,7 +390,7 @@ pub fn decompress(
     let size = size as usize;
     let out = match kind {
         CompressionType::Snappy => {
-            let mut out = fitting(spare, size);
+            let mut out = fitting(spare, size)?;
             out.resize(size, 0);
             let n = snap::raw::Decoder::new()
                 .decompress(body, &mut out)
@@ -389,10 +400,10 @@ pub fn decompress(
         }
         CompressionType::Lz4 | CompressionType::Lz4hc => {
             let dict = dict.map_or(&[][..], |d| &d.raw);
-            lz4::decompress(body, dict, size, fitting(spare, size)).ok_or_else(damaged)?
+            lz4::decompress(body, dict, size, fitting(spare, size)?).ok_or_else(damaged)?
         }
         CompressionType::Zstd => {
-            let mut out = fitting(spare, size);
+            let mut out = fitting(spare, size)?;
             ZSTD.with_borrow_mut(|context| match dict {
                 Some(dict) => context.decompress_using_ddict(&mut out, body, &dict.zstd),
                 None => context.decompress(&mut out, body),

@@ -14,10 +14,15 @@
 use orogen_base::coding::{Decoder, put_length_prefixed, put_varint32};
 use orogen_base::limits::{KEY_SIZE_MAX, VALUE_SIZE_MAX};
 use orogen_base::protection::Protection;
-use orogen_base::{Error, Result, SeqNo};
+use orogen_base::{Error, Result, SeqNo, memory};
 
 /// Bytes before the first operation.
 pub const HEADER_LEN: usize = 12;
+
+/// Of an operation, beside its operands: tag, family and two lengths.
+const HEAD_LEN_MAX: usize = 16;
+/// What memory is asked for.
+const BATCH: &str = "write batch";
 
 mod tag {
     pub(super) const DELETION: u8 = 0x0;
@@ -37,11 +42,14 @@ mod tag {
 /// Writes that happen together or not at all, over any families.
 ///
 /// Keys may be up to 4 GiB - 64, values up to 4 GiB - 1 bytes; larger ones are refused by the
-/// write, not by the call that adds them.
+/// write, not by the call that adds them. So is a batch that memory was lacking for: what could not
+/// be added is left out, and the write gives `NoMemory`.
 #[derive(Clone, Debug)]
 pub struct WriteBatch {
     rep: Vec<u8>,
     too_large: bool,
+    /// Why something could not be added.
+    refused: Option<Error>,
     /// Something is not a plain write to the default family and is checked before the log.
     needs_check: bool,
     /// Checksums of the operations that count, in order; made when they are added.
@@ -137,6 +145,7 @@ impl WriteBatch {
         Self {
             rep: vec![0; HEADER_LEN],
             too_large: false,
+            refused: None,
             needs_check: false,
             protection: None,
         }
@@ -154,11 +163,14 @@ impl WriteBatch {
     /// An empty batch with room for `bytes` of operations.
     #[must_use]
     pub fn with_capacity(bytes: usize) -> Self {
-        let mut rep = Vec::with_capacity(HEADER_LEN + bytes);
+        let mut rep = Vec::new();
+        // Where so much is not there it may be by the time that it is needed.
+        let _ = rep.try_reserve_exact(HEADER_LEN + bytes);
         rep.resize(HEADER_LEN, 0);
         Self {
             rep,
             too_large: false,
+            refused: None,
             needs_check: false,
             protection: None,
         }
@@ -168,12 +180,13 @@ impl WriteBatch {
     ///
     /// # Errors
     /// `Corruption` if the bytes are not a batch, `NotSupported` for operations of features that
-    /// are not here.
+    /// are not here. `NoMemory`.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self> {
         BatchReader::new(bytes)?.check()?;
         Ok(Self {
-            rep: bytes.to_vec(),
+            rep: memory::copied(bytes, BATCH)?,
             too_large: false,
+            refused: None,
             needs_check: true,
             protection: None,
         })
@@ -230,6 +243,7 @@ impl WriteBatch {
         self.rep.truncate(HEADER_LEN);
         self.rep.fill(0);
         self.too_large = false;
+        self.refused = None;
         self.needs_check = false;
         if let Some(protection) = &mut self.protection {
             protection.clear();
@@ -241,14 +255,43 @@ impl WriteBatch {
         if !on {
             self.protection = None;
         } else if self.protection.is_none() {
-            self.protection = Some(self.protections());
+            match self.protections() {
+                Ok(protections) => self.protection = Some(protections),
+                Err(e) => self.refuse(e),
+            }
         }
     }
 
     /// Checksums of what stands here now, up to what does not decode.
-    fn protections(&self) -> Vec<Protection> {
+    fn protections(&self) -> Result<Vec<Protection>> {
+        let mut all = memory::with_capacity(self.count() as usize, BATCH)?;
         let ops = self.iter().map_while(Result::ok);
-        ops.filter_map(|op| op.protection()).collect()
+        for protection in ops.filter_map(|op| op.protection()) {
+            memory::push(&mut all, protection, BATCH)?;
+        }
+        Ok(all)
+    }
+
+    #[cold]
+    fn refuse(&mut self, error: Error) {
+        self.refused.get_or_insert(error);
+    }
+
+    /// True if there is room for an operation with so many bytes of operands.
+    #[inline]
+    fn has_room(&mut self, operands: usize) -> bool {
+        let room = memory::reserve(&mut self.rep, operands + HEAD_LEN_MAX, BATCH);
+        let checksum = match &mut self.protection {
+            Some(protection) => memory::reserve(protection, 1, BATCH),
+            None => Ok(()),
+        };
+        match room.and(checksum) {
+            Ok(()) => true,
+            Err(e) => {
+                self.refuse(e);
+                false
+            }
+        }
     }
 
     /// Compares what stands here with what was added, if checksums are kept.
@@ -264,7 +307,7 @@ impl WriteBatch {
     }
 
     fn compare_with(&self, added: &[Protection]) -> Result<()> {
-        let here = self.protections();
+        let here = self.protections()?;
         if here == added && self.count() as usize == added.len() {
             return Ok(());
         }
@@ -290,7 +333,14 @@ impl WriteBatch {
         self.needs_check
     }
 
-    pub(crate) fn check_sizes(&self) -> Result<()> {
+    /// Refuses a batch that is not all that was added.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for what is too large; `NoMemory`.
+    pub(crate) fn check_whole(&self) -> Result<()> {
+        if let Some(e) = &self.refused {
+            return Err(e.clone());
+        }
         if self.too_large {
             return Err(Error::invalid_argument("key or value is too large")
                 .with("key_bytes_max", KEY_SIZE_MAX)
@@ -333,7 +383,7 @@ impl WriteBatch {
     }
 
     fn pair(&mut self, plain: u8, with_cf: u8, cf: u32, key: &[u8], value: &[u8]) {
-        if self.fits(key, value) {
+        if self.fits(key, value) && self.has_room(key.len() + value.len()) {
             self.protect(plain, cf, key, value);
             self.begin(plain, with_cf, cf);
             put_length_prefixed(&mut self.rep, key);
@@ -342,7 +392,7 @@ impl WriteBatch {
     }
 
     fn single(&mut self, plain: u8, with_cf: u8, cf: u32, key: &[u8]) {
-        if self.fits(key, &[]) {
+        if self.fits(key, &[]) && self.has_room(key.len()) {
             self.protect(plain, cf, key, &[]);
             self.begin(plain, with_cf, cf);
             put_length_prefixed(&mut self.rep, key);
@@ -383,7 +433,7 @@ impl WriteBatch {
 
     /// Adds bytes that only readers of the log see.
     pub fn put_log_data(&mut self, data: &[u8]) {
-        if self.fits(&[], data) {
+        if self.fits(&[], data) && self.has_room(data.len()) {
             self.rep.push(tag::LOG_DATA);
             put_length_prefixed(&mut self.rep, data);
         }
@@ -391,17 +441,28 @@ impl WriteBatch {
 
     /// Adds all operations of `other` behind these.
     pub fn append(&mut self, other: &Self) {
+        self.too_large |= other.too_large;
+        self.needs_check |= other.needs_check;
+        let room = memory::reserve(&mut self.rep, other.rep.len(), BATCH);
+        let room = match &mut self.protection {
+            Some(own) => room.and_then(|()| memory::reserve(own, other.count() as usize, BATCH)),
+            None => room,
+        };
+        if let Some(e) = room.err().or_else(|| other.refused.clone()) {
+            return self.refuse(e);
+        }
         if let Some(protection) = &mut self.protection {
             match &other.protection {
                 Some(others) => protection.extend_from_slice(others),
-                None => protection.extend(other.protections()),
+                None => {
+                    let ops = other.iter().map_while(Result::ok);
+                    protection.extend(ops.filter_map(|op| op.protection()));
+                }
             }
         }
         let count = self.count() + other.count();
         self.rep[8..HEADER_LEN].copy_from_slice(&count.to_le_bytes());
         self.rep.extend_from_slice(other.operations());
-        self.too_large |= other.too_large;
-        self.needs_check |= other.needs_check;
     }
 
     /// The operations in order.
@@ -571,6 +632,22 @@ impl<'a> Iterator for Operations<'a> {
 mod tests {
     use super::*;
     use orogen_base::ErrorKind;
+
+    #[test]
+    fn a_batch_that_lacked_memory_is_refused_until_it_is_cleared() {
+        let mut batch = WriteBatch::new();
+        batch.refuse(memory::refused(BATCH, 1));
+        batch.put(0, b"k", b"v");
+        let mut more = WriteBatch::new();
+        more.append(&batch);
+        assert!(more.is_empty(), "nothing of half a batch");
+        for batch in [&mut batch, &mut more] {
+            let error = batch.check_whole().unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::NoMemory);
+            batch.clear();
+            batch.check_whole().unwrap();
+        }
+    }
 
     #[test]
     fn a_protected_batch_notices_every_bit_that_changes() {

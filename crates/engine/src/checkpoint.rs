@@ -8,7 +8,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use orogen_base::{Error, FileNo, Result};
+use orogen_base::{Error, FileNo, Result, memory};
 use orogen_env::fs::write_file;
 use orogen_env::{Access, BufferedFile, FileSystem, WritableFile};
 use orogen_wal::Writer;
@@ -185,7 +185,7 @@ pub(crate) fn link_or_copy(fs: &dyn FileSystem, from: &Path, to: &Path) -> Resul
 fn copy(fs: &dyn FileSystem, from: &Path, to: &Path, bytes: u64) -> Result<()> {
     let source = fs.open(from, Access::Sequential)?;
     let mut target = BufferedFile::new(fs.create(to)?);
-    let mut chunk = vec![0; 256 << 10];
+    let mut chunk = memory::zeroed(256 << 10, "copy buffer")?;
     let mut at = 0;
     while at < bytes {
         let n = (bytes - at).min(chunk.len() as u64) as usize;

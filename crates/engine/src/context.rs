@@ -13,7 +13,7 @@ use orogen_base::metrics::{Statistics, Ticker};
 use orogen_base::seqno::SEQNO_MAX;
 use orogen_base::sync::ArcSwap;
 use orogen_base::sync::{Condvar, Mutex};
-use orogen_base::{Error, ErrorKind, FileNo, Result};
+use orogen_base::{Error, FileNo, Result};
 use orogen_env::memory::PagePool;
 use orogen_env::threads::Thread;
 use orogen_env::{Ahead, Clock, FileLock, FileSystem};
@@ -336,10 +336,10 @@ impl Context {
         self.tell_error(error);
     }
 
-    /// After the error of a compaction. One that found no space is put off, and writes go on; but
+    /// After the error of a compaction. One that found no space or memory is put off, and writes go on; but
     /// not if it was the MANIFEST that had no space.
     pub(crate) fn fail_compaction(&self, error: &Error) {
-        if error.kind() != ErrorKind::NoSpace {
+        if !error.kind().is_shortage() {
             return self.fail(error);
         }
         if self.health.out_of_space() {
@@ -376,8 +376,9 @@ impl Context {
         if passes {
             self.statistics
                 .add(Ticker::ErrorHandlerBgRetryableIoErrorCount, 1);
-            self.log
-                .error(format_args!("no writes until there is space: {error}"));
+            self.log.error(format_args!(
+                "no writes until there is space and memory: {error}"
+            ));
             self.stall.refuse();
         } else {
             self.log

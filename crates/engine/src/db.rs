@@ -337,11 +337,13 @@ impl Db {
     ///
     /// # Errors
     /// `InvalidArgument` for a family that is not there, a merge without an operator, a key or
-    /// value that is too large; `Busy` with `no_slowdown`; `ReadOnly` after an earlier error.
+    /// value that is too large; `NoMemory`: nothing was written; `Busy` with `no_slowdown`; `ReadOnly` after an earlier error.
     /// `Io`: the batch may or may not be there after a reopen. `NoSpace`: it is not there, but may
     /// be after a reopen if the process ends before the database has resumed; a write that is
     /// refused because of an earlier one (the error's cause is that one's) never is.
     pub fn write_opt(&self, options: &WriteOptions, batch: &mut WriteBatch) -> Result<()> {
+        // It may be empty because what was added was refused.
+        batch.check_whole()?;
         if batch.is_empty() {
             self.context().check_writable()?;
             return if options.sync {

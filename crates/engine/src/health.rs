@@ -1,14 +1,14 @@
 //! Whether the database may be written.
 //!
 //! ```text
-//!            a write finds no space                 any other error of WAL, MANIFEST, flush
+//!            a write finds no space, or memory      any other error of WAL, MANIFEST, flush
 //! healthy ---------------------------> out of space ----------------------------> failed
 //!    |  ^                                  |                                         ^
 //!    |  +---- resume: logs and MANIFEST ---+                                         |
 //!    |        made whole, flushes done                                               |
 //!    +-------------------------------------------------------------------------------+
 //! ```
-//! A full disk passes: writes are refused until `resume.rs` has made whole what was cut off. Any
+//! A full disk passes, and so does want of memory: writes are refused until `resume.rs` has made whole what was cut off. Any
 //! other failed write, and each failed sync but for space, leaves it unknown what is on disk: the
 //! database then serves reads only, until it is opened anew. The first error of a state is kept
 //! and every later write is refused with it. Lock: a leaf.
@@ -22,7 +22,7 @@ const HEALTHY: u8 = 0;
 const OUT_OF_SPACE: u8 = 1;
 const FAILED: u8 = 2;
 
-/// Healthy, out of space for now, or read-only after an error.
+/// Healthy, out of space or memory for now, or read-only after an error.
 #[derive(Debug, Default)]
 pub(crate) struct Health {
     state: AtomicU8,
@@ -61,7 +61,7 @@ impl Health {
         self.state.load(Ordering::Acquire) == FAILED
     }
 
-    /// True while the disk is full.
+    /// True while the disk is full, or was when it was last looked; the same of memory.
     pub(crate) fn out_of_space(&self) -> bool {
         self.state.load(Ordering::Acquire) == OUT_OF_SPACE
     }
@@ -69,7 +69,7 @@ impl Health {
     /// Refuses writes because of an error that leaves a file of the database as nobody knows.
     pub(crate) fn note(&self, error: &Error) {
         let next = match error.kind() {
-            ErrorKind::NoSpace => OUT_OF_SPACE,
+            kind if kind.is_shortage() => OUT_OF_SPACE,
             _ => FAILED,
         };
         let mut cause = self.cause.lock();
@@ -125,8 +125,8 @@ impl Health {
         let (kind, message) = match self.state.load(Ordering::Relaxed) {
             HEALTHY => return Ok(()),
             OUT_OF_SPACE => (
-                ErrorKind::NoSpace,
-                "database takes no writes until there is space; it resumes by itself",
+                cause.first.as_ref().map_or(ErrorKind::NoSpace, Error::kind),
+                "database takes no writes until there is space and memory; it resumes by itself",
             ),
             _ => (
                 ErrorKind::ReadOnly,
@@ -164,6 +164,15 @@ mod tests {
         let refused = health.check().unwrap_err();
         assert_eq!(refused.kind(), ErrorKind::ReadOnly);
         assert!(refused.to_string().contains("broken"));
+    }
+
+    #[test]
+    fn want_of_memory_passes_and_is_named() {
+        let health = Health::default();
+        health.note(&Error::no_memory("refused"));
+        assert!(!health.failed());
+        assert_eq!(health.check().unwrap_err().kind(), ErrorKind::NoMemory);
+        assert!(health.clear(health.times_full()) && health.check().is_ok());
     }
 
     #[test]

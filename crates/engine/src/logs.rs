@@ -34,7 +34,7 @@ use std::sync::Arc;
 use orogen_base::coding::{Decoder, put_fixed64};
 use orogen_base::metrics::{HistogramKind, Statistics, Ticker};
 use orogen_base::sync::Mutex;
-use orogen_base::{Error, FileNo, Result, SeqNo};
+use orogen_base::{Error, ErrorKind, FileNo, Result, SeqNo, memory};
 use orogen_env::{Access, Ahead, Clock, FileSystem, LengthHint};
 use orogen_wal::{ReadOutcome, Reader, Writer};
 
@@ -355,7 +355,7 @@ impl Logs {
     fn copy(&self, path: &Path, to: &Path, log: &OpenLog) -> Result<()> {
         let from = self.fs.open(path, Access::Sequential)?;
         let mut file = self.fs.create(to)?;
-        let mut chunk = vec![0; 1 << 20];
+        let mut chunk = memory::zeroed(1 << 20, "copy buffer")?;
         let mut at = 0;
         while at < log.good {
             let len = usize::try_from(log.good - at).map_or(chunk.len(), |n| n.min(chunk.len()));
@@ -398,7 +398,7 @@ impl Logs {
     /// every record before, survive a power loss.
     ///
     /// # Errors
-    /// `NoSpace`: the log is broken until it is mended, and the record will not be there.
+    /// `NoMemory`: nothing was appended. `NoSpace`: the log is broken until it is mended, and the record will not be there.
     /// `Io`: the log may end in a torn record, or in this one.
     pub(crate) fn append(&self, parts: &[&[u8]], sync: bool) -> Result<()> {
         let mut writer = self.writer.lock();
@@ -408,6 +408,10 @@ impl Logs {
         let before = log.good;
         log.dirty = true;
         if let Err(e) = log.writer.add_record_parts(parts) {
+            if e.kind() == ErrorKind::NoMemory {
+                // Before the first byte: the log is as it was.
+                return Err(e);
+            }
             log.broken = log.broken.max(Some(Broken::Tail));
             return Err(e);
         }

@@ -250,7 +250,7 @@ impl MemoryBudget {
                     budget.promised.fetch_add(bytes, Relaxed);
                     budget.wrote(bytes);
                 }
-                Moment::After => {
+                Moment::After | Moment::Not => {
                     budget.promised.fetch_sub(bytes, Relaxed);
                 }
             }

@@ -1,4 +1,4 @@
-//! Takes writes again after the disk was full.
+//! Takes writes again after the disk was full, or a flush or the MANIFEST was refused memory.
 //!
 //! ```text
 //! probe: space for what must be flushed? -> in the write leader's place: logs and MANIFEST made
@@ -6,7 +6,7 @@
 //! ```
 //! Invariants: (1) no write is taken before the torn end of a log is cut off for good and a new
 //! MANIFEST stands where a change may be half written; (2) one thread resumes at a time; (3) what
-//! fails otherwise than for space makes the database read-only, as it does elsewhere.
+//! fails otherwise than for space or memory makes the database read-only, as it does elsewhere.
 
 use orogen_base::metrics::Ticker;
 use orogen_base::{Error, ErrorKind, Result};
@@ -66,7 +66,7 @@ fn bytes_to_flush(context: &Context) -> u64 {
 /// Makes whole what a full disk left half done, and takes writes again.
 ///
 /// # Errors
-/// `NoSpace`: it is as before. `ReadOnly` if it has failed for good, now or before; `Busy` if the
+/// `NoSpace`, `NoMemory`: it is as before. `ReadOnly` if it has failed for good, now or before; `Busy` if the
 /// caller is a listener that was called while this runs; `Closed`.
 pub(crate) fn resume(context: &Context, write: &WritePath) -> Result<()> {
     let _turn = context.take_resume_turn()?;
@@ -78,7 +78,7 @@ pub(crate) fn resume(context: &Context, write: &WritePath) -> Result<()> {
     loop {
         let seen = context.health.times_full();
         if let Err(e) = attempt(context, write) {
-            if !matches!(e.kind(), ErrorKind::NoSpace | ErrorKind::Closed) {
+            if !e.kind().is_shortage() && e.kind() != ErrorKind::Closed {
                 context.fail(&e);
             }
             return Err(e);

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use orogen_base::checksum::crc32c_extend;
-use orogen_base::{Error, ErrorKind, FileNo, Result};
+use orogen_base::{Error, ErrorKind, FileNo, Result, memory};
 use orogen_env::{Access, FileSystem, RateLimiter};
 
 use crate::context::Context;
@@ -65,7 +65,7 @@ pub(crate) fn file_crc32c(
 ) -> Result<(u64, u32)> {
     let file = fs.open(path, Access::Sequential)?;
     let size = file.size()?;
-    let mut chunk = vec![0; READ_LEN];
+    let mut chunk = memory::zeroed(READ_LEN, "read buffer")?;
     let (mut at, mut crc) = (0, 0);
     while at < size {
         let n = (size - at).min(READ_LEN as u64) as usize;

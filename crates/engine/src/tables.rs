@@ -186,7 +186,7 @@ impl TableAccess for FamilyTables {
 
 #[inline]
 fn show(state: &mut GetState<'_>, entry: ParsedInternalKey<'_>, value: &ValueSource<'_>) -> Visit {
-    match state.visit(entry, || value.pin()) {
+    match state.visit(entry, || Ok(value.pin())) {
         orogen_memtable::Visit::Continue => Visit::Continue,
         orogen_memtable::Visit::Stop => Visit::Stop,
     }

@@ -229,8 +229,10 @@ impl DbIterator {
     ///
     /// # Panics
     /// If the cursor is not valid.
-    #[must_use]
-    pub fn pinned_value(&self) -> PinnedValue {
+    ///
+    /// # Errors
+    /// `NoMemory` for a copy.
+    pub fn pinned_value(&self) -> Result<PinnedValue> {
         self.inner().pinned_value()
     }
 

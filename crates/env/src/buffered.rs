@@ -10,7 +10,7 @@
 use orogen_base::sync::atomic::AtomicBool;
 use std::sync::Arc;
 
-use orogen_base::{Error, Result};
+use orogen_base::{Error, Result, memory};
 
 use crate::fs::WritableFile;
 use crate::rate_limiter::{IoPriority, RateLimiter};
@@ -149,6 +149,10 @@ impl WritableFile for BufferedFile {
     /// [`BufferedFile::flush`].
     fn append(&mut self, mut bytes: &[u8]) -> Result<()> {
         self.check()?;
+        let room = self.capacity.saturating_sub(self.buffer.len());
+        if bytes.len() < self.capacity || !self.buffer.is_empty() {
+            memory::reserve(&mut self.buffer, room.min(bytes.len()), "write buffer")?;
+        }
         if self.buffer.len() + bytes.len() >= self.capacity {
             if !self.buffer.is_empty() {
                 let room = self

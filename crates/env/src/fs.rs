@@ -6,7 +6,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use orogen_base::Result;
+use orogen_base::{Result, memory};
 
 use crate::ahead::Ahead;
 
@@ -247,7 +247,7 @@ pub trait FileSystem: Send + Sync {
 pub fn read_file(fs: &dyn FileSystem, path: &Path) -> Result<Vec<u8>> {
     let file = fs.open(path, Access::Sequential)?;
     let size = file.size()?;
-    let mut bytes = vec![0; usize::try_from(size).unwrap_or(usize::MAX)];
+    let mut bytes = memory::zeroed(usize::try_from(size).unwrap_or(usize::MAX), "a whole file")?;
     file.read_exact_at(0, &mut bytes)?;
     Ok(bytes)
 }

@@ -5,7 +5,8 @@
 //!
 //! 1. `current` points to the last chunk of `chunks`, whose headers never move.
 //! 2. Bytes of a chunk below `used` belong to whoever got them; those above to nobody.
-//! 3. Chunks double from 8 KiB, so that a small memtable costs little, up to 2 MiB, each of which
+//! 3. What is promised fits into the current chunk, or into the spare one alone.
+//! 4. Chunks double from 8 KiB, so that a small memtable costs little, up to 2 MiB, each of which
 //!    is one huge page where the system gives them.
 #![expect(
     unsafe_code,
@@ -13,11 +14,12 @@
 )]
 
 use orogen_base::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
-use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
+use std::alloc::{Layout, alloc, dealloc};
 use std::ptr::NonNull;
 use std::sync::{Arc, OnceLock};
 
 use orogen_base::sync::Mutex;
+use orogen_base::{Result, memory};
 use orogen_env::memory::{HUGE_PAGE_LEN, HugePage, PagePool};
 
 use crate::{Growth, Moment};
@@ -42,7 +44,7 @@ struct Chunk {
 }
 
 impl Chunk {
-    fn new(size: usize, pool: Option<&Arc<PagePool>>) -> Self {
+    fn new(size: usize, pool: Option<&Arc<PagePool>>) -> Result<Self> {
         let size = size.max(ALIGNMENT);
         let page = match pool {
             _ if size != CHUNK_MAX => None,
@@ -55,21 +57,27 @@ impl Chunk {
                 let layout = Self::layout(size);
                 // SAFETY: the layout's size is not zero.
                 let base = unsafe { alloc(layout) };
-                NonNull::new(base).unwrap_or_else(|| handle_alloc_error(layout))
+                NonNull::new(base).ok_or_else(|| memory::refused("memtable", size))?
             }
         };
-        Self {
+        Ok(Self {
             base,
             size,
             page,
             pool: pool.cloned(),
             used: AtomicUsize::new(0),
-        }
+        })
     }
 
     fn layout(size: usize) -> Layout {
         Layout::from_size_align(size, ALIGNMENT)
             .expect("keys and values are far below the address space")
+    }
+
+    /// Bytes that nobody has.
+    #[inline]
+    fn free(&self) -> usize {
+        self.size - self.used.load(Ordering::Relaxed)
     }
 
     /// Takes `size` bytes, a multiple of the alignment, if so many are left.
@@ -116,6 +124,8 @@ struct Chunks {
     )]
     shared: Vec<Box<Chunk>>,
     alone: Vec<Chunk>,
+    /// What becomes the current chunk next, if there is one already.
+    spare: Option<Box<Chunk>>,
 }
 
 /// Memory of one memtable.
@@ -123,6 +133,9 @@ pub(crate) struct Arena {
     current: AtomicPtr<Chunk>,
     /// Bytes of all chunks but the current one.
     closed_bytes: AtomicUsize,
+    spare_bytes: AtomicUsize,
+    /// Bytes that were promised and may not be allocated yet.
+    promised: AtomicUsize,
     chunks: Mutex<Chunks>,
     /// Told of new chunks.
     grows: OnceLock<Growth>,
@@ -137,13 +150,19 @@ unsafe impl Sync for Arena {}
 
 impl Arena {
     /// An arena with its first, small chunk.
+    ///
+    /// # Panics
+    /// If the system has not even that: it is no big allocation.
     pub(crate) fn new() -> Self {
         let mut chunks = Chunks::default();
-        chunks.shared.push(Box::new(Chunk::new(CHUNK_MIN, None)));
+        let first = Chunk::new(CHUNK_MIN, None).expect("a few kibibytes are there");
+        chunks.shared.push(Box::new(first));
         let first = NonNull::from(&*chunks.shared[0]);
         Self {
             current: AtomicPtr::new(first.as_ptr()),
             closed_bytes: AtomicUsize::new(0),
+            spare_bytes: AtomicUsize::new(0),
+            promised: AtomicUsize::new(0),
             chunks: Mutex::new(chunks),
             grows: OnceLock::new(),
             pool: OnceLock::new(),
@@ -158,48 +177,129 @@ impl Arena {
 
     /// `size` bytes of uninitialised memory that live as long as the arena, aligned to
     /// [`ALIGNMENT`]; nobody else gets them.
+    ///
+    /// # Errors
+    /// `NoMemory`.
     #[inline]
-    pub(crate) fn allocate(&self, size: usize) -> NonNull<u8> {
+    pub(crate) fn allocate(&self, size: usize) -> Result<NonNull<u8>> {
         let size = size.next_multiple_of(ALIGNMENT);
         if size <= SHARED_MAX {
             if let Some(memory) = self.current().take(size) {
-                return memory;
+                return Ok(memory);
             }
             return self.allocate_from_new_chunk(size);
         }
-        self.tell(Moment::Before, size);
-        let chunk = Chunk::new(size, self.pool.get());
+        self.allocate_alone(size)
+    }
+
+    #[cold]
+    fn allocate_alone(&self, size: usize) -> Result<NonNull<u8>> {
+        {
+            // What was promised lies in the current chunk or in the spare one.
+            let mut chunks = self.chunks.lock();
+            if let Some(memory) = self.current().take(size) {
+                return Ok(memory);
+            }
+            if let Some(spare) = self.take_spare(&mut chunks, size) {
+                return Ok(self.make_current(&mut chunks, spare, size));
+            }
+        }
+        let chunk = self.new_chunk(size)?;
         let memory = chunk.base;
         self.closed_bytes.fetch_add(size, Ordering::Relaxed);
         self.chunks.lock().alone.push(chunk);
         self.tell(Moment::After, size);
-        memory
+        Ok(memory)
+    }
+
+    /// A chunk that was told of, once; where there is none it is taken back.
+    fn new_chunk(&self, size: usize) -> Result<Chunk> {
+        self.tell(Moment::Before, size);
+        Chunk::new(size, self.pool.get()).inspect_err(|_| self.tell(Moment::Not, size))
     }
 
     #[cold]
-    fn allocate_from_new_chunk(&self, size: usize) -> NonNull<u8> {
+    fn allocate_from_new_chunk(&self, size: usize) -> Result<NonNull<u8>> {
         let mut chunks = self.chunks.lock();
         // Another thread may have added a chunk while this one waited.
         let full = self.current();
         if let Some(memory) = full.take(size) {
-            return memory;
+            return Ok(memory);
         }
-        let full_size = full.size;
-        let next_size = (full_size * 2)
+        if let Some(spare) = self.take_spare(&mut chunks, size) {
+            return Ok(self.make_current(&mut chunks, spare, size));
+        }
+        let next_size = (full.size * 2)
             .max((size * 4).next_power_of_two())
             .min(CHUNK_MAX);
-        self.tell(Moment::Before, next_size);
-        let chunk = Box::new(Chunk::new(next_size, self.pool.get()));
-        let memory = chunk
-            .take(size)
-            .expect("a shared chunk holds the largest shared request");
-        self.closed_bytes.fetch_add(full_size, Ordering::Relaxed);
-        self.current
-            .store(NonNull::from(&*chunk).as_ptr(), Ordering::Release);
-        chunks.shared.push(chunk);
+        let chunk = Box::new(self.new_chunk(next_size)?);
+        let memory = self.make_current(&mut chunks, chunk, size);
         drop(chunks);
         self.tell(Moment::After, next_size);
+        Ok(memory)
+    }
+
+    /// The spare chunk, if it has `size` bytes.
+    fn take_spare(&self, chunks: &mut Chunks, size: usize) -> Option<Box<Chunk>> {
+        chunks.spare.take_if(|spare| spare.size >= size)
+    }
+
+    /// Takes `size` bytes from a new chunk, from which others take theirs then.
+    fn make_current(&self, chunks: &mut Chunks, chunk: Box<Chunk>, size: usize) -> NonNull<u8> {
+        let memory = chunk.take(size).expect("a new chunk holds it");
+        let full_size = self.current().size;
+        self.current
+            .store(NonNull::from(&*chunk).as_ptr(), Ordering::Release);
+        self.closed_bytes.fetch_add(full_size, Ordering::Relaxed);
+        if chunks.spare.is_none() {
+            self.spare_bytes.store(0, Ordering::Relaxed);
+        }
+        chunks.shared.push(chunk);
         memory
+    }
+
+    /// Sees to it that `bytes` can be allocated, in whatever pieces, beside what was promised
+    /// before; [`Self::release`] ends it. Each piece counts with its end rounded up to
+    /// [`ALIGNMENT`]. One thread at a time promises.
+    ///
+    /// # Errors
+    /// `NoMemory`; nothing is promised.
+    #[inline]
+    pub(crate) fn promise(&self, bytes: usize) -> Result<()> {
+        let promised = self.promised.fetch_add(bytes, Ordering::AcqRel) + bytes;
+        // What of it was allocated meanwhile counts twice, which does no harm.
+        if self.current().free() >= promised {
+            return Ok(());
+        }
+        self.keep_spare().inspect_err(|_| self.release(bytes))
+    }
+
+    /// Ends a promise, when all was allocated that will be.
+    #[inline]
+    pub(crate) fn release(&self, bytes: usize) {
+        self.promised.fetch_sub(bytes, Ordering::AcqRel);
+    }
+
+    /// Gets a chunk that alone holds all that is promised: then it does not matter how much of it
+    /// the current one holds.
+    #[cold]
+    fn keep_spare(&self) -> Result<()> {
+        let mut chunks = self.chunks.lock();
+        let promised = self.promised.load(Ordering::Acquire);
+        let current = self.current();
+        if current.free() >= promised || chunks.spare.as_ref().is_some_and(|s| s.size >= promised) {
+            return Ok(());
+        }
+        let size = (current.size * 2)
+            .min(CHUNK_MAX)
+            .max(promised.next_multiple_of(ALIGNMENT));
+        let spare = Box::new(self.new_chunk(size)?);
+        self.spare_bytes.store(size, Ordering::Relaxed);
+        let before = chunks.spare.replace(spare);
+        drop(chunks);
+        drop(before);
+        self.tell(Moment::After, size);
+        Ok(())
     }
 
     fn tell(&self, moment: Moment, bytes: usize) {
@@ -225,7 +325,9 @@ impl Arena {
 
     /// As [`Self::memory_usage`] with the free end.
     pub(crate) fn memory_allocated(&self) -> usize {
-        self.closed_bytes.load(Ordering::Relaxed) + self.current().size
+        self.closed_bytes.load(Ordering::Relaxed)
+            + self.current().size
+            + self.spare_bytes.load(Ordering::Relaxed)
     }
 }
 
@@ -252,7 +354,7 @@ mod tests {
             let allocate = || -> Vec<(usize, usize)> {
                 (0..3000)
                     .map(|i| sizes[if i % 500 == 0 { i / 500 + 4 } else { i % 4 }])
-                    .map(|size| (arena.allocate(size).as_ptr().addr(), size))
+                    .map(|size| (arena.allocate(size).unwrap().as_ptr().addr(), size))
                     .collect()
             };
             let threads: Vec<_> = (0..4).map(|_| scope.spawn(allocate)).collect();
@@ -288,16 +390,42 @@ mod tests {
             }
         }));
         for size in [10, 9000, 100_000, 3 << 20, 400_000, 1 << 20] {
-            arena.allocate(size);
+            arena.allocate(size).unwrap();
             assert_eq!(told.load(Ordering::Relaxed), arena.memory_allocated());
         }
+    }
+
+    #[test]
+    fn what_is_promised_is_there_in_whatever_pieces() {
+        let arena = Arena::new();
+        for pieces in [
+            vec![100; 1000],
+            vec![5000; 30],
+            vec![300_000, 8, 400_000, 300_000],
+            vec![SHARED_MAX + 8, 3 << 20, 16],
+            vec![7 << 20],
+        ] {
+            let bytes: usize = pieces.iter().map(|p: &usize| p.next_multiple_of(8)).sum();
+            // Half of it taken before, so that the current chunk has some room at times.
+            arena.allocate(bytes / 3 % SHARED_MAX).unwrap();
+            arena.promise(bytes).unwrap();
+            let before = arena.memory_allocated();
+            for size in pieces {
+                arena.allocate(size).unwrap();
+            }
+            assert_eq!(arena.memory_allocated(), before, "it was there");
+            arena.release(bytes);
+        }
+        let error = arena.promise(isize::MAX as usize / 2).unwrap_err();
+        assert_eq!(error.kind(), orogen_base::ErrorKind::NoMemory);
+        assert_eq!(arena.promised.load(Ordering::Relaxed), 0);
     }
 
     #[test]
     fn a_small_arena_counts_small() {
         let arena = Arena::new();
         assert_eq!(arena.memory_usage(), 0);
-        arena.allocate(20);
+        arena.allocate(20).unwrap();
         assert_eq!(arena.memory_usage(), 24);
         assert_eq!(arena.memory_allocated(), CHUNK_MIN);
     }

@@ -178,6 +178,13 @@ pub(crate) struct Guide {
 /// Pages from the root to a leaf, and the entry taken in each.
 type Path<'a> = [Option<(&'a Page, usize)>; DEPTH_MAX];
 
+/// Empty pages for the splits of one insert, by the level of the page that is split.
+#[derive(Default)]
+struct Fresh<'a> {
+    right: [Option<&'a Page>; DEPTH_MAX],
+    root: Option<&'a Page>,
+}
+
 impl Guide {
     pub(crate) fn new() -> Self {
         Self {
@@ -264,7 +271,9 @@ impl Guide {
             child: null_mut(),
         };
         let Some(root) = NonNull::new(self.root.load(Ordering::Acquire)) else {
-            let page = new_page(arena, true);
+            let Some(page) = new_page(arena, true) else {
+                return;
+            };
             page.put(0, entry);
             let page = std::ptr::from_ref(page).cast_mut();
             self.first.store(page, Ordering::Relaxed);
@@ -289,13 +298,31 @@ impl Guide {
             // SAFETY: under the lock every entry of such a page has its child.
             page = unsafe { &*child };
         }
-        self.insert(arena, &path, depth, entry, is_before);
+        // All at once, before anything is changed: half a split would hide a page from writers.
+        // Without memory the node is left out.
+        let mut fresh = Fresh::default();
+        let mut level = depth;
+        while let Some((page, _)) = path[level].filter(|(page, _)| page.len() == WIDTH) {
+            let Some(right) = new_page(arena, page.children().is_none()) else {
+                return;
+            };
+            fresh.right[level] = Some(right);
+            if level == 0 {
+                fresh.root = new_page(arena, false);
+                if fresh.root.is_none() {
+                    return;
+                }
+                break;
+            }
+            level -= 1;
+        }
+        self.insert(&fresh, &path, depth, entry, is_before);
     }
 
     /// Puts `entry` behind the place that `path` takes at `depth`, splitting full pages.
     fn insert(
         &self,
-        arena: &Arena,
+        fresh: &Fresh<'_>,
         path: &Path<'_>,
         depth: usize,
         entry: Entry,
@@ -314,7 +341,9 @@ impl Guide {
             page.put(at, entry);
             return;
         }
-        let right = new_page(arena, page.children().is_none());
+        let Some(right) = fresh.right[depth] else {
+            return;
+        };
         let next = page.next.load(Ordering::Relaxed);
         // Rising keys leave full pages behind them.
         let middle = if at == len && next.is_null() {
@@ -336,9 +365,8 @@ impl Guide {
             ..right.entry(0)
         };
         if depth > 0 {
-            self.insert(arena, path, depth - 1, separator, is_before);
-        } else {
-            let root = new_page(arena, false);
+            self.insert(fresh, path, depth - 1, separator, is_before);
+        } else if let Some(root) = fresh.root {
             let left = Entry {
                 child: std::ptr::from_ref(page).cast_mut(),
                 ..page.entry(0)
@@ -397,9 +425,13 @@ impl Guide {
     }
 }
 
-fn new_page(arena: &Arena, is_leaf: bool) -> &Page {
+/// An empty page; `None` if there is no memory for it.
+fn new_page(arena: &Arena, is_leaf: bool) -> Option<&Page> {
     let below = if is_leaf { 0 } else { size_of::<Children>() };
-    let page = arena.allocate(size_of::<Page>() + below).cast::<Page>();
+    let page = arena
+        .allocate(size_of::<Page>() + below)
+        .ok()?
+        .cast::<Page>();
     let mut children = std::ptr::null();
     if !is_leaf {
         // SAFETY: they follow the page within the piece.
@@ -418,5 +450,5 @@ fn new_page(arena: &Arena, is_leaf: bool) -> &Page {
     // SAFETY: as above.
     unsafe { page.write(empty) };
     // SAFETY: initialised above, and it lives as long as the arena.
-    unsafe { page.as_ref() }
+    Some(unsafe { page.as_ref() })
 }

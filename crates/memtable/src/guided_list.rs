@@ -29,6 +29,17 @@ pub struct GuidedListMemTable {
     protected: bool,
 }
 
+/// What entries take of the arena beside their bytes: node, trailer, checksum, alignment, and their
+/// part of the guide's pages, generously. Where more pages split the guide may do without.
+const ENTRY_OVERHEAD: usize = 20 + 8 + 8 + 8 + 64;
+/// Pages for a single entry.
+const GUIDE_BYTES: usize = 4 << 10;
+
+#[inline]
+fn arena_bytes(entries: usize, bytes: usize) -> usize {
+    bytes + entries * ENTRY_OVERHEAD + GUIDE_BYTES
+}
+
 impl GuidedListMemTable {
     /// An empty memtable with user keys in the order of `comparator`.
     #[must_use]
@@ -85,27 +96,38 @@ impl GuidedListMemTable {
 }
 
 impl MemTable for GuidedListMemTable {
-    fn insert(&self, key: &[u8], seqno: SeqNo, kind: ValueKind, value: &[u8]) {
+    #[inline]
+    fn promise(&self, entries: usize, bytes: usize) -> Result<()> {
+        self.list.promise(arena_bytes(entries, bytes))
+    }
+
+    #[inline]
+    fn release(&self, entries: usize, bytes: usize) {
+        self.list.release(arena_bytes(entries, bytes));
+    }
+
+    fn insert(&self, key: &[u8], seqno: SeqNo, kind: ValueKind, value: &[u8]) -> Result<()> {
         debug_assert!(
             kind != ValueKind::RangeDeletion,
             "range tombstones lie apart"
         );
         if self.protected {
             let sum = Protection::of(key, kind as u8, value).with_seqno(seqno);
-            self.list.insert(key, seqno, kind, value, &sum.to_bytes());
+            self.list.insert(key, seqno, kind, value, &sum.to_bytes())?;
         } else {
-            self.list.insert(key, seqno, kind, value, &[]);
+            self.list.insert(key, seqno, kind, value, &[])?;
         }
         self.entries.fetch_add(1, Ordering::Relaxed);
         if matches!(kind, ValueKind::Deletion | ValueKind::SingleDeletion) {
             self.deletions.fetch_add(1, Ordering::Relaxed);
         }
+        Ok(())
     }
 
-    fn insert_range_deletion(&self, start: &[u8], end: &[u8], seqno: SeqNo) {
+    fn insert_range_deletion(&self, start: &[u8], end: &[u8], seqno: SeqNo) -> Result<()> {
         let (start, end) = (start.to_vec(), end.to_vec());
         self.range_tombstones
-            .add(RangeTombstone { start, end, seqno });
+            .add(RangeTombstone { start, end, seqno })
     }
 
     fn get(

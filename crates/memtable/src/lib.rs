@@ -40,6 +40,8 @@ pub enum Moment {
     Before,
     /// They are in [`MemTable::memory_allocated`].
     After,
+    /// There were none: what was told before is not to be.
+    Not,
 }
 
 /// Told twice of bytes that a memtable takes from the system. It may be told under a lock of the
@@ -51,12 +53,34 @@ pub type Growth = Box<dyn Fn(Moment, usize) + Send + Sync>;
 /// All methods may be called from any thread at once. An entry is visible to readers when its
 /// `insert` has returned; which entries a reader may see is decided by sequence numbers above.
 pub trait MemTable: Send + Sync {
+    /// Sees to it that so many entries, whose keys and values have so many bytes, find memory when
+    /// they are inserted, beside those that were promised before; [`Self::release`] ends it. One
+    /// thread at a time promises. Without it an insert may find none.
+    ///
+    /// # Errors
+    /// `NoMemory`; nothing is promised.
+    fn promise(&self, entries: usize, bytes: usize) -> Result<()> {
+        let _ = (entries, bytes);
+        Ok(())
+    }
+
+    /// Ends a promise of so much: all was inserted that will be.
+    fn release(&self, entries: usize, bytes: usize) {
+        let _ = (entries, bytes);
+    }
+
     /// Adds an entry. The pair (key, sequence number) must be new, `kind` any but
     /// `RangeDeletion`.
-    fn insert(&self, key: &[u8], seqno: SeqNo, kind: ValueKind, value: &[u8]);
+    ///
+    /// # Errors
+    /// `NoMemory`; it was not added.
+    fn insert(&self, key: &[u8], seqno: SeqNo, kind: ValueKind, value: &[u8]) -> Result<()>;
 
     /// Adds a range tombstone over `[start, end)`.
-    fn insert_range_deletion(&self, start: &[u8], end: &[u8], seqno: SeqNo);
+    ///
+    /// # Errors
+    /// `NoMemory`; it was not added.
+    fn insert_range_deletion(&self, start: &[u8], end: &[u8], seqno: SeqNo) -> Result<()>;
 
     /// Shows the versions of `key` with sequence numbers up to `read_seqno`, newest first, until
     /// `visit` stops it.

@@ -20,7 +20,7 @@ use std::sync::Arc;
 
 use orogen_base::key;
 use orogen_base::sync::atomic::{AtomicPtr, Ordering};
-use orogen_base::{SeqNo, UserComparator, ValueKind};
+use orogen_base::{Result, SeqNo, UserComparator, ValueKind};
 use orogen_env::memory::PagePool;
 
 use crate::Growth;
@@ -65,7 +65,8 @@ unsafe impl Sync for List {}
 impl List {
     pub(crate) fn new(order: UserComparator) -> Self {
         let arena = Arena::new();
-        let head = Node::allocate(&arena, &[], 0, &[], &[]).address();
+        let head = Node::allocate(&arena, &[], 0, &[], &[]);
+        let head = head.expect("the first chunk holds it").address();
         Self {
             bytewise: order.is_bytewise(),
             order,
@@ -82,6 +83,16 @@ impl List {
 
     pub(crate) fn memory_usage(&self) -> usize {
         self.arena.memory_usage()
+    }
+
+    #[inline]
+    pub(crate) fn promise(&self, bytes: usize) -> Result<()> {
+        self.arena.promise(bytes)
+    }
+
+    #[inline]
+    pub(crate) fn release(&self, bytes: usize) {
+        self.arena.release(bytes);
     }
 
     pub(crate) fn watch_growth(&self, grows: Growth) {
@@ -223,10 +234,10 @@ impl List {
         kind: ValueKind,
         value: &[u8],
         suffix: &[u8],
-    ) {
+    ) -> Result<()> {
         let probe = self.probe(user_key, key::pack(seqno, kind));
         let (random, hint) = thread_random();
-        let node = Node::allocate(&self.arena, user_key, probe.trailer, value, suffix);
+        let node = Node::allocate(&self.arena, user_key, probe.trailer, value, suffix)?;
         let hint = &self.hints[hint].0;
         let (mut prev, mut next) = match self.neighbours_of_last(hint, &probe) {
             Some(neighbours) => neighbours,
@@ -246,6 +257,7 @@ impl List {
             self.guide
                 .add(&self.arena, probe.prefix, node.address(), &is_before);
         }
+        Ok(())
     }
 
     /// The place of `probe` if it is right behind the node of the last insert: keys often rise.

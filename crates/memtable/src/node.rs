@@ -14,6 +14,7 @@ use std::marker::PhantomData;
 use std::mem::size_of;
 use std::ptr::NonNull;
 
+use orogen_base::Result;
 use orogen_base::key::TRAILER_LEN;
 use orogen_base::sync::atomic::{AtomicPtr, Ordering};
 use orogen_base::sync::{self, Mistake};
@@ -66,6 +67,9 @@ impl<'a> Node<'a> {
     /// Writes a node whose link leads nowhere; `suffix` stands behind the value and counts as part
     /// of it.
     ///
+    /// # Errors
+    /// `NoMemory`.
+    ///
     /// # Panics
     /// If key or value exceed 32-bit lengths; `limits.rs` forbids both.
     #[inline]
@@ -75,13 +79,13 @@ impl<'a> Node<'a> {
         trailer: u64,
         value: &[u8],
         suffix: &[u8],
-    ) -> Self {
+    ) -> Result<Self> {
         let key_len = u32::try_from(user_key.len() + TRAILER_LEN).expect("keys are bounded");
         let value_len = value.len() + suffix.len();
         let total_len = u32::try_from(value_len).expect("values are bounded");
         let is_long = key_len >= 1 << KEY_BITS || total_len >= 1 << VALUE_BITS;
         let start = if is_long { LONG_LEN } else { SHORT_LEN };
-        let memory = arena.allocate(start + key_len as usize + value_len);
+        let memory = arena.allocate(start + key_len as usize + value_len)?;
         let header = memory.cast::<Header>();
         // SAFETY: the memory is ours alone, big enough, and aligned to 8.
         unsafe { header.write(Header(AtomicPtr::new(std::ptr::null_mut()))) };
@@ -103,10 +107,10 @@ impl<'a> Node<'a> {
         write(start + user_key.len(), &trailer.to_le_bytes());
         write(start + key_len as usize, value);
         write(start + key_len as usize + value.len(), suffix);
-        Self {
+        Ok(Self {
             header,
             arena: PhantomData,
-        }
+        })
     }
 
     /// The node at an address that [`Self::address`] gave.
@@ -263,7 +267,8 @@ mod tests {
         for (key_len, value_len) in keys.iter().flat_map(|k| values.map(|v| (*k, v))) {
             let (key, value) = (vec![7; key_len], vec![9; value_len]);
             for suffix in [&b""[..], b"sum"] {
-                let node = Node::allocate(&arena, &key, 0x0123_4567_89ab_cdef, &value, suffix);
+                let node =
+                    Node::allocate(&arena, &key, 0x0123_4567_89ab_cdef, &value, suffix).unwrap();
                 assert!(node.user_key() == key, "{key_len} {value_len}");
                 assert_eq!(node.trailer(), 0x0123_4567_89ab_cdef);
                 assert!(node.value() == [&value, suffix].concat());
@@ -276,7 +281,7 @@ mod tests {
     fn a_small_entry_takes_twelve_bytes_more_than_its_key_and_value() {
         let arena = Arena::new();
         let before = arena.memory_usage();
-        Node::allocate(&arena, &[1; 16], 1, &[2; 100], &[]);
+        Node::allocate(&arena, &[1; 16], 1, &[2; 100], &[]).unwrap();
         assert_eq!(arena.memory_usage() - before, 12 + 16 + 8 + 100);
     }
 }

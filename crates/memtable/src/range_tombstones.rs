@@ -6,9 +6,9 @@
 use orogen_base::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::Arc;
 
-use orogen_base::UserComparator;
 use orogen_base::range_del::{FragmentedRangeTombstones, RangeTombstone};
 use orogen_base::sync::Mutex;
+use orogen_base::{Result, UserComparator, memory};
 
 /// What the lock guards; it is a leaf.
 #[derive(Default)]
@@ -26,13 +26,14 @@ pub(crate) struct RangeTombstones {
 }
 
 impl RangeTombstones {
-    pub(crate) fn add(&self, tombstone: RangeTombstone) {
+    pub(crate) fn add(&self, tombstone: RangeTombstone) -> Result<()> {
         let bytes = size_of::<RangeTombstone>() + tombstone.start.len() + tombstone.end.len();
         let mut written = self.written.lock();
-        written.tombstones.push(tombstone);
+        memory::push(&mut written.tombstones, tombstone, "range tombstones")?;
         written.fragments = None;
         self.bytes.fetch_add(bytes, Ordering::Relaxed);
         self.count.fetch_add(1, Ordering::Release);
+        Ok(())
     }
 
     #[inline]

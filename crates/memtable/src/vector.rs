@@ -18,7 +18,9 @@ use std::sync::{Arc, OnceLock};
 use orogen_base::key::{append_internal_key, append_seek_key, trailer, user_key};
 use orogen_base::range_del::{FragmentedRangeTombstones, RangeTombstone};
 use orogen_base::sync::Mutex;
-use orogen_base::{InternalIterator, ParsedInternalKey, Result, SeqNo, UserComparator, ValueKind};
+use orogen_base::{
+    InternalIterator, ParsedInternalKey, Result, SeqNo, UserComparator, ValueKind, memory,
+};
 
 use crate::prefetch::prefetch;
 use crate::prefix::prefix;
@@ -75,14 +77,17 @@ impl Entries {
     }
 
     /// Sees to it that the last piece has room for `len` bytes more.
-    fn make_room(&mut self, len: usize) {
+    fn make_room(&mut self, len: usize) -> Result<()> {
+        memory::reserve(&mut self.entries, 1, "memtable")?;
         let last = self.pieces.last();
         if last.is_some_and(|p| p.capacity() - p.len() >= len) {
-            return;
+            return Ok(());
         }
         let twice = last.map_or(PIECE_LEN_MIN, |p| 2 * p.capacity());
         let capacity = len.max(twice.min(PIECE_LEN_MAX));
-        self.pieces.push(Vec::with_capacity(capacity));
+        self.pieces
+            .push(memory::with_capacity(capacity, "memtable")?);
+        Ok(())
     }
 }
 
@@ -144,7 +149,7 @@ impl VectorMemTable {
 impl MemTable for VectorMemTable {
     /// # Panics
     /// If it was read already.
-    fn insert(&self, key: &[u8], seqno: SeqNo, kind: ValueKind, value: &[u8]) {
+    fn insert(&self, key: &[u8], seqno: SeqNo, kind: ValueKind, value: &[u8]) -> Result<()> {
         debug_assert!(
             kind != ValueKind::RangeDeletion,
             "range tombstones lie apart"
@@ -156,7 +161,7 @@ impl MemTable for VectorMemTable {
             "it takes no entries once it was read"
         );
         let key_len = key.len() + orogen_base::key::TRAILER_LEN;
-        filling.make_room(key_len + value.len());
+        filling.make_room(key_len + value.len())?;
         let number = filling.pieces.len() - 1;
         let piece = &mut filling.pieces[number];
         let at = piece.len();
@@ -176,12 +181,13 @@ impl MemTable for VectorMemTable {
         if matches!(kind, ValueKind::Deletion | ValueKind::SingleDeletion) {
             self.deletions.fetch_add(1, Relaxed);
         }
+        Ok(())
     }
 
-    fn insert_range_deletion(&self, start: &[u8], end: &[u8], seqno: SeqNo) {
+    fn insert_range_deletion(&self, start: &[u8], end: &[u8], seqno: SeqNo) -> Result<()> {
         let (start, end) = (start.to_vec(), end.to_vec());
         self.range_tombstones
-            .add(RangeTombstone { start, end, seqno });
+            .add(RangeTombstone { start, end, seqno })
     }
 
     fn get(

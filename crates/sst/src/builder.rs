@@ -17,7 +17,9 @@ use std::sync::Arc;
 
 use orogen_base::key::{TRAILER_LEN, append_internal_key, seqno_of, user_key};
 use orogen_base::limits::VALUE_SIZE_MAX;
-use orogen_base::{Error, FileNo, Result, SeqNo, SliceTransform, UserComparator, ValueKind};
+use orogen_base::{
+    Error, FileNo, Result, SeqNo, SliceTransform, UserComparator, ValueKind, memory,
+};
 use orogen_cache::Reservation;
 use orogen_env::WritableFile;
 
@@ -117,6 +119,9 @@ struct Held {
     bytes: u64,
 }
 
+/// What memory is asked for.
+const HELD: &str = "blocks that wait for a dictionary";
+
 /// The reservation follows the memory in steps of so many bytes.
 const RESERVED_STEP: usize = 64 << 10;
 
@@ -182,7 +187,7 @@ impl TableBuilder {
             table.checksum,
             base_context_checksum,
             write_buffer_len,
-        );
+        )?;
         out.file_checksum = options.file_checksum.then_some(0);
         Ok(Self {
             reservation,
@@ -257,11 +262,11 @@ impl TableBuilder {
             }
         }
         if self.held.is_none() {
-            self.add_to_filter(user_key(internal_key));
+            self.add_to_filter(user_key(internal_key))?;
         }
-        self.data.add(internal_key, value);
+        self.data.add(internal_key, value)?;
         self.last_key.clear();
-        self.last_key.extend_from_slice(internal_key);
+        memory::append(&mut self.last_key, internal_key, "key")?;
         self.count(internal_key, value.len());
         Ok(())
     }
@@ -289,6 +294,7 @@ impl TableBuilder {
         }
         let mut key = Vec::with_capacity(start.len() + TRAILER_LEN);
         append_internal_key(&mut key, start, seqno, ValueKind::RangeDeletion);
+        memory::reserve(&mut self.range_tombstones, 1, "range tombstones")?;
         self.count(&key, end.len());
         self.properties.num_deletions += 1;
         self.properties.num_range_deletions += 1;
@@ -310,9 +316,10 @@ impl TableBuilder {
     }
 
     #[inline]
-    fn add_to_filter(&mut self, key: &[u8]) {
-        if let Some(filter) = &mut self.filter {
-            filter.add(key, self.options.prefix_extractor.as_deref());
+    fn add_to_filter(&mut self, key: &[u8]) -> Result<()> {
+        match &mut self.filter {
+            Some(filter) => filter.add(key, self.options.prefix_extractor.as_deref()),
+            None => Ok(()),
         }
     }
 
@@ -323,10 +330,10 @@ impl TableBuilder {
         }
         self.reserve(0);
         if let Some(held) = &mut self.held {
-            let block = self.data.finish().to_vec();
+            let block = memory::copied(self.data.finish(), HELD)?;
             self.data.reset();
             held.bytes += block.len() as u64;
-            held.blocks.push(block);
+            memory::push(&mut held.blocks, block, HELD)?;
             let limit = self.options.compression_options.max_dict_buffer_bytes;
             if limit != 0 && held.bytes > limit {
                 self.release_held(next_key)?;
@@ -378,7 +385,7 @@ impl TableBuilder {
             return Ok(());
         }
         let options = self.options.compression_options;
-        self.dictionary = make_dictionary(&held.blocks, &options);
+        self.dictionary = make_dictionary(&held.blocks, &options)?;
         if !self.dictionary.is_empty() {
             self.blocks.compressor = Some(Compressor::new(
                 CompressionType::Zstd,
@@ -386,7 +393,7 @@ impl TableBuilder {
                 &self.dictionary,
             )?);
             if let Some(verify) = &mut self.blocks.verify {
-                *verify = Some(Dictionary::new(self.dictionary.clone())?);
+                *verify = Some(Dictionary::new(memory::copied(&self.dictionary, HELD)?)?);
             }
         }
         let order = KeyOrder::Internal(self.options.comparator.clone());
@@ -397,14 +404,14 @@ impl TableBuilder {
             let mut last_key = Vec::new();
             let mut on = cursor.seek_to_first(&block, &order)?;
             while on {
-                self.add_to_filter(user_key(cursor.key()));
+                self.add_to_filter(user_key(cursor.key()))?;
                 last_key.clear();
                 last_key.extend_from_slice(cursor.key());
                 on = cursor.next(&block, &order)?;
             }
             let following = match blocks.peek() {
                 Some(next) => {
-                    let next = Block::new(next.clone())?;
+                    let next = Block::new(memory::copied(next, HELD)?)?;
                     cursor.seek_to_first(&next, &order)?;
                     Some(cursor.key().to_vec())
                 }

@@ -1,6 +1,6 @@
 //! The blocks of a table one by one, for tools that look at a file and for checking all of it.
 
-use orogen_base::Result;
+use orogen_base::{Result, memory};
 
 use crate::builder::{DICTIONARY_BLOCK, INDEX_BLOCK, PROPERTIES_BLOCK, RANGE_DEL_BLOCK};
 use crate::file::Window;
@@ -126,7 +126,7 @@ impl Blocks<'_> {
         if kind == BlockKind::Data && self.window.block(handle).is_none() {
             let len = file.check_handle(handle)?.max(READ_LEN);
             let len = len.min((file.size - handle.offset) as usize);
-            self.window.bytes.resize(len, 0);
+            memory::resize(&mut self.window.bytes, len, "readahead")?;
             self.window.offset = handle.offset;
             file.file
                 .read_exact_at(handle.offset, &mut self.window.bytes)?;

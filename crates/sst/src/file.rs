@@ -12,7 +12,7 @@ use orogen_base::error::ResultExt;
 use orogen_base::limits::BLOCK_SIZE_MAX;
 use orogen_base::metrics::{Statistics, Ticker};
 use orogen_base::perf::PerfCounter;
-use orogen_base::{Error, ErrorKind, Result};
+use orogen_base::{Error, ErrorKind, Result, memory};
 use orogen_env::{PerfTimer, RandomAccessFile};
 
 use crate::footer::{BLOCK_TRAILER_LEN, BlockHandle, Footer, context_modifier};
@@ -136,7 +136,9 @@ impl TableFile {
             return expand(stored);
         }
         let mut raw = RAW.take();
-        raw.resize(len, 0);
+        if let Err(e) = memory::resize(&mut raw, len, "stored block") {
+            return Err(self.locate(e, handle.offset));
+        }
         let timer = PerfTimer::start(PerfCounter::BlockReadTime);
         let read = self.file.read_exact_at(handle.offset, &mut raw);
         drop(timer);
@@ -174,7 +176,7 @@ impl TableFile {
             let sum = sum_of(body);
             let holds = sum == want
                 || self
-                    .with_zero_seqno(body, handle)
+                    .with_zero_seqno(body, handle)?
                     .is_some_and(|body| sum_of(&body) == want);
             if !holds {
                 let error = Error::corruption("block has a bad checksum")
@@ -192,10 +194,18 @@ impl TableFile {
 
     /// The block as it was before its global sequence number was written, if it has one.
     #[cold]
-    fn with_zero_seqno(&self, body: &[u8], handle: BlockHandle) -> Option<Vec<u8>> {
-        let at = usize::try_from(self.global_seqno_at?.checked_sub(handle.offset)?).ok()?;
-        let mut body = body.to_vec();
-        body.get_mut(at..at.checked_add(8)?)?.fill(0);
-        Some(body)
+    fn with_zero_seqno(&self, body: &[u8], handle: BlockHandle) -> Result<Option<Vec<u8>>> {
+        let at = self
+            .global_seqno_at
+            .and_then(|at| at.checked_sub(handle.offset));
+        let Some(at) = at.and_then(|at| usize::try_from(at).ok()) else {
+            return Ok(None);
+        };
+        let Some(end) = at.checked_add(8).filter(|&end| end <= body.len()) else {
+            return Ok(None);
+        };
+        let mut body = memory::copied(body, "stored block")?;
+        body[at..end].fill(0);
+        Ok(Some(body))
     }
 }

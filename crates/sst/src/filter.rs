@@ -16,6 +16,7 @@ mod hash;
 mod ribbon;
 
 use orogen_base::coding::get_fixed32;
+use orogen_base::{Result, memory};
 
 use hash::hash32;
 pub(crate) use hash::hash64;
@@ -29,6 +30,9 @@ pub(crate) const POLICY_NAME: &str = "rocksdb.BuiltinBloomFilter";
 pub(crate) const FULL_PREFIX: &str = "fullfilter.";
 /// Before the policy's name: an index of filters.
 pub(crate) const PARTITIONED_PREFIX: &str = "partitionedfilter.";
+
+/// What memory is asked for.
+const FILTER: &str = "filter";
 
 const METADATA_LEN: usize = 5;
 const LINE_LEN: usize = 64;
@@ -67,21 +71,23 @@ impl FilterBuilder {
 
     /// Adds a key; keys come in order, so a key that comes again is the one before.
     #[inline]
-    pub(crate) fn add_key(&mut self, key: &[u8]) {
+    pub(crate) fn add_key(&mut self, key: &[u8]) -> Result<()> {
         let h = self.hash(key);
-        if self.hashes.last() != Some(&h) {
-            self.hashes.push(h);
+        if self.hashes.last() == Some(&h) {
+            return Ok(());
         }
+        memory::push(&mut self.hashes, h, FILTER)
     }
 
     /// Adds a prefix; once for all its keys.
     #[inline]
-    pub(crate) fn add_prefix(&mut self, prefix: &[u8]) {
+    pub(crate) fn add_prefix(&mut self, prefix: &[u8]) -> Result<()> {
         let h = self.hash(prefix);
-        if self.last_prefix != Some(h) {
-            self.last_prefix = Some(h);
-            self.hashes.push(h);
+        if self.last_prefix == Some(h) {
+            return Ok(());
         }
+        self.last_prefix = Some(h);
+        memory::push(&mut self.hashes, h, FILTER)
     }
 
     pub(crate) fn entries(&self) -> u64 {
@@ -130,12 +136,12 @@ impl FilterBuilder {
     }
 
     /// The filter block; empty if no key was added.
-    pub(crate) fn finish(&self) -> Vec<u8> {
+    pub(crate) fn finish(&self) -> Result<Vec<u8>> {
         if self.hashes.is_empty() {
-            return Vec::new();
+            return Ok(Vec::new());
         }
         let len = self.filter_len() as usize;
-        let mut out = vec![0; len + METADATA_LEN];
+        let mut out = memory::zeroed(len + METADATA_LEN, FILTER)?;
         if self.legacy {
             let probes = ((self.whole_bits() as f64 * 0.69) as u8).clamp(1, 30);
             let lines = (len / LINE_LEN) as u32;
@@ -144,7 +150,7 @@ impl FilterBuilder {
             }
             out[len] = probes;
             out[len + 1..].copy_from_slice(&lines.to_le_bytes());
-            return out;
+            return Ok(out);
         }
         let probes = num_probes(self.millibits_per_key);
         for &h in &self.hashes {
@@ -160,7 +166,7 @@ impl FilterBuilder {
         out[len] = 0xff;
         out[len + 1] = 0;
         out[len + 2] = probes;
-        out
+        Ok(out)
     }
 }
 

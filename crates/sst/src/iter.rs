@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use orogen_base::key::{trailer, user_key};
 use orogen_base::perf::PerfCounter;
-use orogen_base::{Error, InternalIterator, PinnedValue, Result};
+use orogen_base::{Error, InternalIterator, PinnedValue, Result, memory};
 use orogen_cache::Reservation;
 use orogen_env::PerfTimer;
 
@@ -150,7 +150,7 @@ impl ReadAhead {
         if bytes.capacity() < len as usize {
             // Nothing of it is wanted any more, and not a byte more than was reserved.
             *bytes = Vec::new();
-            bytes.reserve_exact(len as usize);
+            *bytes = memory::with_capacity(len as usize, "readahead")?;
         }
         bytes.resize(len as usize, 0);
         self.window.offset = start;
@@ -479,11 +479,11 @@ impl InternalIterator for TableIter {
         }
     }
 
-    fn pinned_value(&self) -> PinnedValue {
-        match &self.block {
+    fn pinned_value(&self) -> Result<PinnedValue> {
+        Ok(match &self.block {
             Some((_, block)) => PinnedValue::pinned(block.clone(), self.cursor.value_range()),
             None => PinnedValue::from(Vec::new()),
-        }
+        })
     }
 
     fn status(&self) -> Result<()> {

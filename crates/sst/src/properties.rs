@@ -228,13 +228,13 @@ impl TableProperties {
     }
 
     /// The properties block.
-    pub(crate) fn encode(&self) -> Vec<u8> {
+    pub(crate) fn encode(&self) -> Result<Vec<u8>> {
         // Read once from front to back: one restart point is enough.
         let mut b = BlockBuilder::new(i32::MAX as u32, false);
         for (name, value) in self.to_entries() {
-            b.add(name.as_bytes(), &value);
+            b.add(name.as_bytes(), &value)?;
         }
-        b.finish().to_vec()
+        Ok(b.into_block())
     }
 
     /// The layout of the index.
@@ -352,7 +352,7 @@ mod tests {
         p.user_collected.insert("mine".into(), b"\0\xff".to_vec());
         p.user_collected
             .insert(INDEX_TYPE.into(), 2u32.to_le_bytes().to_vec());
-        let block = Block::new(p.encode()).unwrap();
+        let block = Block::new(p.encode().unwrap()).unwrap();
         assert_eq!(block.num_restarts(), 1);
         let back = TableProperties::decode(&block).unwrap();
         assert_eq!(back, p);

@@ -18,7 +18,7 @@ use orogen_base::checksum::ChecksumType;
 use orogen_base::coding::{Decoder, get_fixed32};
 use orogen_base::key::ParsedInternalKey;
 use orogen_base::range_del::FragmentedRangeTombstones;
-use orogen_base::{Error, ErrorKind, Result, UserComparator, ValueKind};
+use orogen_base::{Error, ErrorKind, Result, UserComparator, ValueKind, memory};
 use orogen_env::RandomAccessFile;
 
 use crate::block::{Block, BlockCursor, KeyOrder, compare_internal};
@@ -277,11 +277,15 @@ fn scan(
     let mut bytes = Vec::new();
     while at < file_size {
         let len = (file_size - at).min((SCAN_BLOCK_MAX + BLOCK_TRAILER_LEN) as u64) as usize;
-        bytes.resize(len, 0);
+        memory::resize(&mut bytes, len, "a piece of a table")?;
         file.read_exact_at(at, &mut bytes)?;
-        let next = candidates
-            .iter()
-            .find_map(|&kind| Some((kind, block_at(&bytes, kind)?)));
+        let mut next = None;
+        for &kind in &candidates {
+            if let Some(block) = block_at(&bytes, kind)? {
+                next = Some((kind, block));
+                break;
+            }
+        }
         let Some((kind, (stored, block))) = next else {
             break;
         };
@@ -318,20 +322,32 @@ fn scan(
 }
 
 /// The block at the start of `bytes`, whose length is told by the checksum behind it.
-fn block_at(bytes: &[u8], kind: ChecksumType) -> Option<(usize, Block)> {
-    let last = bytes.len().checked_sub(BLOCK_TRAILER_LEN)?;
-    (0..=last).find_map(|len| {
-        let codec = CompressionType::from_u8(bytes[len])?;
-        let wanted = get_fixed32(&bytes[len + 1..])?;
-        if kind.compute(&bytes[..len], bytes[len]) != wanted {
-            return None;
-        }
-        let raw = match codec {
-            CompressionType::None => bytes[..len].to_vec(),
-            _ => decompress(codec, &bytes[..len], None, SCAN_FORMAT_VERSION, Vec::new()).ok()?,
+///
+/// # Errors
+/// `NoMemory`: it is not known whether there is one.
+fn block_at(bytes: &[u8], kind: ChecksumType) -> Result<Option<(usize, Block)>> {
+    let Some(last) = bytes.len().checked_sub(BLOCK_TRAILER_LEN) else {
+        return Ok(None);
+    };
+    for len in 0..=last {
+        let codec = CompressionType::from_u8(bytes[len]);
+        let (Some(codec), Some(wanted)) = (codec, get_fixed32(&bytes[len + 1..])) else {
+            continue;
         };
-        Some((len, Block::new(raw).ok()?))
-    })
+        if kind.compute(&bytes[..len], bytes[len]) != wanted {
+            continue;
+        }
+        match decompress(codec, &bytes[..len], None, SCAN_FORMAT_VERSION, Vec::new()) {
+            Ok(raw) => {
+                if let Ok(block) = Block::new(raw) {
+                    return Ok(Some((len, block)));
+                }
+            }
+            Err(e) if e.kind() == ErrorKind::NoMemory => return Err(e),
+            Err(_) => {}
+        }
+    }
+    Ok(None)
 }
 
 /// True for an index of the blocks so far: its values are their handles.

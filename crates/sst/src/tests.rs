@@ -155,7 +155,7 @@ fn entry(it: &TableIter) -> Option<(Vec<u8>, Vec<u8>)> {
     if !it.valid() {
         return None;
     }
-    assert_eq!(&*it.pinned_value(), it.value());
+    assert_eq!(&*it.pinned_value().unwrap(), it.value());
     Some((it.key().to_vec(), it.value().to_vec()))
 }
 

@@ -32,7 +32,8 @@ pub fn set_limit_secs(secs: u64) {
 static PANICS: AtomicU64 = AtomicU64::new(0);
 static LAST_PANIC: Mutex<String> = Mutex::new(String::new());
 
-fn count_panics() {
+/// Panics of all threads are counted from now on.
+pub(crate) fn count_panics() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
         let before = std::panic::take_hook();
@@ -42,6 +43,11 @@ fn count_panics() {
             before(info);
         }));
     });
+}
+
+/// Panics so far.
+pub(crate) fn panics() -> u64 {
+    PANICS.load(Ordering::SeqCst)
 }
 
 /// What one trial came to.

@@ -12,6 +12,7 @@
 //! full-disk    a real file system of 16 MiB, filled and freed again and again
 //! stalls       how long writers wait that are faster than compactions
 //! memory       what a budget counts, and what the process really takes
+//! allocations  the n-th big allocation gets nothing
 //! short-calls  system calls that do a part of their work, or are interrupted
 //! open         many tables, a long log: how long an open takes
 //! ```
@@ -38,6 +39,7 @@ pub mod determinism;
 pub mod full_disk;
 pub mod heap;
 pub mod memory;
+pub mod allocations;
 pub mod stalls;
 pub mod open;
 pub mod short_calls;

@@ -12,8 +12,8 @@ use orogen_torture::heap::CountingAllocator;
 use orogen_torture::parts::{self, Machine, Size};
 use orogen_torture::report::{self, Figure, Kept};
 use orogen_torture::{
-    concurrent, crash, damage, determinism, fault, flips, full_disk, guard, kill, memory,
-    metamorphic, open, repair, scripts, short_calls, stalls,
+    allocations, concurrent, crash, damage, determinism, fault, flips, full_disk, guard, kill,
+    memory, metamorphic, open, repair, scripts, short_calls, stalls,
 };
 
 #[global_allocator]
@@ -60,6 +60,11 @@ enum Command {
     KillChild(KillChildArgs),
     /// Writes and reads far more than a budget of memory, and looks what the process takes.
     Memory(MemoryArgs),
+    /// Refuses memory to the n-th big allocation, of 32 KiB or more, for many n.
+    Allocations(AllocationsArgs),
+    /// The process that is refused memory.
+    #[command(hide = true)]
+    AllocationsChild(AllocationsChildArgs),
     /// Opens a database of many tables, and one with a long log, and tells how long that took.
     Open(OpenArgs),
     /// Writes faster than compactions can, and tells how long single puts took.
@@ -292,6 +297,35 @@ struct MemoryArgs {
 }
 
 #[derive(Args)]
+struct AllocationsArgs {
+    /// Points at least: each is one trial in which memory was refused.
+    #[arg(long, default_value_t = 2000)]
+    points: u64,
+    /// The first seed; each has options and calls of its own, and every second of its
+    /// allocations is a point.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Only this allocation of the first seed.
+    #[arg(long)]
+    nth: Option<u64>,
+    /// Print where memory was refused.
+    #[arg(long)]
+    trace: bool,
+}
+
+#[derive(Args)]
+struct AllocationsChildArgs {
+    #[arg(long)]
+    seed: u64,
+    #[arg(long)]
+    from: u64,
+    #[arg(long)]
+    once: bool,
+    #[arg(long)]
+    trace: bool,
+}
+
+#[derive(Args)]
 struct OpenArgs {
     /// Tables of the first database; 0: none is made.
     #[arg(long, default_value_t = 10_000)]
@@ -519,6 +553,27 @@ fn main() -> ExitCode {
             };
             memory::run(&config).into_iter().for_each(&mut tell);
             Ok(())
+        }
+        Command::Allocations(args) => {
+            let &AllocationsArgs {
+                points,
+                seed,
+                nth,
+                trace,
+            } = args;
+            this_program().map(|program| {
+                tell(allocations::run(&allocations::Config {
+                    program,
+                    threads,
+                    points,
+                    seed,
+                    nth,
+                    trace,
+                }));
+            })
+        }
+        Command::AllocationsChild(args) => {
+            allocations::child(args.seed, args.from, args.once, args.trace)
         }
         Command::Open(args) => {
             let &OpenArgs { tables, log_mib } = args;

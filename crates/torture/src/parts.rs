@@ -8,8 +8,8 @@ use std::path::PathBuf;
 
 use crate::report::Figure;
 use crate::{
-    concurrent, crash, damage, determinism, fault, flips, full_disk, kill, metamorphic, repair,
-    scripts, short_calls,
+    allocations, concurrent, crash, damage, determinism, fault, flips, full_disk, kill,
+    metamorphic, repair, scripts, short_calls,
 };
 
 /// How much is tried.
@@ -94,6 +94,8 @@ const FLIPS: (u64, u64) = (12_500, 20);
 const JOBS: (u64, u64) = (500, 20);
 /// Kills of a part, and parts.
 const KILLS: (u64, u64) = (200, 50);
+/// Points of a part where memory is refused, and parts.
+const ALLOCATIONS: (u64, u64) = (2_000, 10);
 /// Full disks of a part, and parts, by calls and as many through memory.
 const FULL_DISKS: (u64, u64) = (50, 10);
 /// Seeds of a part, and parts, of scripts over calls that are cut short.
@@ -215,6 +217,7 @@ fn gate() -> Vec<Part> {
                 ..short_calls::Config::default()
             })
         }),
+        part("allocations", |m| allocations::run(&points(m, 1))),
         part("kill", |m| {
             kill::run(&kill::Config {
                 program: m.program.clone(),
@@ -224,6 +227,17 @@ fn gate() -> Vec<Part> {
         }),
     ]);
     parts
+}
+
+fn points(machine: &Machine, seed: u64) -> allocations::Config {
+    allocations::Config {
+        program: machine.program.clone(),
+        threads: machine.threads,
+        points: ALLOCATIONS.0,
+        seed,
+        nth: None,
+        trace: false,
+    }
 }
 
 fn repairs(machine: &Machine) -> repair::Config {
@@ -339,6 +353,10 @@ fn deep() -> Vec<Part> {
             kills,
             seed: 1 + n,
         }))
+    });
+    numbered(&mut parts, "allocations", ALLOCATIONS.1, |m, n| {
+        // A seed has more than one point.
+        Ok(allocations::run(&points(m, 1 + n * ALLOCATIONS.0)))
     });
     for mapped in [false, true] {
         let (cycles, count) = FULL_DISKS;

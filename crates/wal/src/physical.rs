@@ -3,8 +3,8 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use orogen_base::Result;
 use orogen_base::coding::get_fixed32;
+use orogen_base::{Result, memory};
 use orogen_env::RandomAccessFile;
 
 use crate::format::{
@@ -228,7 +228,7 @@ impl Blocks {
 
     fn load(&mut self, start: u64) -> Result<()> {
         let len = (self.size - start).min(READ_LEN) as usize;
-        self.buffer.resize(len, 0);
+        memory::resize(&mut self.buffer, len, "log read buffer")?;
         let mut got = 0;
         while got < len {
             let n = self

@@ -12,7 +12,7 @@
 use std::sync::Arc;
 
 use orogen_base::coding::get_fixed32;
-use orogen_base::{Error, Result};
+use orogen_base::{Error, Result, memory};
 use orogen_env::RandomAccessFile;
 
 use crate::format::{Kind, Part};
@@ -191,7 +191,7 @@ impl Reader {
                             }
                             self.recyclable = Some(recyclable);
                             let (rest, _) = self.blocks.rest(here)?;
-                            out.extend_from_slice(&rest[header_len..header_len + len]);
+                            memory::append(out, &rest[header_len..header_len + len], "log record")?;
                             self.at = end;
                             let offset = *start.get_or_insert(here);
                             if matches!(part, Part::Full | Part::Last) {

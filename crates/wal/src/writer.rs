@@ -6,7 +6,7 @@
 //! 1. `size` is the place of the next byte; records never cross a block.
 //! 2. After a failed append or sync nobody knows what the file holds: the writer fails for good.
 
-use orogen_base::{Error, Result};
+use orogen_base::{Error, Result, memory};
 use orogen_env::WritableFile;
 
 use crate::format::{BLOCK_SIZE, HEADER_LEN, Part, RECYCLABLE_HEADER_LEN, TYPE_AT, checksum};
@@ -60,7 +60,8 @@ impl Writer {
     /// a power loss.
     ///
     /// # Errors
-    /// `NoSpace` or `Io`; part of the record may be in the file, and all later calls fail too.
+    /// `NoMemory`: nothing was appended. `NoSpace` or `Io`; part of the record may be in the file,
+    /// and all later calls fail too.
     pub fn add_record(&mut self, record: &[u8]) -> Result<()> {
         self.add_record_parts(&[record])
     }
@@ -81,6 +82,10 @@ impl Writer {
         };
         let mut is_first = true;
         self.frame.clear();
+        // All that the frame will hold, before a byte of the record is in the file.
+        let headers = (left / (BLOCK_SIZE - RECYCLABLE_HEADER_LEN) + 2) * 2 * RECYCLABLE_HEADER_LEN;
+        let frame = (left + headers).min(FRAME_MAX + BLOCK_SIZE + headers);
+        memory::reserve(&mut self.frame, frame, "log record")?;
         loop {
             let mut room = self.room_in_block();
             if room < header_len {

@@ -4,7 +4,7 @@ use std::io::Read;
 
 use orogen_base::limits::BLOCK_SIZE_MAX;
 
-use super::{CompressionType, Error, Result, unreadable};
+use super::{CompressionType, Error, Result, memory, unreadable};
 
 /// Decompresses a block; `size` is 0 where the format does not store it.
 pub(super) fn decompress(
@@ -37,6 +37,9 @@ pub(super) fn decompress(
             .with("codec", kind.name())
             .with("claimed_size", size)
             .with("size", out.len())),
+        Err(e) if e.kind() == std::io::ErrorKind::OutOfMemory => {
+            Err(memory::refused("block", size))
+        }
         Err(e) => Err(Error::corruption("compressed block is damaged")
             .with("codec", kind.name())
             .caused_by(e)),

@@ -22,12 +22,13 @@ fn c_len(n: usize) -> Option<c_int> {
     c_int::try_from(n).ok()
 }
 
-/// Appends the compressed `raw` to `out`; false if that takes more than `room` bytes.
+/// Appends the compressed `raw` to `out`, which has room for as much; false if that takes more than
+/// `room` bytes.
 pub(super) fn compress(raw: &[u8], acceleration: i32, room: usize, out: &mut Vec<u8>) -> bool {
     let (Some(src_len), Some(capacity)) = (c_len(raw.len()), c_len(room)) else {
         return false;
     };
-    out.reserve(room);
+    let capacity = capacity.min(c_len(out.capacity() - out.len()).unwrap_or(c_int::MAX));
     let spare = out.spare_capacity_mut().as_mut_ptr().cast::<c_char>();
     // SAFETY: `raw` is readable for `src_len` bytes, `spare` writable for `capacity` bytes.
     let n = unsafe {
@@ -41,7 +42,7 @@ pub(super) fn compress_hc(raw: &[u8], level: i32, room: usize, out: &mut Vec<u8>
     let (Some(src_len), Some(capacity)) = (c_len(raw.len()), c_len(room)) else {
         return false;
     };
-    out.reserve(room);
+    let capacity = capacity.min(c_len(out.capacity() - out.len()).unwrap_or(c_int::MAX));
     let spare = out.spare_capacity_mut().as_mut_ptr().cast::<c_char>();
     // SAFETY: `raw` is readable for `src_len` bytes, `spare` writable for `capacity` bytes.
     let n =
@@ -60,7 +61,8 @@ fn grow(out: &mut Vec<u8>, written: c_int) -> bool {
     }
 }
 
-/// Decompresses to `size` bytes at most, into the memory of `out`; `None` if `data` is damaged.
+/// Decompresses to `size` bytes at most, into the memory of `out`, which has room for as many;
+/// `None` if `data` is damaged.
 pub(super) fn decompress(
     data: &[u8],
     dict: &[u8],
@@ -69,7 +71,7 @@ pub(super) fn decompress(
 ) -> Option<Vec<u8>> {
     let (src_len, capacity, dict_len) = (c_len(data.len())?, c_len(size)?, c_len(dict.len())?);
     out.clear();
-    out.reserve_exact(size);
+    let capacity = capacity.min(c_len(out.capacity()).unwrap_or(c_int::MAX));
     let dst = out.as_mut_ptr().cast::<c_char>();
     let src = data.as_ptr().cast::<c_char>();
     let n = if dict.is_empty() {

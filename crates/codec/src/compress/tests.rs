@@ -95,7 +95,7 @@ fn zstd_with_a_dictionary_needs_it_again() {
         .map(|i| format!("user-{i:05}:name=x{i};city=paris;").into_bytes())
         .collect();
     let lens: Vec<usize> = samples.iter().map(Vec::len).collect();
-    let trained = train_dictionary(&samples.concat(), &lens, 1024);
+    let trained = train_dictionary(&samples.concat(), &lens, 1024).unwrap();
     assert!(!trained.is_empty());
     for dict in [trained, samples.concat()[..500].to_vec()] {
         let mut c =

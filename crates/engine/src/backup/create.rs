@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 
 use orogen_base::checksum::crc32c_extend;
-use orogen_base::{Error, FileNo, Result};
+use orogen_base::{Error, FileNo, Result, memory};
 use orogen_env::fs::write_file;
 use orogen_env::{Access, BufferedFile, FileSystem, WritableFile};
 
@@ -213,7 +213,10 @@ impl BackupEngine {
     ) -> Result<u32> {
         let source = from_fs.open(from, Access::Sequential)?;
         let mut target = BufferedFile::with_capacity(to_fs.create(to)?, 0);
-        let mut chunk = vec![0; COPY_LEN.min(usize::try_from(bytes).unwrap_or(COPY_LEN))];
+        let mut chunk = memory::zeroed(
+            COPY_LEN.min(usize::try_from(bytes).unwrap_or(COPY_LEN)),
+            "copy buffer",
+        )?;
         let (mut at, mut crc) = (0, 0);
         while at < bytes {
             let n = (bytes - at).min(chunk.len() as u64) as usize;

@@ -10,7 +10,7 @@
 //! job goes on. Source: RocksDB `db/merge_helper.cc`.
 
 use orogen_base::key::{TRAILER_LEN, user_key};
-use orogen_base::{Error, InternalIterator, Result, SeqNo, ValueKind};
+use orogen_base::{Error, InternalIterator, Result, SeqNo, ValueKind, memory};
 
 use super::{CompactionIter, Peek, ValueAt, misplaced};
 
@@ -28,9 +28,13 @@ impl Operands {
         self.entries.clear();
     }
 
-    fn push(&mut self, seqno: SeqNo, value: &[u8]) {
-        self.bytes.extend_from_slice(value);
-        self.entries.push((seqno, self.bytes.len()));
+    fn push(&mut self, seqno: SeqNo, value: &[u8]) -> Result<()> {
+        memory::append(&mut self.bytes, value, "merge operands")?;
+        memory::push(
+            &mut self.entries,
+            (seqno, self.bytes.len()),
+            "merge operands",
+        )
     }
 
     /// How many there are.
@@ -115,7 +119,7 @@ impl<I: InternalIterator> CompactionIter<I> {
         self.operands.clear();
         let mut seqno = newest;
         loop {
-            self.operands.push(seqno, self.input.value());
+            self.operands.push(seqno, self.input.value())?;
             self.advance_input();
             let Peek::SameKey(older, kind) = self.peek()? else {
                 return Ok(Base::EndOfKey);

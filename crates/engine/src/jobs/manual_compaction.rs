@@ -65,7 +65,7 @@ pub(crate) fn compact_range(
     result.inspect_err(|e| match e.kind() {
         ErrorKind::Aborted | ErrorKind::ReadOnly | ErrorKind::Closed => {}
         // The caller is told; automatic ones find out for themselves.
-        ErrorKind::NoSpace => context.tell_failure(),
+        kind if kind.is_shortage() => context.tell_failure(),
         _ if context.is_closing() => {}
         // A damaged input changes nothing: it is left alone from here on.
         _ if quarantine::note(context, e) => {}
@@ -435,7 +435,7 @@ pub(crate) fn wait_until_idle(context: &Context) -> Result<()> {
         let seen = context.progress.count();
         context.check_writable()?;
         if context.compaction_retry.due_in(0).is_some() {
-            let message = "compactions find no space and are put off";
+            let message = "compactions find no space or memory and are put off";
             return Err(Error::new(ErrorKind::NoSpace, message));
         }
         context.work.raise();

@@ -256,12 +256,15 @@ impl<T: TableAccess> DbIterator<T> {
     ///
     /// # Panics
     /// If the iterator is not valid.
-    #[must_use]
-    pub fn pinned_value(&self) -> PinnedValue {
+    ///
+    /// # Errors
+    /// `NoMemory` for a copy.
+    pub fn pinned_value(&self) -> Result<PinnedValue> {
         match (self.at, &self.held) {
             (At::Entry, _) => self.iter.pinned_value(),
-            (At::Copy, Held::Pinned(value)) => value.clone(),
-            _ => PinnedValue::from(self.value()),
+            // A merged value is no one's but the cursor's.
+            (At::Copy, Held::Pinned(value)) => value.share(),
+            _ => PinnedValue::copied(self.value()),
         }
     }
 
@@ -404,15 +407,16 @@ impl<T: TableAccess> DbIterator<T> {
     }
 
     /// Keeps the value under the cursor for when the cursor has left it.
-    fn hold_value(&mut self) {
+    fn hold_value(&mut self) -> Result<()> {
         let value = self.iter.value();
         if value.len() <= COPIED_VALUE_SIZE_MAX {
             self.copied.clear();
             self.copied.extend_from_slice(value);
             self.held = Held::Copied;
         } else {
-            self.held = Held::Pinned(self.iter.pinned_value());
+            self.held = Held::Pinned(self.iter.pinned_value()?);
         }
+        Ok(())
     }
 
     /// Remembers the user key under the cursor.

@@ -93,7 +93,7 @@ impl<'a> GetState<'a> {
     pub fn visit(
         &mut self,
         key: ParsedInternalKey<'_>,
-        value: impl FnOnce() -> PinnedValue,
+        value: impl FnOnce() -> Result<PinnedValue>,
     ) -> Visit {
         debug_assert!(key.seqno <= self.read_seqno && !self.is_settled());
         let kind = if key.seqno < self.covering {
@@ -102,11 +102,14 @@ impl<'a> GetState<'a> {
             key.kind
         };
         self.outcome = match kind {
-            ValueKind::Merge => {
-                self.operands.push(value());
-                return Visit::Continue;
-            }
-            ValueKind::Value => Outcome::Value(value()),
+            ValueKind::Merge => match value() {
+                Ok(operand) => {
+                    self.operands.push(operand);
+                    return Visit::Continue;
+                }
+                Err(e) => Outcome::Failed(e),
+            },
+            ValueKind::Value => value().map_or_else(Outcome::Failed, Outcome::Value),
             ValueKind::Deletion | ValueKind::SingleDeletion => Outcome::Deleted,
             ValueKind::BlobIndex | ValueKind::RangeDeletion => {
                 Outcome::Failed(unexpected_kind(kind, key.user_key))
@@ -249,7 +252,7 @@ where
             state.add_covering(tombstones.max_covering_seqno(order, key, read_seqno));
         }
         memtable.get(key, read_seqno, &mut |key, value| {
-            state.visit(key, || PinnedValue::from(value))
+            state.visit(key, || PinnedValue::copied(value))
         })
     }
 

@@ -246,7 +246,7 @@ impl<T: TableAccess> InternalIterator for LevelIter<T> {
             .value()
     }
 
-    fn pinned_value(&self) -> PinnedValue {
+    fn pinned_value(&self) -> Result<PinnedValue> {
         self.open
             .as_ref()
             .expect("a valid cursor has an open table")

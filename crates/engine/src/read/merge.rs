@@ -6,9 +6,12 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use orogen_base::{Error, Result};
+use orogen_base::{Error, Result, memory};
 
 use crate::plugin::merge_operator::MergeOperator;
+
+/// What memory is asked for.
+const OPERANDS: &str = "merge operands";
 
 /// Operands of one key, copied into one buffer that is used again for the next key.
 #[derive(Debug, Default)]
@@ -34,10 +37,13 @@ impl MergeOperands {
     }
 
     /// Adds one.
-    pub fn push(&mut self, operand: &[u8]) {
+    ///
+    /// # Errors
+    /// `NoMemory`.
+    pub fn push(&mut self, operand: &[u8]) -> Result<()> {
         let start = self.bytes.len();
-        self.bytes.extend_from_slice(operand);
-        self.ranges.push(start..self.bytes.len());
+        memory::append(&mut self.bytes, operand, OPERANDS)?;
+        memory::push(&mut self.ranges, start..self.bytes.len(), OPERANDS)
     }
 
     /// True if there is none.
@@ -118,9 +124,9 @@ mod tests {
     fn operands_are_folded_oldest_first_whichever_way_they_came() {
         let append: Arc<dyn MergeOperator> = Arc::new(StringAppend::default());
         let mut operands = MergeOperands::default();
-        operands.push(b"old");
-        operands.push(b"");
-        operands.push(b"new");
+        operands.push(b"old").unwrap();
+        operands.push(b"").unwrap();
+        operands.push(b"new").unwrap();
         let fold = |collected| fold(Some(&append), b"k", Some(b"base"), &operands, collected);
         assert_eq!(fold(Collected::OldestFirst).unwrap(), b"base,old,,new");
         assert_eq!(fold(Collected::NewestFirst).unwrap(), b"base,new,,old");

@@ -325,7 +325,7 @@ impl<I: InternalIterator> InternalIterator for MergingIter<I> {
         self.children[self.heap[0].child].value()
     }
 
-    fn pinned_value(&self) -> PinnedValue {
+    fn pinned_value(&self) -> Result<PinnedValue> {
         self.children[self.heap[0].child].pinned_value()
     }
 

@@ -216,9 +216,8 @@ impl TableAccess for SimTables {
         for (k, v) in self.tables[&file.number].entries.iter() {
             if user.compare(user_key(k), state.user_key()).is_eq()
                 && seqno_of(k) <= state.read_seqno()
-                && state.visit(ParsedInternalKey::parse(k)?, || {
-                    PinnedValue::from(v.as_slice())
-                }) == Visit::Stop
+                && state.visit(ParsedInternalKey::parse(k)?, || PinnedValue::copied(v))
+                    == Visit::Stop
             {
                 break;
             }

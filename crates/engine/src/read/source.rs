@@ -59,7 +59,7 @@ impl<T: TableAccess> InternalIterator for Source<T> {
     fn value(&self) -> &[u8] {
         each!(self, s => s.value())
     }
-    fn pinned_value(&self) -> PinnedValue {
+    fn pinned_value(&self) -> Result<PinnedValue> {
         each!(self, s => s.pinned_value())
     }
     fn status(&self) -> Result<()> {

@@ -229,7 +229,7 @@ impl Rebuild<'_> {
                         (plan.families.get(&id), found.get_mut(&id))
                         && family.wants(log, seqno)
                     {
-                        insert(&*from_logs.memtable, &op, seqno);
+                        insert(&*from_logs.memtable, &op, seqno)?;
                         let bytes = from_logs.memtable.memory_usage() as u64;
                         if bytes >= family.options.write_buffer_size {
                             let full = std::mem::replace(&mut from_logs.memtable, fresh(family));
@@ -385,20 +385,20 @@ impl Rebuild<'_> {
     }
 }
 
-fn insert(memtable: &dyn MemTable, op: &BatchOp<'_>, seqno: SeqNo) {
+fn insert(memtable: &dyn MemTable, op: &BatchOp<'_>, seqno: SeqNo) -> Result<()> {
     match *op {
         BatchOp::Put { key, value, .. } => memtable.insert(key, seqno, ValueKind::Value, value),
         BatchOp::Merge { key, operand, .. } => {
-            memtable.insert(key, seqno, ValueKind::Merge, operand);
+            memtable.insert(key, seqno, ValueKind::Merge, operand)
         }
         BatchOp::Delete { key, .. } => memtable.insert(key, seqno, ValueKind::Deletion, &[]),
         BatchOp::SingleDelete { key, .. } => {
-            memtable.insert(key, seqno, ValueKind::SingleDeletion, &[]);
+            memtable.insert(key, seqno, ValueKind::SingleDeletion, &[])
         }
         BatchOp::DeleteRange { start, end, .. } => {
-            memtable.insert_range_deletion(start, end, seqno);
+            memtable.insert_range_deletion(start, end, seqno)
         }
-        BatchOp::LogData(_) => {}
+        BatchOp::LogData(_) => Ok(()),
     }
 }
 

@@ -19,6 +19,37 @@ pub(crate) struct MemTables {
     full: AtomicBool,
 }
 
+/// What a group wants to insert, at most into each of its families.
+#[derive(Default)]
+pub(crate) struct Need {
+    entries: usize,
+    bytes: usize,
+    /// Sorted; without any it is the default family.
+    others: Vec<u32>,
+}
+
+impl Need {
+    /// Adds what a batch will insert.
+    pub(crate) fn add(&mut self, batch: &WriteBatch) {
+        self.entries += batch.count() as usize;
+        self.bytes += batch.size_bytes();
+        if batch.needs_check() {
+            self.others.push(0);
+            self.others.extend(batch.column_families());
+            self.others.sort_unstable();
+            self.others.dedup();
+        }
+    }
+
+    fn families(&self) -> &[u32] {
+        if self.others.is_empty() {
+            &[0]
+        } else {
+            &self.others
+        }
+    }
+}
+
 struct Entry {
     family: Arc<ColumnFamilyData>,
     handle: Arc<MemHandle>,
@@ -131,11 +162,39 @@ impl MemTables {
         Ok(())
     }
 
+    /// Sees to it that a group's operations find memory.
+    ///
+    /// # Errors
+    /// `NoMemory`; nothing is promised.
+    pub(crate) fn promise(&self, need: &Need) -> Result<()> {
+        for (done, &cf) in need.families().iter().enumerate() {
+            let Some(entry) = self.find(cf) else { continue };
+            if let Err(e) = entry.handle.table.promise(need.entries, need.bytes) {
+                self.release_first(need, done);
+                return Err(e);
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends what [`Self::promise`] promised.
+    pub(crate) fn release(&self, need: &Need) {
+        self.release_first(need, need.families().len());
+    }
+
+    fn release_first(&self, need: &Need, count: usize) {
+        for &cf in &need.families()[..count] {
+            if let Some(entry) = self.find(cf) {
+                entry.handle.table.release(need.entries, need.bytes);
+            }
+        }
+    }
+
     /// Inserts the operations, the first at `seqno`; returns the number after the last.
     /// Operations for families that are not here are left out: they were dropped.
     ///
     /// # Errors
-    /// `Corruption` if the batch does not decode; operations before the damage are inserted.
+    /// `Corruption` if the batch does not decode, `NoMemory`; operations before are inserted.
     pub(crate) fn apply(
         &self,
         operations: Operations<'_>,
@@ -149,20 +208,23 @@ impl MemTables {
             }
             match op {
                 BatchOp::Put { cf, key, value } => {
-                    self.insert(cf, key, seqno, ValueKind::Value, value, &wanted);
+                    self.insert(cf, key, seqno, ValueKind::Value, value, &wanted)?;
                 }
                 BatchOp::Merge { cf, key, operand } => {
-                    self.insert(cf, key, seqno, ValueKind::Merge, operand, &wanted);
+                    self.insert(cf, key, seqno, ValueKind::Merge, operand, &wanted)?;
                 }
                 BatchOp::Delete { cf, key } => {
-                    self.insert(cf, key, seqno, ValueKind::Deletion, &[], &wanted);
+                    self.insert(cf, key, seqno, ValueKind::Deletion, &[], &wanted)?;
                 }
                 BatchOp::SingleDelete { cf, key } => {
-                    self.insert(cf, key, seqno, ValueKind::SingleDeletion, &[], &wanted);
+                    self.insert(cf, key, seqno, ValueKind::SingleDeletion, &[], &wanted)?;
                 }
                 BatchOp::DeleteRange { cf, start, end } => {
                     if let Some(entry) = self.find(cf).filter(|_| wanted(cf)) {
-                        entry.handle.table.insert_range_deletion(start, end, seqno);
+                        entry
+                            .handle
+                            .table
+                            .insert_range_deletion(start, end, seqno)?;
                         self.note_full(entry);
                     }
                 }
@@ -182,13 +244,14 @@ impl MemTables {
         kind: ValueKind,
         value: &[u8],
         wanted: &impl Fn(u32) -> bool,
-    ) {
+    ) -> Result<()> {
         if let Some(entry) = self.find(cf)
             && wanted(cf)
         {
-            entry.handle.table.insert(key, seqno, kind, value);
+            entry.handle.table.insert(key, seqno, kind, value)?;
             self.note_full(entry);
         }
+        Ok(())
     }
 
     #[inline]

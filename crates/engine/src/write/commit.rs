@@ -6,7 +6,7 @@
 //!           else queue up and sleep until told: lead | insert your own batch | done
 //! leader:   1 seal full memtables                                                 (switch.rs)
 //!           2 take the writers that wait and fit: the group
-//!           3 number the batches, append one WAL record, one sync if the leader asked for it
+//!           3 have memory for all of it in the memtables, number the batches, append one WAL record, one sync if the leader asked for it
 //!           4 allocated := last number; take a place in the publication order
 //!           5 hand the lead to the next writer that waits
 //!           6 insert into memtables, alone or with the group's members in parallel
@@ -39,7 +39,7 @@ use orogen_base::metrics::{HistogramKind, Ticker};
 use orogen_base::perf::PerfCounter;
 use orogen_base::sync::ArcSwap;
 use orogen_base::sync::Mutex;
-use orogen_base::{Error, Result, SeqNo};
+use orogen_base::{Error, ErrorKind, Result, SeqNo};
 use orogen_env::{PerfTimer, threads};
 
 use crate::batch::WriteBatch;
@@ -47,7 +47,7 @@ use crate::column_family::ColumnFamilyData;
 use crate::context::Context;
 use crate::events::StallInfo;
 use crate::options::WriteOptions;
-use crate::write::apply::MemTables;
+use crate::write::apply::{MemTables, Need};
 use crate::write::order::PublicationOrder;
 
 /// A group takes no more members beyond so many bytes.
@@ -175,11 +175,11 @@ impl WritePath {
     /// error of the log, it is not known and the database is read-only.
     pub(crate) fn write(&self, options: WriteOptions, batch: &mut WriteBatch) -> Result<()> {
         self.context.check_writable()?;
-        batch.check_sizes()?;
         check_bytes_per_key("protection_bytes_per_key", options.protection_bytes_per_key)?;
         if options.protection_bytes_per_key > 0 {
             batch.set_protected(true);
         }
+        batch.check_whole()?;
         batch.verify()?;
         if options.sync && options.disable_wal {
             return Err(Error::invalid_argument(
@@ -331,11 +331,29 @@ impl WritePath {
         }
         let members = self.take_members(options, batch.size_bytes());
         let first = context.sequence.allocated() + 1;
-        match self.write_log(options, batch, &members, first) {
-            Ok(end) => self.insert_and_publish(batch, &members, first, end),
+        // Memory first: what is in the log must come into the memtables.
+        let mut need = Need::default();
+        need.add(batch);
+        for member in &members {
+            need.add(&member.slot.lock().batch);
+        }
+        let memtables = self.memtables.load_full();
+        let written = memtables.promise(&need).and_then(|()| {
+            self.write_log(options, batch, &members, first)
+                .inspect_err(|_| memtables.release(&need))
+        });
+        match written {
+            Ok(end) => {
+                let result = self.insert_and_publish(&memtables, batch, &members, first..end);
+                memtables.release(&need);
+                result
+            }
             Err(e) => {
-                // Before another leads; listeners are told when this one no longer does.
-                context.health.note(&e);
+                // Before another leads; listeners are told when this one no longer does. Where it
+                // was memory the log is as it was.
+                if e.kind() != ErrorKind::NoMemory {
+                    context.health.note(&e);
+                }
                 self.hand_over();
                 answer(&members, &Err(e.clone()));
                 Err(e)
@@ -443,18 +461,18 @@ impl WritePath {
     /// Steps 4 to 7.
     fn insert_and_publish(
         &self,
+        memtables: &Arc<MemTables>,
         batch: &WriteBatch,
         members: &[Arc<Waiter>],
-        first: SeqNo,
-        end: SeqNo,
+        numbers: std::ops::Range<SeqNo>,
     ) -> Result<()> {
         let context = &*self.context;
+        let (first, end) = (numbers.start, numbers.end);
         context.sequence.set_allocated(end - 1);
         let place = self.order.enter(end - 1);
         if sync::makes(Mistake::PublishBeforeInsert) {
             context.sequence.raise_visible(end - 1);
         }
-        let memtables = self.memtables.load_full();
         let concurrent = context.options.allow_concurrent_memtable_write;
         if concurrent {
             self.hand_over();
@@ -463,9 +481,9 @@ impl WritePath {
             && !members.is_empty()
             && end - first >= SeqNo::from(PARALLEL_OPERATIONS_MIN);
         let inserted = if parallel {
-            insert_in_parallel(&memtables, batch, members)
+            insert_in_parallel(memtables, batch, members)
         } else {
-            insert_all(&memtables, batch, members)
+            insert_all(memtables, batch, members)
         };
         if let Err(e) = &inserted {
             context.fail(e);

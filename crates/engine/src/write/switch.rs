@@ -51,7 +51,7 @@ impl WritePath {
                 Err(Error::busy("write would be slowed or stopped").with("cause", cause))
             }
             Admission::InVain(cause) => {
-                let message = "writes are stopped until compactions find space";
+                let message = "writes are stopped until compactions find space or memory";
                 Err(Error::new(ErrorKind::NoSpace, message).with("cause", cause))
             }
         }

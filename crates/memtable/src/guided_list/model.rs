@@ -30,14 +30,16 @@ fn keys(table: &Arc<GuidedListMemTable>) -> Vec<Vec<u8>> {
 
 fn inserts() {
     let table = GuidedListMemTable::new(orogen_base::UserComparator::BYTEWISE);
-    table.insert(b"m", 1, ValueKind::Value, b"first");
+    table.insert(b"m", 1, ValueKind::Value, b"first").unwrap();
     let threads = [2u64, 3].map(|w| {
         let table = table.clone();
         let builder = thread::Builder::new().name("model".to_owned());
         let body = move || {
             for key in [b"c", b"k", b"x"] {
                 // One key with two versions, and neighbours of each other.
-                table.insert(key, w, ValueKind::Value, &[w as u8; 40]);
+                table
+                    .insert(key, w, ValueKind::Value, &[w as u8; 40])
+                    .unwrap();
                 let mut found = 0;
                 table
                     .get(key, w, &mut |k, v| {

@@ -82,7 +82,7 @@ fn random_table(order: &UserComparator, seed: u64, n: u64) -> (Arc<GuidedListMem
         ];
         let (key, kind) = (rng.key(), kinds[rng.below(4) as usize]);
         let value = vec![seqno as u8; rng.below(30) as usize];
-        table.insert(&key, seqno, kind, &value);
+        table.insert(&key, seqno, kind, &value).unwrap();
         entries.push((
             ParsedInternalKey {
                 user_key: &key,
@@ -111,7 +111,7 @@ fn lookups_answer_as_a_sorted_map_does() {
             } else {
                 ValueKind::Value
             };
-            table.insert(&key, seqno, kind, &value);
+            table.insert(&key, seqno, kind, &value).unwrap();
             model.entry(key).or_default().insert(seqno, (kind, value));
             let (key, read) = (rng.key(), rng.below(seqno + 2));
             let mut versions = Vec::new();
@@ -140,7 +140,7 @@ fn lookups_answer_as_a_sorted_map_does() {
 fn a_visit_can_stop_early() {
     let table = GuidedListMemTable::new(UserComparator::BYTEWISE);
     for seqno in 1..=3 {
-        table.insert(b"k", seqno, ValueKind::Merge, b"v");
+        table.insert(b"k", seqno, ValueKind::Merge, b"v").unwrap();
     }
     assert_eq!(get(&table, b"k", 2), Some((2, b"v".to_vec())));
     assert_eq!(get(&table, b"", 9), None);
@@ -208,10 +208,10 @@ fn seeks_and_turns_agree_with_the_sorted_entries() {
 #[test]
 fn an_open_cursor_sees_later_entries() {
     let table = GuidedListMemTable::new(UserComparator::BYTEWISE);
-    table.insert(b"a", 1, ValueKind::Value, b"");
+    table.insert(b"a", 1, ValueKind::Value, b"").unwrap();
     let mut iter = Arc::clone(&table).iter();
     iter.seek_to_first();
-    table.insert(b"b", 2, ValueKind::Value, b"");
+    table.insert(b"b", 2, ValueKind::Value, b"").unwrap();
     iter.next();
     assert!(iter.valid());
     drop(table);
@@ -229,7 +229,9 @@ fn rising_falling_and_interleaved_runs_are_sorted() {
                 2 => (i % 3) * 1_000_000 + i,
                 _ => i.wrapping_mul(0x9e37_79b9_7f4a_7c15),
             };
-            table.insert(&n.to_be_bytes(), i + 1, ValueKind::Value, &n.to_le_bytes());
+            table
+                .insert(&n.to_be_bytes(), i + 1, ValueKind::Value, &n.to_le_bytes())
+                .unwrap();
         }
         table.list().check();
         let mut iter = table.iter();
@@ -290,7 +292,9 @@ fn readers_beside_four_writers_see_whole_entries_in_order() {
                 scope.spawn(move || {
                     for i in 0..PER_WRITER {
                         let (key, value) = entry(w, i);
-                        table.insert(&key, seqno(w, i), ValueKind::Value, &value);
+                        table
+                            .insert(&key, seqno(w, i), ValueKind::Value, &value)
+                            .unwrap();
                         written[w as usize].store(i + 1, Ordering::Release);
                     }
                 })
@@ -337,17 +341,19 @@ fn range_tombstones_are_counted_and_rebuilt_after_a_change() {
     let order = UserComparator::BYTEWISE;
     let table = GuidedListMemTable::new(order.clone());
     assert!(!table.has_range_tombstones() && table.range_tombstones().is_empty());
-    table.insert_range_deletion(b"a", b"m", 5);
+    table.insert_range_deletion(b"a", b"m", 5).unwrap();
     assert!(table.has_range_tombstones());
     let first = table.range_tombstones();
     assert_eq!(first.max_covering_seqno(&order, b"b", 9), 5);
     assert!(Arc::ptr_eq(&first, &table.range_tombstones()));
-    table.insert_range_deletion(b"b", b"c", 7);
+    table.insert_range_deletion(b"b", b"c", 7).unwrap();
     let second = table.range_tombstones();
     assert_eq!(second.max_covering_seqno(&order, b"b", 9), 7);
     assert_eq!(first.max_covering_seqno(&order, b"b", 9), 5);
-    table.insert(b"k", 8, ValueKind::SingleDeletion, b"");
-    table.insert(b"k", 9, ValueKind::Value, b"");
+    table
+        .insert(b"k", 8, ValueKind::SingleDeletion, b"")
+        .unwrap();
+    table.insert(b"k", 9, ValueKind::Value, b"").unwrap();
     assert_eq!((table.entry_count(), table.deletion_count()), (4, 3));
 }
 
@@ -356,13 +362,15 @@ fn memory_grows_with_what_is_inserted() {
     let table = GuidedListMemTable::new(UserComparator::BYTEWISE);
     let empty = table.memory_usage();
     assert!(empty < 256);
-    table.insert(b"k", 1, ValueKind::Value, &[0; 100]);
+    table.insert(b"k", 1, ValueKind::Value, &[0; 100]).unwrap();
     assert!(table.memory_usage() >= empty + 100);
-    table.insert(b"k", 2, ValueKind::Value, &vec![7; 5 << 20]);
+    table
+        .insert(b"k", 2, ValueKind::Value, &vec![7; 5 << 20])
+        .unwrap();
     assert!(table.memory_usage() >= 5 << 20);
     assert_eq!(get(&table, b"k", 9), Some((2, vec![7; 5 << 20])));
     let before = table.memory_usage();
-    table.insert_range_deletion(b"a", b"b", 3);
+    table.insert_range_deletion(b"a", b"b", 3).unwrap();
     assert!(table.memory_usage() > before);
 }
 
@@ -372,7 +380,9 @@ fn a_protected_table_shows_the_same_entries() {
     let (plain, entries) = random_table(&UserComparator::BYTEWISE, 77, 300);
     for (key, value) in &entries {
         let key = ParsedInternalKey::parse(key).unwrap();
-        protected.insert(key.user_key, key.seqno, key.kind, value);
+        protected
+            .insert(key.user_key, key.seqno, key.kind, value)
+            .unwrap();
     }
     let mut iter = protected.clone().iter();
     iter.seek_to_first();

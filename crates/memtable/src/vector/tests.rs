@@ -69,12 +69,12 @@ fn it_reads_like_the_guided_list() {
                     rng.below(40)
                 };
                 let value = vec![seqno as u8; len as usize];
-                list.insert(&key, seqno, kind, &value);
-                vector.insert(&key, seqno, kind, &value);
+                list.insert(&key, seqno, kind, &value).unwrap();
+                vector.insert(&key, seqno, kind, &value).unwrap();
                 if rng.below(30) == 0 {
                     let end = rng.key();
-                    list.insert_range_deletion(&key, &end, seqno);
-                    vector.insert_range_deletion(&key, &end, seqno);
+                    list.insert_range_deletion(&key, &end, seqno).unwrap();
+                    vector.insert_range_deletion(&key, &end, seqno).unwrap();
                 }
             }
             assert_eq!(vector.entry_count(), list.entry_count());
@@ -128,7 +128,9 @@ fn it_reads_like_the_guided_list() {
 fn it_fills_by_what_is_inserted_also_if_that_is_little() {
     let table = VectorMemTable::new(UserComparator::BYTEWISE);
     for n in 1..=1000u64 {
-        table.insert(&n.to_be_bytes(), n, ValueKind::Value, &[7; 100]);
+        table
+            .insert(&n.to_be_bytes(), n, ValueKind::Value, &[7; 100])
+            .unwrap();
         let least = n as usize * (8 + 8 + 100);
         assert!((least..least * 3 / 2).contains(&table.memory_usage()));
     }
@@ -139,5 +141,5 @@ fn it_fills_by_what_is_inserted_also_if_that_is_little() {
 fn what_was_read_takes_no_more() {
     let table = VectorMemTable::new(UserComparator::BYTEWISE);
     drop(table.clone().iter());
-    table.insert(b"a", 1, ValueKind::Value, b"");
+    table.insert(b"a", 1, ValueKind::Value, b"").unwrap();
 }

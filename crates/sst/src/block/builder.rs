@@ -3,6 +3,10 @@
 //! `Hot path`: adding an entry appends to one buffer and allocates nothing once that has grown.
 
 use orogen_base::coding::{put_varint32, varint_len};
+use orogen_base::{Result, memory};
+
+/// Of the lengths before an entry.
+const HEAD_LEN_MAX: usize = 15;
 
 /// A block being built.
 pub(crate) struct BlockBuilder {
@@ -79,8 +83,29 @@ impl BlockBuilder {
     }
 
     /// Adds an entry; `key` is after all keys so far, and lengths fit 32 bits.
+    ///
+    /// # Errors
+    /// `NoMemory`; the entry was not added.
     #[inline]
-    pub(crate) fn add(&mut self, key: &[u8], value: &[u8]) {
+    pub(crate) fn add(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
+        self.make_room(key.len(), value.len())?;
+        self.add_within(key, value);
+        Ok(())
+    }
+
+    /// Sees to it that an entry and the end of the block have room.
+    #[inline]
+    fn make_room(&mut self, key_len: usize, value_len: usize) -> Result<()> {
+        let tail = 4 * self.restarts.len() + 8;
+        let entry = key_len + value_len + HEAD_LEN_MAX;
+        memory::reserve(&mut self.buffer, entry + tail, "block")?;
+        memory::reserve(&mut self.restarts, 1, "restart points")?;
+        let more = key_len.saturating_sub(self.last_key.len());
+        memory::reserve(&mut self.last_key, more, "key")
+    }
+
+    #[inline]
+    fn add_within(&mut self, key: &[u8], value: &[u8]) {
         let shared = self.begin(key);
         let unshared = &key[shared..];
         if (shared | unshared.len() | value.len()) < 0x80 {
@@ -96,10 +121,14 @@ impl BlockBuilder {
     }
 
     /// Adds an index entry: `delta` is stored where the key shares bytes with the key before.
-    pub(crate) fn add_index(&mut self, key: &[u8], whole: &[u8], delta: &[u8]) {
+    ///
+    /// # Errors
+    /// As [`Self::add`].
+    pub(crate) fn add_index(&mut self, key: &[u8], whole: &[u8], delta: &[u8]) -> Result<()> {
+        self.make_room(key.len(), whole.len())?;
         if !self.bare_values {
-            self.add(key, whole);
-            return;
+            self.add_within(key, whole);
+            return Ok(());
         }
         let shared = self.begin(key);
         put_varint32(&mut self.buffer, shared as u32);
@@ -107,6 +136,7 @@ impl BlockBuilder {
         self.buffer.extend_from_slice(&key[shared..]);
         self.buffer
             .extend_from_slice(if shared == 0 { whole } else { delta });
+        Ok(())
     }
 
     /// Opens a restart point if one is due; returns how much of `key` is shared.
@@ -135,6 +165,12 @@ impl BlockBuilder {
         self.buffer
             .extend_from_slice(&(self.restarts.len() as u32).to_le_bytes());
         &self.buffer
+    }
+
+    /// As [`Self::finish`], of a builder that is not needed any more.
+    pub(crate) fn into_block(mut self) -> Vec<u8> {
+        self.finish();
+        self.buffer
     }
 
     /// Empties the builder for the next block.

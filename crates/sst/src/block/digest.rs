@@ -8,6 +8,8 @@
 //! behind the other, as they do in most tables, a word of half the size tells where each begins,
 //! and a lookup does not touch the index at all. Only for the plain order of bytes. `Hot path`.
 
+use orogen_base::memory;
+
 use super::index::{IndexCursor, restart_key};
 use super::{Block, IndexFormat, KeyOrder};
 use crate::footer::{BLOCK_TRAILER_LEN, BlockHandle};
@@ -72,7 +74,8 @@ impl IndexDigest {
         // Keys rise, so what the first and the last share all share.
         let (first, last) = (key(0)?, key(n - 1)?);
         let prefix = first[..super::builder::shared_prefix(first, last)].to_vec();
-        let mut words = Vec::with_capacity(n as usize);
+        // Without it searches go the long way.
+        let mut words = memory::with_capacity(n as usize, "index digest").ok()?;
         for i in 0..n {
             // A key without the prefix is damage; the search in the block will meet it.
             words.push(word(key(i)?.strip_prefix(&prefix[..])?));
@@ -80,7 +83,8 @@ impl IndexDigest {
         if !words.is_sorted() {
             return None;
         }
-        let tops = words.iter().step_by(STRIDE).copied().collect();
+        let mut tops = memory::with_capacity(words.len().div_ceil(STRIDE), "index digest").ok()?;
+        tops.extend(words.iter().step_by(STRIDE));
         let offsets = block_offsets(block, format).unwrap_or_default();
         Some(Self {
             prefix,
@@ -169,7 +173,8 @@ impl IndexDigest {
 /// Where the blocks of an index begin and the last one ends, if each entry is a restart point
 /// and each block stands right behind the one before.
 fn block_offsets(block: &Block, format: &IndexFormat) -> Option<Vec<u32>> {
-    let mut offsets = Vec::with_capacity(block.num_restarts() as usize + 1);
+    let entries = block.num_restarts() as usize;
+    let mut offsets = memory::with_capacity(entries + 1, "index digest").ok()?;
     let mut cursor = IndexCursor::with_buffer(Vec::new());
     let mut end = None;
     let mut on = cursor.seek_to_first(block, format).ok()?;

@@ -71,7 +71,7 @@ fn cursors_move_as_a_map_does() {
 fn build(map: &BTreeMap<Vec<u8>, Vec<u8>>, interval: u32) -> Block {
     let mut b = BlockBuilder::new(interval, false);
     for (k, v) in map {
-        b.add(k, v);
+        b.add(k, v).unwrap();
     }
     let size = b.size();
     let bytes = b.finish().to_vec();
@@ -142,7 +142,7 @@ fn index_cursors_find_the_block_of_a_key() {
             if let Some(p) = before {
                 put_varsigned64(&mut delta, h.size as i64 - p.size as i64);
             }
-            b.add_index(k, &whole, &delta);
+            b.add_index(k, &whole, &delta).unwrap();
             before = Some(*h);
         }
         let block = Block::new(b.finish().to_vec()).unwrap();
@@ -210,7 +210,7 @@ fn a_digest_narrows_a_seek_to_the_right_place() {
             handle.size = 9 + rng.below(500);
             handle.encode(&mut value);
             put_varsigned64(&mut delta, handle.size as i64 - before as i64);
-            b.add_index(&key, &value, &delta);
+            b.add_index(&key, &value, &delta).unwrap();
             handle.offset = handle.end().unwrap();
             if interval == 1 && std::mem::take(&mut gap) {
                 handle.offset += 1;
@@ -319,7 +319,7 @@ fn a_seek_among_internal_keys_finds_the_first_that_is_not_before() {
         keys.sort_by(|a, b| order.compare(a, b));
         keys.dedup();
         let mut b = BlockBuilder::new(1 + round % 20, false);
-        keys.iter().for_each(|k| b.add(k, b"value"));
+        keys.iter().for_each(|k| b.add(k, b"value").unwrap());
         let block = Block::new(b.finish().to_vec()).unwrap();
         let mut c = BlockCursor::new();
         for _ in 0..100 {

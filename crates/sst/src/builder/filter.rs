@@ -7,8 +7,8 @@
 //! between two partitions asks either.
 //! Source: RocksDB `table/block_based/partitioned_filter_block.cc`.
 
-use orogen_base::SliceTransform;
 use orogen_base::key::TRAILER_LEN;
+use orogen_base::{Result, SliceTransform, memory};
 
 use crate::filter::FilterBuilder;
 use crate::options::BlockBasedOptions;
@@ -52,42 +52,51 @@ impl TableFilter {
 
     /// Adds a user key; they come in order.
     #[inline]
-    pub(super) fn add(&mut self, key: &[u8], extractor: Option<&dyn SliceTransform>) {
+    pub(super) fn add(&mut self, key: &[u8], extractor: Option<&dyn SliceTransform>) -> Result<()> {
         let prefix = extractor.filter(|e| e.in_domain(key));
         let prefix = prefix.map(|e| e.transform(key));
         if let Some(max) = self.entries_max {
             if self.current.entries() >= max && self.last_key != key {
-                self.cut(prefix, extractor);
+                self.cut(prefix, extractor)?;
             }
             self.last_key.clear();
-            self.last_key.extend_from_slice(key);
+            memory::append(&mut self.last_key, key, "key")?;
         }
         if let Some(prefix) = prefix {
-            self.current.add_prefix(prefix);
+            self.current.add_prefix(prefix)?;
         }
         if self.whole_keys {
-            self.current.add_key(key);
+            self.current.add_key(key)?;
         }
+        Ok(())
     }
 
-    fn cut(&mut self, next_prefix: Option<&[u8]>, extractor: Option<&dyn SliceTransform>) {
+    fn cut(
+        &mut self,
+        next_prefix: Option<&[u8]>,
+        extractor: Option<&dyn SliceTransform>,
+    ) -> Result<()> {
         if let Some(prefix) = next_prefix {
-            self.current.add_prefix(prefix);
+            self.current.add_prefix(prefix)?;
         }
-        self.end_partition();
+        self.end_partition()?;
         if let Some(extractor) = extractor.filter(|e| e.in_domain(&self.last_key)) {
-            self.current.add_prefix(extractor.transform(&self.last_key));
+            let prefix = extractor.transform(&self.last_key);
+            self.current.add_prefix(prefix)?;
         }
+        Ok(())
     }
 
-    fn end_partition(&mut self) {
-        let filter = self.current.finish();
+    fn end_partition(&mut self) -> Result<()> {
+        let filter = self.current.finish()?;
         self.entries += self.current.entries();
         self.bytes += filter.len();
         let mut last_key = self.last_key.clone();
         last_key.extend_from_slice(&[0; TRAILER_LEN]);
-        self.partitions.push(FilterPartition { last_key, filter });
+        let partition = FilterPartition { last_key, filter };
+        memory::push(&mut self.partitions, partition, "filter partitions")?;
         self.current.clear();
+        Ok(())
     }
 
     /// Bytes of the finished filter, about.
@@ -103,10 +112,10 @@ impl TableFilter {
     }
 
     /// The filters in the order of their keys, and the number of their entries.
-    pub(super) fn finish(mut self) -> (Vec<FilterPartition>, u64) {
+    pub(super) fn finish(mut self) -> Result<(Vec<FilterPartition>, u64)> {
         if self.current.entries() > 0 {
-            self.end_partition();
+            self.end_partition()?;
         }
-        (self.partitions, self.entries)
+        Ok((self.partitions, self.entries))
     }
 }

@@ -52,7 +52,7 @@ impl TableBuilder {
                 self.blocks.out.write_plain(&dictionary)?,
             ));
         }
-        if let Some(block) = self.range_tombstone_block() {
+        if let Some(block) = self.range_tombstone_block()? {
             metaindex.push((
                 RANGE_DEL_BLOCK.to_owned(),
                 self.blocks.out.write_plain(&block)?,
@@ -61,7 +61,7 @@ impl TableBuilder {
 
         self.fill_properties(tail_start);
         self.properties.user_collected.extend(user_properties);
-        let handle = self.blocks.out.write_plain(&self.properties.encode())?;
+        let handle = self.blocks.out.write_plain(&self.properties.encode()?)?;
         metaindex.push((PROPERTIES_BLOCK.to_owned(), handle));
 
         metaindex.sort_by(|a, b| a.0.cmp(&b.0));
@@ -69,7 +69,7 @@ impl TableBuilder {
         for (name, handle) in &metaindex {
             let mut value = Vec::new();
             handle.encode(&mut value);
-            block.add(name.as_bytes(), &value);
+            block.add(name.as_bytes(), &value)?;
         }
         let metaindex = self.blocks.out.write_plain(block.finish())?;
 
@@ -101,7 +101,8 @@ impl TableBuilder {
     }
 
     fn write_filter(&mut self, metaindex: &mut Vec<(String, BlockHandle)>) -> Result<()> {
-        let Some((filters, entries)) = self.filter.take().map(TableFilter::finish) else {
+        let Some((filters, entries)) = self.filter.take().map(TableFilter::finish).transpose()?
+        else {
             return Ok(());
         };
         let out = &mut self.blocks.out;
@@ -111,10 +112,10 @@ impl TableBuilder {
             }
             let mut top = self.blocks.index.top();
             for part in &filters {
-                top.push(&part.last_key, out.write_plain(&part.filter)?);
+                top.push(&part.last_key, out.write_plain(&part.filter)?)?;
                 self.properties.filter_size += part.filter.len() as u64;
             }
-            let top = top.finish();
+            let top = top.finish()?;
             self.properties.filter_size += top.len() as u64;
             (PARTITIONED_PREFIX, out.write_plain(&top)?)
         } else {
@@ -138,37 +139,38 @@ impl TableBuilder {
             let mut top = index.top();
             let partitions = index.partitions(table.metadata_block_size);
             for partition in &partitions {
-                let block = index.block(partition);
+                let block = index.block(partition)?;
                 let (handle, _) =
                     out.write_compressed(&block, self.index_compressor.as_mut(), per_kb)?;
-                top.push(index.last_key(partition), handle);
+                top.push(index.last_key(partition), handle)?;
                 bytes += block.len();
             }
-            let top = top.finish();
+            let top = top.finish()?;
             self.properties.index_partitions = partitions.len() as u64;
             self.properties.top_level_index_size = top.len() as u64;
             top
         } else {
-            index.finish()
+            index.finish()?
         };
         self.properties.index_size = (bytes + last.len()) as u64;
         let (handle, _) = out.write_compressed(&last, self.index_compressor.as_mut(), per_kb)?;
         Ok(handle)
     }
 
-    fn range_tombstone_block(&mut self) -> Option<Vec<u8>> {
+    fn range_tombstone_block(&mut self) -> Result<Option<Vec<u8>>> {
         if self.range_tombstones.is_empty() {
-            return None;
+            return Ok(None);
         }
         let order = &self.options.comparator;
-        self.range_tombstones.sort_by(|a, b| {
+        // In place: tombstones that are equal in both are equal.
+        self.range_tombstones.sort_unstable_by(|a, b| {
             compare_internal(order, &a.key, &b.key).then_with(|| order.compare(&a.end, &b.end))
         });
         let mut block = BlockBuilder::new(1, false);
         for t in &self.range_tombstones {
-            block.add(&t.key, &t.end);
+            block.add(&t.key, &t.end)?;
         }
-        Some(block.finish().to_vec())
+        Ok(Some(block.into_block()))
     }
 
     fn fill_properties(&mut self, tail_start: u64) {

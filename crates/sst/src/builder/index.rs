@@ -5,10 +5,10 @@
 
 use std::ops::Range;
 
-use orogen_base::UserComparator;
 use orogen_base::coding::{put_varint64, put_varsigned64};
 use orogen_base::key::{TRAILER_LEN, user_key};
 use orogen_base::seqno::SEQNO_MAX;
+use orogen_base::{Result, UserComparator, memory};
 
 use crate::block::BlockBuilder;
 use crate::footer::BlockHandle;
@@ -19,6 +19,8 @@ const KIND_IN_SEPARATORS: u64 = 0x18;
 
 /// Bytes of an entry's handle in an index block, about.
 const HANDLE_LEN_ABOUT: usize = 8;
+/// What memory is asked for.
+const INDEX: &str = "index";
 
 /// A stretch of the entries.
 pub(super) struct Partition {
@@ -56,7 +58,9 @@ impl IndexBuilder {
         last: &[u8],
         next: Option<&[u8]>,
         handle: BlockHandle,
-    ) {
+    ) -> Result<()> {
+        memory::reserve(&mut self.keys, last.len() + TRAILER_LEN, INDEX)?;
+        memory::reserve(&mut self.entries, 1, INDEX)?;
         let start = self.keys.len();
         match next {
             Some(next) if order.compare(user_key(last), user_key(next)).is_eq() => {
@@ -70,6 +74,7 @@ impl IndexBuilder {
         }
         self.entries
             .push(((self.keys.len() - start) as u32, handle));
+        Ok(())
     }
 
     /// Adds a key between `last` and `next` that is not longer than `last`, if there is one.
@@ -100,7 +105,7 @@ impl IndexBuilder {
     }
 
     /// The index as one block.
-    pub(super) fn finish(&self) -> Vec<u8> {
+    pub(super) fn finish(&self) -> Result<Vec<u8>> {
         self.block(&Partition {
             entries: 0..self.entries.len(),
             keys: 0..self.keys.len(),
@@ -144,13 +149,17 @@ impl IndexBuilder {
     }
 
     /// Adds an entry whose separator is `internal_key`.
-    pub(super) fn push(&mut self, internal_key: &[u8], handle: BlockHandle) {
-        self.keys.extend_from_slice(internal_key);
-        self.entries.push((internal_key.len() as u32, handle));
+    pub(super) fn push(&mut self, internal_key: &[u8], handle: BlockHandle) -> Result<()> {
+        memory::append(&mut self.keys, internal_key, INDEX)?;
+        memory::push(
+            &mut self.entries,
+            (internal_key.len() as u32, handle),
+            INDEX,
+        )
     }
 
     /// The index block of a partition.
-    pub(super) fn block(&self, partition: &Partition) -> Vec<u8> {
+    pub(super) fn block(&self, partition: &Partition) -> Result<Vec<u8>> {
         let mut block = BlockBuilder::new(self.restart_interval, self.delta_values);
         let (mut whole, mut delta) = (Vec::new(), Vec::new());
         let mut size_before = 0;
@@ -167,10 +176,10 @@ impl IndexBuilder {
             put_varint64(&mut whole, handle.offset);
             put_varint64(&mut whole, handle.size);
             put_varsigned64(&mut delta, handle.size as i64 - size_before);
-            block.add_index(&self.keys[at..key_end], &whole, &delta);
+            block.add_index(&self.keys[at..key_end], &whole, &delta)?;
             size_before = handle.size as i64;
             at = end;
         }
-        block.finish().to_vec()
+        Ok(block.into_block())
     }
 }

@@ -5,7 +5,7 @@
 //! compression and one checksum per block, no allocation.
 
 use orogen_base::checksum::{ChecksumType, crc32c_extend};
-use orogen_base::{Error, Result, UserComparator};
+use orogen_base::{Error, Result, UserComparator, memory};
 use orogen_env::WritableFile;
 
 use super::index::IndexBuilder;
@@ -18,6 +18,9 @@ pub(super) const WRITE_BUFFER_LEN: usize = 1 << 20;
 pub(super) const WRITE_BUFFER_LEN_MIN: usize = 64 << 10;
 /// The buffer takes at most one part in so many of the memory that it is reserved in.
 pub(super) const WRITE_BUFFER_PART: usize = 64;
+
+/// What memory is asked for.
+const WRITE_BUFFER: &str = "table write buffer";
 
 /// The file, with the bytes that it was not given yet.
 pub(super) struct Output {
@@ -63,8 +66,7 @@ impl DataBlocks {
             self.out.verify(block, stored, dictionary.as_ref())?;
         }
         self.count += 1;
-        self.index.add(&self.order, last_key, next_key, handle);
-        Ok(())
+        self.index.add(&self.order, last_key, next_key, handle)
     }
 }
 
@@ -74,17 +76,17 @@ impl Output {
         checksum: ChecksumType,
         base_context_checksum: u32,
         buffer_len: usize,
-    ) -> Self {
-        Self {
+    ) -> Result<Self> {
+        Ok(Self {
             file,
-            buffer: Vec::with_capacity(buffer_len + buffer_len / 8),
+            buffer: memory::with_capacity(buffer_len + buffer_len / 8, WRITE_BUFFER)?,
             buffer_len,
             offset: 0,
             checksum,
             base_context_checksum,
             scratch: Vec::new(),
             file_checksum: None,
-        }
+        })
     }
 
     /// Bytes so far, those that the file was not given yet included.
@@ -108,7 +110,7 @@ impl Output {
     }
 
     pub(super) fn append(&mut self, bytes: &[u8]) -> Result<()> {
-        self.buffer.extend_from_slice(bytes);
+        memory::append(&mut self.buffer, bytes, WRITE_BUFFER)?;
         self.offset += bytes.len() as u64;
         if self.buffer.len() >= self.buffer_len {
             self.flush()
@@ -184,7 +186,7 @@ impl Output {
         let mut trailer = [0; BLOCK_TRAILER_LEN];
         trailer[0] = kind as u8;
         trailer[1..].copy_from_slice(&sum.to_le_bytes());
-        self.buffer.extend_from_slice(bytes);
+        memory::append(&mut self.buffer, bytes, WRITE_BUFFER)?;
         self.offset += bytes.len() as u64;
         self.append(&trailer)?;
         Ok(handle)

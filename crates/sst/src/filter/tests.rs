@@ -13,8 +13,8 @@ fn no_filter_denies_a_key_it_was_given() {
             for n in [1u32, 2, 63, 1000] {
                 let mut b = FilterBuilder::new(bits, version);
                 let key = |i: u32| format!("key{i:0w$}", w = (i % 300) as usize).into_bytes();
-                (0..n).for_each(|i| b.add_key(&key(i)));
-                let filter = b.finish();
+                (0..n).for_each(|i| b.add_key(&key(i)).unwrap());
+                let filter = b.finish().unwrap();
                 assert_eq!(filter.len(), b.size());
                 let kind = FilterKind::of(&filter);
                 assert!(
@@ -39,8 +39,8 @@ fn no_filter_denies_a_key_it_was_given() {
 fn repeated_keys_and_prefixes_count_once() {
     let mut b = FilterBuilder::new(10.0, 5);
     for key in [&b"aa1"[..], b"aa1", b"aa2", b"ab1"] {
-        b.add_prefix(&key[..2]);
-        b.add_key(key);
+        b.add_prefix(&key[..2]).unwrap();
+        b.add_key(key).unwrap();
     }
     assert_eq!(b.entries(), 5);
 }
@@ -48,8 +48,8 @@ fn repeated_keys_and_prefixes_count_once() {
 #[test]
 fn unknown_and_damaged_filters_deny_nothing() {
     let mut b = FilterBuilder::new(10.0, 5);
-    b.add_key(b"x");
-    let good = b.finish();
+    b.add_key(b"x").unwrap();
+    let good = b.finish().unwrap();
     let n = good.len();
     for (at, byte) in [
         (n - 5, 0xfd),

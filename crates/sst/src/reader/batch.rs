@@ -19,7 +19,7 @@ use std::sync::Arc;
 
 use orogen_base::metrics::Ticker;
 use orogen_base::perf::PerfCounter;
-use orogen_base::{Error, ParsedInternalKey, Result, SeqNo};
+use orogen_base::{Error, ParsedInternalKey, Result, SeqNo, memory};
 use orogen_env::PerfTimer;
 
 use crate::CachedBlock;
@@ -244,22 +244,23 @@ impl Reads<'_, '_> {
     }
 
     /// Makes room for a run; false if its bytes are not all in the file.
-    fn place(&self, run: &[usize], window: &mut Window) -> bool {
+    fn place(&self, run: &[usize], window: &mut Window) -> Result<bool> {
         let (table, span) = self.span(run);
         let inside = run
             .iter()
             .all(|&i| table.file().check_handle(self.needed(i).0).is_ok());
         if inside {
             window.offset = span.start;
-            window.bytes.resize((span.end - span.start) as usize, 0);
+            let len = (span.end - span.start) as usize;
+            memory::resize(&mut window.bytes, len, "blocks of a batch")?;
         }
-        inside
+        Ok(inside)
     }
 
     /// Reads a run into the window if that needs no wait for the device, and returns false; true
     /// if its blocks must be read one by one to tell what is wrong; `None` if it must wait.
     fn read_without_waiting(&self, run: &[usize], window: &mut Window) -> Result<Option<bool>> {
-        if !self.place(run, window) {
+        if !self.place(run, window)? {
             return Ok(Some(true));
         }
         let file = &self.span(run).0.file().file;
@@ -278,7 +279,7 @@ impl Reads<'_, '_> {
     /// Gives the lookups of a run their blocks, out of the window if they were read already.
     fn take_run(&mut self, run: &[usize], window: &mut Window, is_to_be_read: bool) {
         if is_to_be_read {
-            let whole = run.len() > 1 && self.place(run, window) && {
+            let whole = run.len() > 1 && self.place(run, window).unwrap_or(false) && {
                 let file = &self.span(run).0.file().file;
                 let _timer = PerfTimer::start(PerfCounter::BlockReadTime);
                 file.read_exact_at(window.offset, &mut window.bytes).is_ok()

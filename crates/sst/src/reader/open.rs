@@ -8,7 +8,7 @@ use orogen_base::coding::Decoder;
 use orogen_base::metrics::Ticker;
 use orogen_base::range_del::{FragmentedRangeTombstones, RangeTombstone};
 use orogen_base::slice_transform;
-use orogen_base::{Error, ParsedInternalKey, Result, SeqNo, UserComparator, ValueKind};
+use orogen_base::{Error, ParsedInternalKey, Result, SeqNo, UserComparator, ValueKind, memory};
 use orogen_env::RandomAccessFile;
 
 use crate::block::{Block, BlockCursor, IndexFormat, KeyOrder};
@@ -240,7 +240,7 @@ fn read_tail(
     };
     let len = guess.max(FOOTER_LEN as u64).min(file_size);
     let offset = file_size - len;
-    let mut bytes = vec![0; len as usize];
+    let mut bytes = memory::zeroed(len as usize, "end of a table")?;
     file.read_exact_at(offset, &mut bytes)?;
     let footer = Footer::decode(&bytes, offset).map_err(|e| e.with("file_size", file_size))?;
     Ok((footer, Window { offset, bytes }))
@@ -330,11 +330,12 @@ fn read_range_tombstones(
         if key.kind != ValueKind::RangeDeletion {
             return Err(Error::corruption("entry among range tombstones is none"));
         }
-        all.push(RangeTombstone {
+        let tombstone = RangeTombstone {
             start: key.user_key.to_vec(),
             end: cursor.value(block).to_vec(),
             seqno: global_seqno.unwrap_or(key.seqno),
-        });
+        };
+        memory::push(&mut all, tombstone, "range tombstones")?;
         on = cursor.next(block, &order)?;
     }
     Ok(FragmentedRangeTombstones::new(comparator, all))

@@ -120,8 +120,8 @@ impl Tables {
         let memtable = GuidedListMemTable::new(UserComparator::BYTEWISE);
         for (key, seqno, kind, value) in writes {
             match kind {
-                ValueKind::RangeDeletion => memtable.insert_range_deletion(key, value, *seqno),
-                _ => memtable.insert(key, *seqno, *kind, value),
+                ValueKind::RangeDeletion => memtable.insert_range_deletion(key, value, *seqno)?,
+                _ => memtable.insert(key, *seqno, *kind, value)?,
             }
         }
         let rules = rules(snapshots);

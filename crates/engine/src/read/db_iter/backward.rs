@@ -105,7 +105,7 @@ impl<T: TableAccess> DbIterator<T> {
             }
             is_covered = entry.seqno < covering;
             match entry.kind {
-                ValueKind::Merge if !is_covered => self.operands.push(self.iter.value()),
+                ValueKind::Merge if !is_covered => self.operands.push(self.iter.value())?,
                 kind => {
                     self.operands.clear();
                     base = match kind {
@@ -116,7 +116,7 @@ impl<T: TableAccess> DbIterator<T> {
                         _ => Base::Nothing,
                     };
                     if let Base::Value = base {
-                        self.hold_value();
+                        self.hold_value()?;
                     }
                 }
             }
@@ -168,7 +168,7 @@ impl<T: TableAccess> DbIterator<T> {
         let found = match entry.kind {
             _ if is_covered => Found::Covered,
             ValueKind::Value => {
-                self.hold_value();
+                self.hold_value()?;
                 Found::Value
             }
             ValueKind::Merge => {

@@ -133,7 +133,7 @@ impl<T: TableAccess> DbIterator<T> {
     pub(super) fn merge_from_here(&mut self, covering: SeqNo) -> Result<()> {
         self.copy_key();
         self.operands.clear();
-        self.operands.push(self.iter.value());
+        self.operands.push(self.iter.value())?;
         let mut base = None;
         loop {
             self.iter.next();
@@ -146,7 +146,7 @@ impl<T: TableAccess> DbIterator<T> {
                 break;
             }
             match entry.kind {
-                ValueKind::Merge => self.operands.push(self.iter.value()),
+                ValueKind::Merge => self.operands.push(self.iter.value())?,
                 ValueKind::Deletion | ValueKind::SingleDeletion => break,
                 ValueKind::Value => {
                     base = Some(self.iter.value());

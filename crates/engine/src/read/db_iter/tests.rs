@@ -62,9 +62,11 @@ fn disturb(r: &mut Random, lsm: &Lsm, seqno: &mut SeqNo, keys: usize) {
     *seqno += 1;
     let kind = *r.pick(&[ValueKind::Value, ValueKind::Deletion, ValueKind::Merge]);
     let k = key(r.below(keys));
-    lsm.memtables[0].insert(&k, *seqno, kind, b"later");
+    lsm.memtables[0].insert(&k, *seqno, kind, b"later").unwrap();
     if r.one_in(4) {
-        lsm.memtables[0].insert_range_deletion(&k, &key(r.below(keys)), *seqno);
+        lsm.memtables[0]
+            .insert_range_deletion(&k, &key(r.below(keys)), *seqno)
+            .unwrap();
     }
 }
 
@@ -131,7 +133,7 @@ fn random_moves_see_what_the_model_has() {
             assert_eq!(got, at.map(|i| pairs[i].clone()), "seed {seed} step {step}");
             assert!(iter.status().is_ok());
             if let Some(i) = at {
-                assert_eq!(&*iter.pinned_value(), &*pairs[i].1);
+                assert_eq!(&*iter.pinned_value().unwrap(), &*pairs[i].1);
             }
         }
     }
@@ -454,9 +456,12 @@ fn a_range_tombstone_over_many_keys_is_skipped_by_few_steps() {
             i + 1,
             ValueKind::Value,
             &[1],
-        );
+        )
+        .unwrap();
     }
-    lsm.memtables[0].insert_range_deletion(b"00010", b"04990", 5001);
+    lsm.memtables[0]
+        .insert_range_deletion(b"00010", b"04990", 5001)
+        .unwrap();
     lsm.memtables.push(old);
     for seqno in [5001, 5000] {
         let pairs = model(&UserComparator::BYTEWISE, &history, seqno);

@@ -110,7 +110,7 @@ fn feed(entries: &[(SeqNo, ValueKind, &[u8])], covering: SeqNo) -> GetState<'sta
             seqno,
             kind,
         };
-        if state.visit(key, || PinnedValue::from(value)) == Visit::Stop {
+        if state.visit(key, || Ok(PinnedValue::from(value))) == Visit::Stop {
             break;
         }
     }
@@ -159,9 +159,15 @@ fn what_settles_a_search_keeps_older_places_closed() {
         .collect();
     let lsm = Lsm::spread(&mut Random(7), &UserComparator::BYTEWISE, &history);
     assert!(lsm.version.total_files() > 0);
-    lsm.memtables[0].insert(&key(3), 31, ValueKind::Value, b"new");
-    lsm.memtables[0].insert(&key(4), 32, ValueKind::Deletion, b"");
-    lsm.memtables[0].insert_range_deletion(&key(0), b"l", 33);
+    lsm.memtables[0]
+        .insert(&key(3), 31, ValueKind::Value, b"new")
+        .unwrap();
+    lsm.memtables[0]
+        .insert(&key(4), 32, ValueKind::Deletion, b"")
+        .unwrap();
+    lsm.memtables[0]
+        .insert_range_deletion(&key(0), b"l", 33)
+        .unwrap();
     for (k, read_seqno, want) in [(3, 32, Some(&b"new"[..])), (4, 32, None), (5, 33, None)] {
         lsm.tables.fuse.set(0);
         let got = lsm.places().get(&key(k), read_seqno).unwrap();

@@ -103,9 +103,13 @@ impl Lsm {
                 let memtable: Arc<dyn MemTable> = GuidedListMemTable::new(order.clone());
                 for (i, op) in history.iter().enumerate().take(end).skip(start) {
                     match op {
-                        Op::Point(k, kind, v) => memtable.insert(k, i as SeqNo + 1, *kind, v),
+                        Op::Point(k, kind, v) => {
+                            memtable.insert(k, i as SeqNo + 1, *kind, v).unwrap()
+                        }
                         Op::DeleteRange(a, b) => {
-                            memtable.insert_range_deletion(a, b, i as SeqNo + 1);
+                            memtable
+                                .insert_range_deletion(a, b, i as SeqNo + 1)
+                                .unwrap();
                         }
                     }
                 }
