@@ -27,7 +27,7 @@ use orogen_testkit::Rng;
 use serde_json::{Map, Value, json};
 
 use crate::open::image;
-use crate::store::{Model, assert_holds};
+use crate::store::{Model, assert_holds, hand_over};
 use crate::{live_tables, scratch, several_at_once};
 
 const COMBINATIONS: usize = 200;
@@ -470,12 +470,7 @@ impl Combination {
             model.write(&db, &mut rng, 15);
             written.push((model.name(), model.pairs()));
         }
-        for (name, pairs) in written {
-            case.expect(&name, &pairs).unwrap();
-        }
-        assert_holds(&db, case);
-        db.close().unwrap();
-        case.set_written_by_orogen().unwrap();
+        hand_over(&db, case, written);
     }
 }
 

@@ -6,7 +6,7 @@ use orogen_engine::Db;
 use orogen_testkit::Rng;
 
 use crate::open::is_supported;
-use crate::store::{Model, assert_holds, options};
+use crate::store::{Model, assert_holds, hand_over, options};
 use crate::{scratch, several_at_once, written_by_rocksdb};
 
 const ROUNDS: u64 = 2;
@@ -38,12 +38,7 @@ fn write_with_orogen(case: &mut Case, round: u64) {
         }
         written.push((model.name(), model.pairs()));
     }
-    for (name, pairs) in written {
-        case.expect(&name, &pairs).unwrap();
-    }
-    assert_holds(&db, case);
-    db.close().unwrap();
-    case.set_written_by_orogen().unwrap();
+    hand_over(&db, case, written);
 }
 
 #[test]
