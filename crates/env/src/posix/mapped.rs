@@ -141,7 +141,7 @@ impl MappedFile {
         Ok(self.window.insert(window).clone())
     }
 
-    /// Bytes since the last sync; all if there was none.
+    /// Bytes since the last sync; `None` if there was none.
     fn unsynced(&self) -> Option<u64> {
         self.synced.map(|synced| self.size - synced)
     }
