@@ -44,7 +44,7 @@ pub(crate) fn hand_over(db: &Db, case: &mut Case, written: Vec<(String, Vec<Pair
     for (name, pairs) in written {
         case.expect(&name, &pairs).unwrap();
     }
-    assert_holds(&db, case);
+    assert_holds(db, case);
     db.close().unwrap();
     case.set_written_by_orogen().unwrap();
 }
