@@ -146,6 +146,8 @@ tickers! {
     FileReadCorruptionRetry = "rocksdb.file.read.corruption.retry.count",
     /// Among those, the ones that were right then.
     FileReadCorruptionRetrySuccess = "rocksdb.file.read.corruption.retry.success.count",
+    /// Bytes read out of blob files, for values.
+    BlobDbBlobFileBytesRead = "rocksdb.blobdb.blob.file.bytes.read",
     /// Tables that turned out to be damaged and that compactions leave out.
     DamagedTables = "orogen.damaged.tables",
     /// I/O or corruption errors that stopped background work.

@@ -91,6 +91,16 @@ counters! {
     BlockChecksumTime = "block_checksum_time" Nanos,
     /// Time in which they were decompressed.
     BlockDecompressTime = "block_decompress_time" Nanos,
+    /// Reads of blob files; values that were read together are one.
+    BlobReadCount = "blob_read_count" Count,
+    /// Bytes of these reads.
+    BlobReadByte = "blob_read_byte" Bytes,
+    /// Time in which blob files were read.
+    BlobReadTime = "blob_read_time" Nanos,
+    /// Time in which checksums of their records were compared.
+    BlobChecksumTime = "blob_checksum_time" Nanos,
+    /// Time in which their values were decompressed.
+    BlobDecompressTime = "blob_decompress_time" Nanos,
     /// Answers "may be there" of tables' filters, to keys and to prefixes.
     BloomSstHitCount = "bloom_sst_hit_count" Count,
     /// Answers "not there" of tables' filters.

@@ -117,7 +117,10 @@ impl CompressionType {
 const COMPRESSED: &str = "compressed block";
 const DICTIONARY: &str = "compression dictionary";
 
-/// Compresses the blocks of one table.
+/// Bytes before compression that every codec here can take at once: what LZ4 can.
+pub const COMPRESSED_SIZE_MAX: usize = 0x7e00_0000;
+
+/// Compresses the blocks of one table, or the values of one file.
 pub struct Compressor {
     kind: CompressionType,
     level: i32,
@@ -237,6 +240,41 @@ impl Compressor {
             }
             _ => Ok(false),
         }
+    }
+}
+
+impl Compressor {
+    /// Compresses `raw` into `out`, which is emptied first, also where that makes it longer.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if it has more than [`COMPRESSED_SIZE_MAX`] bytes; as [`Self::compress`].
+    pub fn compress_always(&mut self, raw: &[u8], out: &mut Vec<u8>) -> Result<()> {
+        // Above what any of the codecs can need.
+        let limit = raw.len() + raw.len() / 6 + 128;
+        if raw.len() <= COMPRESSED_SIZE_MAX && self.compress(raw, limit, out)? {
+            return Ok(());
+        }
+        Err(Error::invalid_argument("value is too large for its codec")
+            .with("codec", self.kind.name())
+            .with("size", raw.len()))
+    }
+}
+
+/// The size before compression that `data` claims, in the framing of tables of format 2 and later.
+///
+/// # Errors
+/// `Corruption` if it claims none; `NotSupported` for a codec that is never read.
+pub fn decompressed_len(kind: CompressionType, data: &[u8]) -> Result<u64> {
+    let damaged = || Error::corruption("compressed block is damaged").with("codec", kind.name());
+    match kind {
+        CompressionType::None => Ok(data.len() as u64),
+        CompressionType::Snappy => snap::raw::decompress_len(data)
+            .map(|n| n as u64)
+            .map_err(|e| damaged().caused_by(e)),
+        CompressionType::Xpress | CompressionType::ZstdNotFinal => Err(unreadable(kind)),
+        _ => get_varint32(data)
+            .map(|(n, _)| u64::from(n))
+            .ok_or_else(damaged),
     }
 }
 

@@ -7,5 +7,8 @@
 mod options;
 mod compress;
 
-pub use compress::{CompressionType, Compressor, Dictionary, decompress, fitting, make_dictionary};
+pub use compress::{
+    COMPRESSED_SIZE_MAX, CompressionType, Compressor, Dictionary, decompress, decompressed_len,
+    fitting, make_dictionary,
+};
 pub use options::{CompressionOptions, DEFAULT_COMPRESSION_LEVEL};

@@ -1,0 +1,541 @@
+//! Files written here and read here, intact and damaged.
+
+mod damage;
+mod rocksdb_tools;
+
+use std::path::Path;
+use std::sync::Arc;
+
+use orogen_base::{ErrorKind, PinnedValue, UserComparator};
+use orogen_codec::{CompressionOptions, CompressionType, make_dictionary};
+use orogen_env::{Access, FileSystem, MemFileSystem, RandomAccessFile};
+use orogen_testkit::{Rng, compressible};
+
+use super::*;
+
+pub(super) const WRITABLE: [CompressionType; 5] = [
+    CompressionType::None,
+    CompressionType::Snappy,
+    CompressionType::Lz4,
+    CompressionType::Lz4hc,
+    CompressionType::Zstd,
+];
+
+pub(super) const NUMBER: u64 = 7;
+
+pub(super) fn options(codec: CompressionType) -> BlobFileBuilderOptions {
+    BlobFileBuilderOptions {
+        file_number: NUMBER,
+        compression: codec,
+        column_family_id: 3,
+        column_family_name: "values".to_owned(),
+        creation_time: 1_700_000_000,
+        ..BlobFileBuilderOptions::default()
+    }
+}
+
+pub(super) type Records = Vec<(Vec<u8>, Vec<u8>)>;
+
+/// A file's bytes, its pointers and what was told of it.
+pub(super) fn build(
+    options: BlobFileBuilderOptions,
+    records: &Records,
+) -> (Vec<u8>, Vec<BlobPointer>, BlobFileSummary) {
+    let fs = MemFileSystem::new();
+    let path = Path::new("/000007.blob");
+    let mut builder = BlobFileBuilder::new(fs.create(path).unwrap(), options).unwrap();
+    let pointers = records
+        .iter()
+        .map(|(key, value)| builder.add(key, value).unwrap())
+        .collect();
+    let summary = builder.finish().unwrap();
+    let bytes = orogen_env::fs::read_file(&fs, path).unwrap();
+    assert_eq!(bytes.len() as u64, summary.file_size);
+    (bytes, pointers, summary)
+}
+
+pub(super) fn file_of(bytes: &[u8]) -> Arc<dyn RandomAccessFile> {
+    let fs = MemFileSystem::new();
+    let path = Path::new("/000007.blob");
+    fs.create(path).unwrap().append(bytes).unwrap();
+    fs.open(path, Access::Random).unwrap()
+}
+
+pub(super) fn reader_options() -> BlobFileReaderOptions {
+    BlobFileReaderOptions {
+        file_number: NUMBER,
+        column_family_id: Some(3),
+        statistics: None,
+    }
+}
+
+pub(super) fn open(bytes: &[u8]) -> orogen_base::Result<BlobFileReader> {
+    BlobFileReader::open(file_of(bytes), bytes.len() as u64, reader_options())
+}
+
+pub(super) fn records(rng: &mut Rng, count: usize, value_len: u64) -> Records {
+    (0..count)
+        .map(|i| {
+            let pad = rng.below(20) as usize;
+            let key = format!("key{i:06}{}", "x".repeat(pad)).into_bytes();
+            let len = rng.below(value_len + 1) as usize;
+            let value = match rng.below(3) {
+                0 => rng.bytes(len),
+                _ => compressible(rng, len, 30),
+            };
+            (key, value)
+        })
+        .collect()
+}
+
+/// Offset, key and value of each record.
+pub(super) type Walked = Vec<(u64, Vec<u8>, Vec<u8>)>;
+
+/// All records of the cursor.
+pub(super) fn walk(reader: &BlobFileReader) -> orogen_base::Result<Walked> {
+    let mut all = Vec::new();
+    let mut cursor = reader.records();
+    while let Some(record) = cursor.next()? {
+        let value = record.value()?.expect("the cursor reads values");
+        all.push((record.offset, record.user_key.to_vec(), value));
+    }
+    Ok(all)
+}
+
+fn check(options: &BlobFileBuilderOptions, records: &Records) {
+    let (bytes, pointers, summary) = build(options.clone(), records);
+    let reader = open(&bytes).unwrap();
+    assert_eq!(reader.record_count(), Some(records.len() as u64));
+    assert_eq!(summary.total_blob_count, records.len() as u64);
+    let alignment = u64::from(options.alignment.max(1));
+    let mut total = 0;
+    for ((key, value), pointer) in records.iter().zip(&pointers) {
+        for verify in [true, false] {
+            let got = reader.get(*pointer, key, verify).unwrap();
+            assert!(got == value[..], "{:?}", options.compression);
+        }
+        assert_eq!(pointer.codec, options.compression);
+        assert_eq!(pointer.file, NUMBER);
+        let at = pointer.record_offset(key.len()).unwrap();
+        assert_eq!(at % alignment, 0);
+        total += pointer.record_len(key.len());
+    }
+    assert_eq!(summary.total_blob_bytes, total);
+
+    let walked = walk(&reader).unwrap();
+    let want: Vec<_> = records
+        .iter()
+        .zip(&pointers)
+        .map(|((k, v), p)| (p.record_offset(k.len()).unwrap(), k.clone(), v.clone()))
+        .collect();
+    assert!(walked == want);
+
+    let mut places = reader.places().unwrap().unwrap();
+    let mut keys = reader.keys();
+    for ((key, _), pointer) in records.iter().zip(&pointers) {
+        let place = places.next().unwrap().unwrap();
+        assert_eq!(place.value_offset(), pointer.offset);
+        assert_eq!(place.value_len, pointer.size);
+        assert_eq!(place.key_len, key.len() as u64);
+        let record = keys.next().unwrap().unwrap();
+        assert_eq!((record.user_key, record.pointer()), (&key[..], *pointer));
+        assert!(record.stored().is_none() && record.value().unwrap().is_none());
+    }
+    assert!(places.next().unwrap().is_none() && keys.next().unwrap().is_none());
+
+    let properties = reader.properties().unwrap().unwrap();
+    assert_eq!(properties, summary.properties);
+    assert_eq!(properties.record_bytes, total);
+    let raw: usize = records.iter().map(|(_, v)| v.len()).sum();
+    assert_eq!(properties.raw_value_size, raw as u64);
+    let smallest = records.iter().map(|(k, _)| k).min().cloned();
+    assert_eq!(properties.smallest_key, smallest.unwrap_or_default());
+    let largest = records.iter().map(|(k, _)| k).max().cloned();
+    assert_eq!(properties.largest_key, largest.unwrap_or_default());
+
+    let mut reads: Vec<_> = records
+        .iter()
+        .zip(&pointers)
+        .rev()
+        .map(|((key, _), &pointer)| BlobRead {
+            pointer,
+            user_key: key,
+            outcome: None,
+        })
+        .collect();
+    reader.read_many(&mut reads, true, Coalesce::default());
+    for (read, (_, value)) in reads.into_iter().zip(records.iter().rev()) {
+        let got = PinnedValue::from(read.outcome.unwrap().unwrap());
+        assert!(got == value[..]);
+    }
+}
+
+#[test]
+fn records_come_back_by_pointer_by_cursor_and_by_index() {
+    let mut rng = Rng::new(1);
+    for codec in WRITABLE {
+        for alignment in [0, 1, 64, 100, 4096] {
+            for (count, len) in [(0, 0), (1, 0), (3, 10), (60, 3000), (3, 300_000)] {
+                let mut options = options(codec);
+                options.alignment = alignment;
+                check(&options, &records(&mut rng, count, len));
+            }
+        }
+    }
+}
+
+#[test]
+fn a_value_larger_than_all_buffers_comes_back() {
+    let mut rng = Rng::new(2);
+    let mut values = records(&mut rng, 3, 100);
+    values[1].1 = rng.bytes(3 << 20);
+    for codec in WRITABLE {
+        check(&options(codec), &values);
+    }
+}
+
+#[test]
+fn values_that_do_not_shrink_are_stored_with_the_codec_all_the_same() {
+    let noise = Rng::new(3).bytes(5000);
+    for codec in WRITABLE {
+        let (bytes, pointers, _) = build(options(codec), &vec![(b"k".to_vec(), noise.clone())]);
+        assert_eq!(pointers[0].codec, codec);
+        let reader = open(&bytes).unwrap();
+        assert_eq!(reader.header().codec, codec);
+        if codec != CompressionType::None {
+            assert!(pointers[0].size > noise.len() as u64);
+        }
+        assert!(reader.get(pointers[0], b"k", true).unwrap() == noise[..]);
+    }
+}
+
+#[test]
+fn keys_in_any_order_and_in_the_users_order_have_their_bounds() {
+    let records: Records = [&b"m"[..], b"a", b"z", b"b"]
+        .iter()
+        .map(|k| (k.to_vec(), vec![1; 10]))
+        .collect();
+    let mut options = options(CompressionType::None);
+    let (_, _, summary) = build(options.clone(), &records);
+    let p = &summary.properties;
+    assert_eq!(
+        (&p.smallest_key[..], &p.largest_key[..]),
+        (&b"a"[..], &b"z"[..])
+    );
+    options.comparator = UserComparator::REVERSE_BYTEWISE;
+    let (_, _, summary) = build(options, &records);
+    let p = &summary.properties;
+    assert_eq!(
+        (&p.smallest_key[..], &p.largest_key[..]),
+        (&b"z"[..], &b"a"[..])
+    );
+}
+
+#[test]
+fn the_record_index_of_many_records_is_written_in_parts() {
+    // Lengths of 2 bytes and 1: three bytes a record.
+    let count = 2 * places::BLOCK_LEN / 3 + 1000;
+    let records: Records = (0..count)
+        .map(|i| (format!("{i:09}").into_bytes(), vec![b'v'; 200]))
+        .collect();
+    for alignment in [0, 256] {
+        let mut options = options(CompressionType::None);
+        options.alignment = alignment;
+        let (bytes, pointers, _) = build(options, &records);
+        let reader = open(&bytes).unwrap();
+        let index = reader.meta_index().unwrap().unwrap();
+        assert_eq!(index.named(meta::RECORDS).count(), 3);
+        let mut places = reader.places().unwrap().unwrap();
+        let mut keys = reader.keys();
+        for pointer in &pointers {
+            let place = places.next().unwrap().unwrap();
+            assert_eq!(place.value_offset(), pointer.offset);
+            assert_eq!(keys.next().unwrap().unwrap().pointer(), *pointer);
+        }
+        assert!(places.next().unwrap().is_none());
+        // What is not the user's overlaps no record.
+        let mut free = index.extents();
+        let mut next = free.next();
+        for (pointer, (key, _)) in pointers.iter().zip(&records) {
+            let at = pointer.record_offset(key.len()).unwrap();
+            while next.is_some_and(|e| e.end() <= at) {
+                next = free.next();
+            }
+            assert!(next.is_none_or(|e| e.offset >= pointer.offset + pointer.size));
+        }
+    }
+}
+
+#[test]
+fn stored_values_pass_from_file_to_file_unread() {
+    let mut rng = Rng::new(4);
+    for codec in WRITABLE {
+        let records = records(&mut rng, 20, 2000);
+        let (bytes, _, summary) = build(options(codec), &records);
+        let reader = open(&bytes).unwrap();
+        let fs = MemFileSystem::new();
+        let path = Path::new("/000007.blob");
+        let mut builder = BlobFileBuilder::new(fs.create(path).unwrap(), options(codec)).unwrap();
+        let mut cursor = reader.records();
+        while let Some(record) = cursor.next().unwrap() {
+            let stored = record.stored().unwrap();
+            let pointer = builder.add_stored(record.user_key, stored).unwrap();
+            assert_eq!(pointer, record.pointer());
+        }
+        let again = builder.finish().unwrap();
+        assert_eq!(again.properties, summary.properties);
+        assert!(orogen_env::fs::read_file(&fs, path).unwrap() == bytes);
+    }
+}
+
+#[test]
+fn a_dictionary_shrinks_small_values_and_marks_the_file() {
+    let values: Vec<Vec<u8>> = (0..500)
+        .map(|i| {
+            format!("{{\"user\":{i},\"city\":\"paris\",\"name\":\"x{i}\",\"active\":true}}")
+                .into_bytes()
+        })
+        .collect();
+    let train = CompressionOptions {
+        max_dict_bytes: 2048,
+        zstd_max_train_bytes: 1 << 16,
+        ..CompressionOptions::default()
+    };
+    let dictionary = make_dictionary(&values, &train).unwrap();
+    assert!(!dictionary.is_empty());
+    let records: Records = values
+        .iter()
+        .enumerate()
+        .map(|(i, v)| (format!("{i:04}").into_bytes(), v.clone()))
+        .collect();
+    for alignment in [0, 512] {
+        let mut plain = options(CompressionType::Zstd);
+        plain.alignment = alignment;
+        let mut with = plain.clone();
+        with.dictionary = Some(dictionary.clone().into());
+        check(&with, &records);
+        let (bytes, pointers, summary) = build(with, &records);
+        let (_, _, without) = build(plain, &records);
+        assert!(summary.total_blob_bytes < without.total_blob_bytes);
+        let reader = open(&bytes).unwrap();
+        assert_eq!(reader.header().version, format::VERSION_WITH_DICTIONARY);
+        // Also of a file that was cut off.
+        let cut = &bytes[..bytes.len() * 2 / 3];
+        let reader =
+            BlobFileReader::open_unfinished(file_of(cut), cut.len() as u64, reader_options())
+                .unwrap();
+        let walked = walk(&reader).unwrap();
+        assert!(walked.len() > 100 && walked.len() < 500);
+        for (i, (_, _, value)) in walked.iter().enumerate() {
+            assert!(*value == values[i]);
+        }
+        assert!(reader.get(pointers[0], b"0000", true).unwrap() == values[0][..]);
+    }
+    let mut wrong = options(CompressionType::Lz4);
+    wrong.dictionary = Some(dictionary.into());
+    let file = MemFileSystem::new().create(Path::new("/1.blob")).unwrap();
+    let e = BlobFileBuilder::new(file, wrong).err().unwrap();
+    assert_eq!(e.kind(), ErrorKind::InvalidArgument);
+}
+
+#[test]
+fn a_pointer_to_anything_else_than_the_record_of_its_key_is_refused() {
+    let mut rng = Rng::new(5);
+    for codec in WRITABLE {
+        let mut records = records(&mut rng, 5, 300);
+        // Two keys of one length.
+        records[1].0 = b"same".to_vec();
+        records[2].0 = b"samf".to_vec();
+        let (bytes, pointers, _) = build(options(codec), &records);
+        let reader = open(&bytes).unwrap();
+        let good = pointers[1];
+        let wrong = [
+            BlobPointer { file: 8, ..good },
+            BlobPointer {
+                codec: match codec {
+                    CompressionType::Zstd => CompressionType::None,
+                    _ => CompressionType::Zstd,
+                },
+                ..good
+            },
+            BlobPointer {
+                offset: good.offset + 1,
+                ..good
+            },
+            BlobPointer {
+                offset: good.offset - 1,
+                ..good
+            },
+            BlobPointer {
+                size: good.size + 1,
+                ..good
+            },
+            BlobPointer {
+                size: good.size.wrapping_sub(1),
+                ..good
+            },
+            BlobPointer { offset: 0, ..good },
+            BlobPointer {
+                offset: 61 + 4,
+                ..good
+            },
+            BlobPointer {
+                offset: u64::MAX,
+                ..good
+            },
+            BlobPointer {
+                size: u64::MAX,
+                ..good
+            },
+            BlobPointer {
+                size: bytes.len() as u64,
+                ..good
+            },
+            BlobPointer {
+                offset: bytes.len() as u64,
+                ..good
+            },
+            pointers[2],
+        ];
+        for pointer in wrong {
+            for verify in [true, false] {
+                let e = reader.get(pointer, b"same", verify).unwrap_err();
+                assert_eq!(e.kind(), ErrorKind::Corruption, "{pointer:?}");
+                assert!(e.context("file").unwrap().ends_with("000007.blob"));
+                assert!(e.context("offset").is_some());
+            }
+        }
+        for key in [&b""[..], b"sam", b"same1", b"samf"] {
+            assert!(reader.get(good, key, true).is_err());
+        }
+        // Meta records are nobody's values.
+        let index = reader.meta_index().unwrap().unwrap();
+        for extent in index.extents() {
+            let empty = format::empty_value(codec).len() as u64;
+            let key_at = (extent.offset + 32) as usize;
+            let key = &bytes[key_at..(extent.end() - empty) as usize];
+            let pointer = BlobPointer {
+                offset: extent.end() - empty,
+                size: empty,
+                ..good
+            };
+            assert!(reader.get(pointer, key, true).is_err());
+        }
+    }
+}
+
+#[test]
+fn each_read_of_many_has_its_own_outcome_whatever_is_read_together() {
+    let mut rng = Rng::new(6);
+    for codec in WRITABLE {
+        let records = records(&mut rng, 40, 2000);
+        let (mut bytes, pointers, _) = build(options(codec), &records);
+        // Two records are damaged, and one pointer leads nowhere.
+        for i in [3, 20] {
+            bytes[pointers[i].offset as usize - 1] ^= 1;
+        }
+        let reader = open(&bytes).unwrap();
+        for coalesce in [
+            Coalesce {
+                gap_max: 0,
+                run_max: 0,
+            },
+            Coalesce {
+                gap_max: 0,
+                run_max: 5000,
+            },
+            Coalesce {
+                gap_max: 1 << 20,
+                run_max: 1 << 30,
+            },
+            Coalesce::default(),
+        ] {
+            let mut order: Vec<usize> = (0..records.len()).collect();
+            rng.shuffle(&mut order);
+            // A few are left out, a few are asked for twice.
+            order.truncate(30);
+            order.extend_from_within(..5);
+            order.extend([3, 20, 30]);
+            let mut reads: Vec<_> = order
+                .iter()
+                .map(|&i| BlobRead {
+                    pointer: pointers[i],
+                    user_key: &records[i].0,
+                    outcome: None,
+                })
+                .collect();
+            let last = reads.len() - 1;
+            reads[last].pointer.size += 1 << 40;
+            reader.read_many(&mut reads, true, coalesce);
+            for (n, (read, &i)) in reads.into_iter().zip(&order).enumerate() {
+                let outcome = read.outcome.expect("each has one");
+                if n == last || i == 3 || i == 20 {
+                    assert_eq!(outcome.unwrap_err().kind(), ErrorKind::Corruption);
+                } else {
+                    assert!(PinnedValue::from(outcome.unwrap()) == records[i].1[..]);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn the_checksum_of_the_file_is_that_of_its_bytes() {
+    let mut rng = Rng::new(8);
+    let mut records = records(&mut rng, 50, 5000);
+    records[7].1 = rng.bytes(2 << 20);
+    let mut options = options(CompressionType::Lz4);
+    options.alignment = 4096;
+    options.file_checksum = true;
+    let (bytes, _, summary) = build(options.clone(), &records);
+    assert_eq!(
+        summary.file_checksum,
+        Some(orogen_base::checksum::crc32c(&bytes))
+    );
+    let (again, _, _) = build(options, &records);
+    assert!(again == bytes, "the same records give the same bytes");
+}
+
+#[test]
+fn files_of_other_families_and_kinds_are_refused() {
+    let (bytes, _, _) = build(options(CompressionType::None), &Records::new());
+    let other = BlobFileReaderOptions {
+        column_family_id: Some(4),
+        ..reader_options()
+    };
+    let file = file_of(&bytes);
+    let e = BlobFileReader::open(file, bytes.len() as u64, other).err();
+    assert_eq!(e.unwrap().kind(), ErrorKind::Corruption);
+    for (at, value, kind) in [
+        (0, 0xff, ErrorKind::Corruption),
+        (4, 3, ErrorKind::NotSupported),
+        (12, 1, ErrorKind::NotSupported),
+        (12, 2, ErrorKind::NotSupported),
+        (13, 0x55, ErrorKind::Corruption),
+        (14, 1, ErrorKind::Corruption),
+        (29, 1, ErrorKind::Corruption),
+    ] {
+        let mut bad = bytes.clone();
+        bad[at] = value;
+        let e = open(&bad).err().unwrap();
+        assert_eq!(e.kind(), kind, "{at}: {e}");
+        assert!(e.context("file").is_some());
+    }
+}
+
+#[test]
+fn options_that_do_not_go_together_are_refused() {
+    let refused = |change: fn(&mut BlobFileBuilderOptions)| {
+        let mut options = options(CompressionType::None);
+        change(&mut options);
+        let file = MemFileSystem::new().create(Path::new("/1.blob")).unwrap();
+        BlobFileBuilder::new(file, options).err().unwrap().kind()
+    };
+    let invalid = ErrorKind::InvalidArgument;
+    assert_eq!(refused(|o| o.file_number = 0), invalid);
+    assert_eq!(refused(|o| o.alignment = u32::MAX), invalid);
+    assert_eq!(
+        refused(|o| o.compression = CompressionType::Zlib),
+        ErrorKind::NotSupported
+    );
+}
