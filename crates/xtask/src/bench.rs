@@ -7,6 +7,7 @@
 
 mod figures;
 mod db_bench;
+mod programs;
 mod plan;
 mod engines;
 mod report;
@@ -119,7 +120,7 @@ fn check(options: &Options) -> Result<(), String> {
     if let Some(name) = options
         .against
         .iter()
-        .find(|name| *name != "db_bench" && engines::by_name(name).is_none())
+        .find(|name| *name != "db_bench" && programs::by_name(name).is_none())
     {
         return Err(format!(
             "no engine `{name}`: rocksdb, fjall, pebble, db_bench"

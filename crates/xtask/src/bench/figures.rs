@@ -1,20 +1,24 @@
 //! Medians and ratios over pairs.
 
-/// How two rows of figures compare, pair by pair.
+/// The middle of a row of figures, one for each pair, and its ends.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Ratio {
+pub(super) struct Spread {
     pub(super) median: f64,
     pub(super) min: f64,
     pub(super) max: f64,
 }
 
 /// The ratios of ours to theirs; both have a figure for each pair.
-pub(super) fn ratio(ours: &[f64], theirs: &[f64]) -> Ratio {
-    let ratios: Vec<f64> = ours.iter().zip(theirs).map(|(a, b)| a / b).collect();
-    Ratio {
-        min: ratios.iter().copied().fold(f64::INFINITY, f64::min),
-        max: ratios.iter().copied().fold(0.0, f64::max),
-        median: median(ratios),
+pub(super) fn ratio(ours: &[f64], theirs: &[f64]) -> Spread {
+    spread(ours.iter().zip(theirs).map(|(a, b)| a / b).collect())
+}
+
+/// Of at least one figure.
+pub(super) fn spread(values: Vec<f64>) -> Spread {
+    Spread {
+        min: values.iter().copied().fold(f64::INFINITY, f64::min),
+        max: values.iter().copied().fold(0.0, f64::max),
+        median: median(values),
     }
 }
 

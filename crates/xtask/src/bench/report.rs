@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use serde_json::{Value, json};
 
 use super::engines::Sample;
-use super::figures::{Ratio, geometric_mean, median, ratio};
+use super::figures::{Spread, geometric_mean, median, ratio};
 use super::plan;
 
 /// What Orogen is to reach: so many times RocksDB in each cell, and in the geometric mean.
@@ -28,7 +28,7 @@ fn middle(samples: &[Sample], engine: &str, phase: &str, field: &str) -> Option<
     (!row.is_empty()).then(|| median(row))
 }
 
-fn speed(samples: &[Sample], engine: &str, phase: &str) -> Ratio {
+fn speed(samples: &[Sample], engine: &str, phase: &str) -> Spread {
     let of = |name: &str| row(samples, name, phase, "ops_per_second");
     ratio(&of("orogen"), &of(engine))
 }
