@@ -1,4 +1,5 @@
-//! `cargo x bench peers`: Orogen and other engines in turn, in one run.
+//! `cargo x bench`: Orogen and other engines in turn, in one run. `peers` measures small values,
+//! `blob` and `gc` large ones.
 //!
 //! Machines are noisy, so no figure of one run is compared with one of another: the engines run
 //! the same workloads one after the other, in an order that changes from pair to pair, and a
@@ -11,10 +12,15 @@ mod programs;
 mod plan;
 mod engines;
 mod report;
+mod large;
 
 use std::path::PathBuf;
 
 pub(crate) const HELP: &str = "
+usage: cargo x bench peers | blob | gc, with options
+
+Small values:
+
 usage: cargo x bench peers [--against db_bench] [--pairs N] [--num N] [--reads N]
                            [--threads A,B] [--dir DIR] [--json FILE]
        cargo x bench peers --against rocksdb,fjall,pebble [--pairs N] [--num N] [--reads N]
@@ -44,8 +50,44 @@ smallest and largest ratio of a pair; above 1, Orogen is faster.
 
 Phases: fillseq readseq readreverse fillrandom readrandom readrandom-2t readmissing
 multireadrandom seekrandom overwrite readwhilewriting fillrandom-2t fillbatch syncput-1t
-syncput-4t syncput-16t reopen. Ends with 0 when everything was measured, whatever the figures
-say, and with 1 when an option is wrong or something did not build or run.
+syncput-4t syncput-16t reopen.
+
+Large values:
+
+usage: cargo x bench blob [--gib X] [--sizes A,B] [--settings A,B] [--engines A,B] [--phases A,B]
+                          [--pairs N] [--reads N] [--update-factor X] [--memory-mib N]
+                          [--rate-mib N] [--min-blob-size N] [--force-threshold X] [--dir DIR]
+                          [--json FILE] [--markdown FILE]
+       cargo x bench gc   the same but for --phases and --reads
+
+`blob` compares values in files of their own with values in the tree: loads, reads, updates and
+deletes half, under three settings. `gc` only updates, and compares ways of getting the space of
+dead values back; each is run without collecting too, for what it costs the foreground. Ratios are
+to rocksdb and to rocksdb-blob. A candidate that cannot do what is asked for is left out, and the
+output says so.
+
+  --gib X            user data of a cell (default 2; gc: 1)
+  --sizes A,B        lengths of values in KiB (default 1,2,4,8,16,32; gc: 1,4,16,64,256,512)
+  --settings A,B     memory: all files fit the page cache
+                     cold: processes begin with cold pages and have memory for a quarter of the data
+                     disk: flush, compaction and collection together write so many MiB/s
+                     (default all three; gc: memory)
+  --engines A,B      blob: orogen-blob, orogen, rocksdb, rocksdb-blob; gc: orogen-move,
+                     orogen-punch, rocksdb-blob, orogen-off, rocksdb-off (default all)
+  --phases A,B       load get scan100 scan10000 update delete; load always runs
+  --pairs N          pairs (default 3)
+  --reads N          gets of a cell, and half the entries of its scans (default: as many as keys,
+                     20000 to 500000)
+  --update-factor X  updates for each key (default 1; gc: 4)
+  --memory-mib N     block cache and pages of the setting cold (default a quarter of the data)
+  --rate-mib N       the bound of the setting disk (default 64)
+  --min-blob-size N  bytes from which values are kept apart (default 512)
+  --force-threshold X  RocksDB's blob_garbage_collection_force_threshold (default 1, its own: never)
+  --dir DIR          as above; it needs the space that is told before the run begins
+  --json FILE, --markdown FILE  the figures, written anew after each cell
+
+All end with 0 when everything was measured, whatever the figures say, and with 1 when an option
+is wrong or something did not build or run.
 ";
 
 /// What the command line says; `None` where it is silent.
@@ -61,10 +103,19 @@ struct Options {
 }
 
 pub(crate) fn run(args: &[String]) -> Result<(), String> {
-    let Some(("peers", rest)) = args.split_first().map(|(what, rest)| (what.as_str(), rest)) else {
-        return Err("say what to measure: `cargo x bench peers`".to_owned());
-    };
-    let options = parse(rest)?;
+    let (what, rest) = args.split_first().ok_or("say what: peers, blob or gc")?;
+    match what.as_str() {
+        "peers" => peers(rest),
+        "blob" => large::run(large::Bench::Blob, rest),
+        "gc" => large::run(large::Bench::Gc, rest),
+        other => Err(format!(
+            "nothing to measure is called `{other}`: peers, blob, gc"
+        )),
+    }
+}
+
+fn peers(args: &[String]) -> Result<(), String> {
+    let options = parse(args)?;
     if options.against == ["db_bench"] {
         db_bench::run(&options)
     } else {
@@ -83,7 +134,6 @@ fn parse(args: &[String]) -> Result<Options, String> {
         dir: crate::workspace::root().join("target/bench-peers"),
         json: None,
     };
-    let list = |text: &String| text.split(',').map(str::to_owned).collect::<Vec<_>>();
     let mut args = args.iter();
     while let Some(arg) = args.next() {
         let mut value = || args.next().ok_or_else(|| format!("{arg} needs a value"));
@@ -138,6 +188,10 @@ fn check(options: &Options) -> Result<(), String> {
     Ok(())
 }
 
+fn list(text: &str) -> Vec<String> {
+    text.split(',').map(str::to_owned).collect()
+}
+
 fn number(text: &str) -> Result<u64, String> {
     text.parse()
         .map_err(|_| format!("`{text}` is not a number"))
@@ -154,6 +208,12 @@ mod tests {
                 .map(str::to_owned)
                 .collect::<Vec<_>>(),
         )
+    }
+
+    #[test]
+    fn what_to_measure_must_be_said() {
+        assert!(run(&[]).unwrap_err().contains("peers, blob or gc"));
+        assert!(run(&["speed".to_owned()]).unwrap_err().contains("`speed`"));
     }
 
     #[test]

@@ -6,7 +6,7 @@
 use std::path::Path;
 use std::process::Command;
 
-use crate::step::shell;
+use crate::step::{output, shell};
 use crate::workspace::{cargo, root};
 
 pub(crate) const HELP: &str = "
@@ -134,15 +134,4 @@ fn compare(programs: &Programs, dir: &Path, when: &str) -> Result<usize, String>
     let at = ours.lines().zip(theirs.lines()).find(|(a, b)| a != b);
     let (ours, theirs) = at.unwrap_or(("(fewer or more lines)", ""));
     Err(format!("{when}: we read {ours}, RocksDB {theirs}"))
-}
-
-fn output(command: &mut Command) -> Result<String, String> {
-    let output = command
-        .output()
-        .map_err(|e| format!("cannot start {command:?}: {e}"))?;
-    if !output.status.success() {
-        let errors = String::from_utf8_lossy(&output.stderr);
-        return Err(format!("{command:?}: {}", errors.trim()));
-    }
-    String::from_utf8(output.stdout).map_err(|e| format!("{command:?}: {e}"))
 }

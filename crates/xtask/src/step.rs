@@ -116,6 +116,18 @@ pub(crate) fn shell(command: &mut Command) -> Result<(), String> {
     }
 }
 
+/// Runs a program to its end; gives what it wrote to standard output.
+pub(crate) fn output(command: &mut Command) -> Result<String, String> {
+    let output = command
+        .output()
+        .map_err(|e| format!("cannot start {command:?}: {e}"))?;
+    if !output.status.success() {
+        let errors = String::from_utf8_lossy(&output.stderr);
+        return Err(format!("{command:?}: {}", errors.trim()));
+    }
+    String::from_utf8(output.stdout).map_err(|e| format!("{command:?}: {e}"))
+}
+
 /// The command as one would type it.
 pub(crate) fn line(command: &Command) -> String {
     let mut line = command.get_program().to_string_lossy().into_owned();

@@ -17,42 +17,44 @@ pub(super) struct Engine {
     is_go: bool,
 }
 
-pub(super) const OROGEN: Engine = Engine {
+pub(super) static OROGEN: Engine = Engine {
     name: "orogen",
     version: |_| Some(env!("CARGO_PKG_VERSION").to_owned()),
     is_go: false,
 };
 
-const OTHERS: [Engine; 3] = [
-    Engine {
-        name: "rocksdb",
-        // The crate's version and, behind the plus, RocksDB's.
-        version: |peers| {
-            let version = locked_version(peers, "librocksdb-sys")?;
-            Some(version.split_once('+')?.1.to_owned())
-        },
-        is_go: false,
+pub(super) static ROCKSDB: Engine = Engine {
+    name: "rocksdb",
+    // The crate's version and, behind the plus, RocksDB's.
+    version: |peers| {
+        let version = locked_version(peers, "librocksdb-sys")?;
+        Some(version.split_once('+')?.1.to_owned())
     },
-    Engine {
-        name: "fjall",
-        version: |peers| locked_version(peers, "fjall"),
-        is_go: false,
+    is_go: false,
+};
+
+static FJALL: Engine = Engine {
+    name: "fjall",
+    version: |peers| locked_version(peers, "fjall"),
+    is_go: false,
+};
+
+static PEBBLE: Engine = Engine {
+    name: "pebble",
+    version: |peers| {
+        let text = std::fs::read_to_string(peers.join("pebble/go.mod")).ok()?;
+        let mut words = text.split_whitespace();
+        words.find(|w| w.ends_with("cockroachdb/pebble/v2"))?;
+        Some(words.next()?.to_owned())
     },
-    Engine {
-        name: "pebble",
-        version: |peers| {
-            let text = std::fs::read_to_string(peers.join("pebble/go.mod")).ok()?;
-            let mut words = text.split_whitespace();
-            words.find(|w| w.ends_with("cockroachdb/pebble/v2"))?;
-            Some(words.next()?.to_owned())
-        },
-        is_go: true,
-    },
-];
+    is_go: true,
+};
+
+const OTHERS: [&Engine; 3] = [&ROCKSDB, &FJALL, &PEBBLE];
 
 /// The engine that we are compared with under this name.
 pub(super) fn by_name(name: &str) -> Option<&'static Engine> {
-    OTHERS.iter().find(|e| e.name == name)
+    OTHERS.into_iter().find(|e| e.name == name)
 }
 
 /// The version of a crate in the lock file of `peers/`.
@@ -164,7 +166,7 @@ mod tests {
 
     #[test]
     fn every_engine_has_a_version() {
-        for engine in OTHERS.iter().chain([&OROGEN]) {
+        for engine in OTHERS.into_iter().chain([&OROGEN]) {
             let version = engine.version();
             assert!(version.contains('.'), "{} {version}", engine.name);
         }

@@ -12,7 +12,7 @@ use super::plan;
 const GOAL_CELL: f64 = 1.0;
 const GOAL_MEAN: f64 = 1.5;
 /// Cores that others may use before a figure is marked.
-const OTHER_CORES_MAX: f64 = 0.25;
+pub(super) const OTHER_CORES_MAX: f64 = 0.25;
 
 /// A figure of each sample of an engine's phase, in the order of the pairs.
 fn row(samples: &[Sample], engine: &str, phase: &str, field: &str) -> Vec<f64> {
