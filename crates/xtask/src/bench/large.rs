@@ -163,11 +163,15 @@ fn command(
     command
 }
 
-/// How far it is: what was estimated, and what was done of it.
+/// How far it is, in seconds.
 struct Progress {
     start: Instant,
+    /// What all was estimated at.
     estimated: f64,
+    /// What was finished was estimated at.
     done: f64,
+    /// What it took.
+    done_took: f64,
 }
 
 impl Progress {
@@ -176,22 +180,30 @@ impl Progress {
             start: Instant::now(),
             estimated,
             done: 0.0,
+            done_took: 0.0,
         }
+    }
+
+    /// Something was finished that was estimated at so much.
+    fn finished(&mut self, estimated: f64) {
+        self.done += estimated;
+        self.done_took = self.start.elapsed().as_secs_f64();
     }
 
     fn line(&self) -> String {
         self.line_after(self.start.elapsed().as_secs_f64())
     }
 
-    /// The share that is done, and the time that the rest may take at the speed so far.
+    /// The share that is done, and the time that the rest may take at the pace of what is.
     fn line_after(&self, seconds: f64) -> String {
-        let share = self.done / self.estimated;
-        let left = if self.done > 0.0 {
-            seconds / share * (1.0 - share)
+        let pace = if self.done > 0.0 {
+            self.done_took / self.done
         } else {
-            self.estimated
+            1.0
         };
-        format!("{:>3.0} %, {} left", share * 100.0, plan::hours(left))
+        let left = pace * (self.estimated - self.done) - (seconds - self.done_took);
+        let percent = self.done / self.estimated * 100.0;
+        format!("{percent:>3.0} %, {} left", plan::hours(left.max(0.0)))
     }
 }
 
@@ -257,7 +269,7 @@ impl Run {
                     self.samples.push(sample);
                 }
             }
-            self.progress.done += cell.seconds(candidate);
+            self.progress.finished(cell.seconds(candidate));
             std::fs::remove_dir_all(db).map_err(|e| format!("{}: {e}", db.display()))?;
         }
         Ok(())
@@ -311,9 +323,13 @@ mod tests {
 
     #[test]
     fn what_is_left_follows_from_what_was_done() {
-        let mut progress = Progress::new(100.0);
-        assert_eq!(progress.line_after(5.0), "  0 %, 2 min left");
-        progress.done = 50.0;
-        assert_eq!(progress.line_after(600.0), " 50 %, 10 min left");
+        let mut progress = Progress::new(1000.0);
+        assert_eq!(progress.line_after(100.0), "  0 %, 15 min left");
+        progress.finished(500.0);
+        // Half of it took six times as long as was thought.
+        progress.done_took = 3000.0;
+        assert_eq!(progress.line_after(3000.0), " 50 %, 50 min left");
+        assert_eq!(progress.line_after(3060.0), " 50 %, 49 min left");
+        assert_eq!(progress.line_after(9999.0), " 50 %, 0 min left");
     }
 }

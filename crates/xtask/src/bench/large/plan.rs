@@ -139,10 +139,10 @@ impl Cell {
     /// whether it is minutes or hours.
     pub(super) fn seconds(&self, candidate: &Candidate) -> f64 {
         const PROCESS: f64 = 0.5;
-        const WRITTEN_BYTES: f64 = 120e6;
+        const WRITTEN_BYTES: f64 = 200e6;
         const DELETES: f64 = 500e3;
-        const ENTRIES: f64 = 300e3;
-        const ENTRY_BYTES: f64 = 1.5e9;
+        const ENTRIES: f64 = 700e3;
+        const ENTRY_BYTES: f64 = 2e9;
         /// Reads a second that go to the device one after another.
         const COLD_READS: f64 = 15e3;
         /// Bytes of flushes and compactions for each byte of users, LZ4 taken into account.
@@ -311,7 +311,7 @@ mod tests {
             seconds(&cells, &candidates)
         };
         let one = seconds_of("--settings memory --sizes 4");
-        assert!(one > 60.0 && one < 3600.0, "{one}");
+        assert!(one > 30.0 && one < 3600.0, "{one}");
         assert!(seconds_of("--settings disk --sizes 4") > one);
         assert!(seconds_of("--settings cold --sizes 4") > one);
         assert!(seconds_of("--settings memory --sizes 4 --phases load") < one);
