@@ -124,6 +124,24 @@ impl<'r> RecordCursor<'r> {
         self.zeros
     }
 
+    /// True where [`Self::skip_damage`] has something to skip.
+    #[must_use]
+    pub fn is_at_damage(&self) -> bool {
+        self.is_at_damage
+    }
+
+    /// The offset at which records end at the latest.
+    pub(crate) fn end(&self) -> u64 {
+        self.window.end()
+    }
+
+    /// The key of the record at `at`, which was stepped over just now.
+    pub(crate) fn key(&mut self, at: u64, header: &RecordHeader) -> Result<&[u8]> {
+        let len = RECORD_HEADER_LEN as u64 + header.key_len;
+        let bytes = self.window.get(at, len)?.unwrap_or_default();
+        Ok(bytes.get(RECORD_HEADER_LEN..).unwrap_or_default())
+    }
+
     /// The next record of the user; `None` at the end.
     ///
     /// # Errors
@@ -135,33 +153,52 @@ impl<'r> RecordCursor<'r> {
     )]
     pub fn next(&mut self) -> Result<Option<BlobRecord<'_>>> {
         loop {
-            let Some((at, header)) = self.find()? else {
-                return Ok(None);
-            };
-            let is_meta = header.expiration == META_MARK;
-            let with_value = self.with_values || is_meta;
-            match self.load(at, header, with_value) {
-                Err(e) if e.kind() == ErrorKind::Corruption => {
-                    return self.damage(at, e).map(|()| None);
+            match self.step()? {
+                None => return Ok(None),
+                Some((at, header)) if header.expiration != META_MARK => {
+                    return self.record(at, header).map(Some);
                 }
-                other => other?,
+                Some(_) => {}
             }
-            let len = header.record_len().unwrap_or(0);
-            self.next = at + len;
-            if is_meta {
-                continue;
-            }
-            let want = len - if with_value { 0 } else { header.value_len };
-            let bytes = self.window.get(at, want)?.unwrap_or_default();
-            let (user_key, stored) = bytes[RECORD_HEADER_LEN..].split_at(header.key_len as usize);
-            return Ok(Some(BlobRecord {
-                reader: self.reader,
-                offset: at,
-                user_key,
-                value_len: header.value_len,
-                stored: with_value.then_some(stored),
-            }));
         }
+    }
+
+    /// Goes behind the next record of any kind, and checks it.
+    pub(crate) fn step(&mut self) -> Result<Option<(u64, RecordHeader)>> {
+        let Some((at, header)) = self.find()? else {
+            return Ok(None);
+        };
+        match self.load(at, header) {
+            Err(e) if e.kind() == ErrorKind::Corruption => {
+                return self.damage(at, e).map(|()| None);
+            }
+            other => other?,
+        }
+        self.next = at + header.record_len().unwrap_or(0);
+        Ok(Some((at, header)))
+    }
+
+    /// Bytes of a record that are wanted.
+    fn wanted(&self, header: &RecordHeader) -> u64 {
+        let len = header.record_len().unwrap_or(0);
+        if self.with_values || header.expiration == META_MARK {
+            return len;
+        }
+        len - header.value_len
+    }
+
+    /// The record at `at`, which was stepped over just now.
+    pub(crate) fn record(&mut self, at: u64, header: RecordHeader) -> Result<BlobRecord<'_>> {
+        let want = self.wanted(&header);
+        let bytes = self.window.get(at, want)?.unwrap_or_default();
+        let (user_key, stored) = bytes[RECORD_HEADER_LEN..].split_at(header.key_len as usize);
+        Ok(BlobRecord {
+            reader: self.reader,
+            offset: at,
+            user_key,
+            value_len: header.value_len,
+            stored: self.with_values.then_some(stored),
+        })
     }
 
     /// Name and content of the first record, if it is a meta record.
@@ -169,13 +206,10 @@ impl<'r> RecordCursor<'r> {
         let Ok(Some((at, header))) = self.find() else {
             return Ok(None);
         };
-        if header.expiration != META_MARK || self.load(at, header, true).is_err() {
+        if header.expiration != META_MARK || self.load(at, header).is_err() {
             return Ok(None);
         }
-        let len = header.record_len().unwrap_or(0);
-        let bytes = self.window.get(at, len)?.unwrap_or_default();
-        let key = &bytes[RECORD_HEADER_LEN..][..header.key_len as usize];
-        let (name, content) = meta::split_key(key)?;
+        let (name, content) = meta::split_key(self.key(at, &header)?)?;
         Ok(Some((name.to_vec(), content.to_vec())))
     }
 
@@ -308,17 +342,16 @@ impl<'r> RecordCursor<'r> {
         Ok(None)
     }
 
-    /// Brings a record into the window and checks it, with its value if that is wanted.
-    fn load(&mut self, at: u64, header: RecordHeader, with_value: bool) -> Result<()> {
-        let len = header.record_len().unwrap_or(0);
-        let want = len - if with_value { 0 } else { header.value_len };
+    /// Brings a record into the window and checks it, if its value is wanted.
+    fn load(&mut self, at: u64, header: RecordHeader) -> Result<()> {
+        let want = self.wanted(&header);
         let bytes = self.window.get(at, want)?.unwrap_or_default();
-        if !with_value {
+        if header.record_len() != Some(want) {
             return Ok(());
         }
         let (key, stored) = bytes[RECORD_HEADER_LEN..].split_at(header.key_len as usize);
         if header.checksum != record_checksum(key, stored) {
-            return Err(Error::corruption("blob record has a bad checksum").with("size", len));
+            return Err(Error::corruption("blob record has a bad checksum").with("size", want));
         }
         Ok(())
     }

@@ -20,6 +20,7 @@ pub mod builder;
 pub mod reader;
 pub mod places;
 pub mod cursor;
+pub mod dump;
 
 pub use builder::{BlobFileBuilder, BlobFileBuilderOptions, BlobFileSummary};
 pub use cursor::{BlobRecord, RecordCursor};

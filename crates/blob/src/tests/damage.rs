@@ -1,6 +1,7 @@
 //! Bits that flip, files that end early, holes.
 
 use super::*;
+use crate::dump::{DumpSummary, Piece, dump};
 use crate::format::{FOOTER_LEN, HEADER_LEN};
 
 fn small(codec: CompressionType, alignment: u32) -> (Vec<u8>, Vec<BlobPointer>, Records) {
@@ -181,6 +182,63 @@ fn without_an_index_the_next_record_is_found_by_looking() {
     }
     let want: Vec<_> = records[..4].iter().chain(&records[8..]).collect();
     assert!(seen.iter().eq(want.iter().map(|(k, _)| k)));
+}
+
+/// Each piece as its kind and its extent, and whether they leave nothing out.
+fn pieces(bytes: &[u8]) -> (Vec<(&'static str, u64, u64)>, DumpSummary) {
+    let size = bytes.len() as u64;
+    let (reader, end) = match open(bytes) {
+        Ok(reader) => (reader, size - FOOTER_LEN as u64),
+        Err(_) => {
+            let file = file_of(bytes);
+            let reader = BlobFileReader::open_unfinished(file, size, reader_options());
+            (reader.unwrap(), size)
+        }
+    };
+    let mut all = Vec::new();
+    let summary = dump(&reader, true, &mut |piece| {
+        all.push(match piece {
+            Piece::Record(r) => ("record", r.offset, r.record_len()),
+            Piece::Meta { extent, .. } => ("meta", extent.offset, extent.size),
+            Piece::Zeros(extent) => ("zeros", extent.offset, extent.size),
+            Piece::Damage { extent, .. } => ("damage", extent.offset, extent.size),
+        });
+        Ok(())
+    })
+    .unwrap();
+    let mut next = HEADER_LEN as u64;
+    for (_, offset, size) in &all {
+        assert_eq!(*offset, next);
+        next += size;
+    }
+    assert_eq!(next, end);
+    (all, summary)
+}
+
+#[test]
+fn a_dump_leaves_no_byte_out() {
+    for (codec, alignment) in [(CompressionType::None, 0), (CompressionType::Lz4, 128)] {
+        let (bytes, pointers, _) = small(codec, alignment);
+        let (_, summary) = pieces(&bytes);
+        assert_eq!(summary.records, 4);
+        assert_eq!(summary.damages, 0);
+        assert_eq!(summary.zero_bytes > 0, alignment > 0);
+        let built = open(&bytes).unwrap().properties().unwrap().unwrap();
+        assert_eq!(summary.record_bytes, built.record_bytes);
+        assert_eq!(summary.raw_bytes, built.raw_value_size);
+        for at in HEADER_LEN..bytes.len() - FOOTER_LEN {
+            let mut bad = bytes.clone();
+            bad[at] ^= 0x10;
+            let (_, damaged) = pieces(&bad);
+            assert!(damaged.damages > 0, "{at}");
+            assert!(damaged.records >= 3 && damaged.records <= 4);
+        }
+        for len in HEADER_LEN..bytes.len() {
+            let (_, cut) = pieces(&bytes[..len]);
+            let whole = pointers.iter().filter(|p| p.offset + p.size <= len as u64);
+            assert_eq!(cut.records, whole.count() as u64);
+        }
+    }
 }
 
 #[test]
