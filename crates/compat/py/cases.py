@@ -553,30 +553,31 @@ def write_repaired(folder):
     return load.expected()
 
 
-def write_blobs(folder, killed):
+def write_blobs(folder, codec, size_min, collects):
     options, table = default_options()
     options.set_enable_blob_files(True)
-    options.set_min_blob_size(200)
+    options.set_min_blob_size(size_min)
     options.set_blob_file_size(64 << 10)
-    options.set_blob_compression_type(DBCompressionType.lz4())
-    options.set_enable_blob_gc(True)
+    options.set_blob_compression_type(codec)
+    options.set_enable_blob_gc(collects)
     store = open_store(folder, options, table)
     load = Workload({"default": store}, seed="blobs")
     for at in range(4):
         load.phase(count=200)
         for _ in range(60):
             load.put(load.key(), load.rng.randbytes(40) * load.rng.randrange(1, 60))
-        if not (killed and at == 3):
-            load.flush()
+        load.flush()
         if at == 1:
             store.compact_range(None, None)
-    if not killed:
-        close(store)
+    close(store)
     return load.expected()
 
 
 case("blobs", options="integrated blob files, lz4, garbage collection", features=("blob",))(
-    lambda folder: write_blobs(folder, killed=False)
+    lambda folder: write_blobs(folder, DBCompressionType.lz4(), size_min=200, collects=True)
+)
+case("blobs-all", options="integrated blob files, zstd, every value", features=("blob",))(
+    lambda folder: write_blobs(folder, DBCompressionType.zstd(), size_min=0, collects=False)
 )
 
 

@@ -1,9 +1,11 @@
 //! Every file that RocksDB wrote is read whole, one by one and without a database around it.
 
-use std::path::PathBuf;
+use std::collections::{BTreeMap, HashSet};
+use std::path::{Path, PathBuf};
 
 use orogen_base::key::user_key;
-use orogen_base::{InternalIterator, UserComparator};
+use orogen_base::{InternalIterator, ParsedInternalKey, UserComparator, ValueKind};
+use orogen_blob::{BlobFileReader, BlobFileReaderOptions, BlobPointer};
 use orogen_compat::Case;
 use orogen_env::{Access, FileSystem, PosixFileSystem};
 use orogen_sst::{TableReadOptions, TableReader, TableReaderOptions};
@@ -111,4 +113,80 @@ fn logs_and_manifests_have_no_damage() {
         }
     }
     assert!(records > 4_000, "only {records} records");
+}
+
+fn open_blob_file(db: &Path, number: u64) -> BlobFileReader {
+    let path = db.join(format!("{number:06}.blob"));
+    let file = PosixFileSystem::new().open(&path, Access::Random).unwrap();
+    let size = file.size().unwrap();
+    let options = BlobFileReaderOptions {
+        file_number: number,
+        column_family_id: Some(0),
+        statistics: None,
+    };
+    BlobFileReader::open(file, size, options).unwrap()
+}
+
+#[test]
+fn blob_files_hold_the_values_that_tables_point_to() {
+    let fs = PosixFileSystem::new();
+    let mut cases = 0;
+    for case in written_by_rocksdb() {
+        if !case.features().contains(&"blob") {
+            continue;
+        }
+        cases += 1;
+        let live = live_tables(case);
+        // The newest entry of each key: its sequence number, and its value if it is in a blob file.
+        let mut newest: BTreeMap<Vec<u8>, (u64, Option<Vec<u8>>)> = BTreeMap::new();
+        let mut files: BTreeMap<u64, BlobFileReader> = BTreeMap::new();
+        let mut pointed = HashSet::new();
+        for number in live {
+            let path = case.db().join(format!("{number:06}.sst"));
+            let file = fs.open(&path, Access::Random).unwrap();
+            let size = file.size().unwrap();
+            let table = TableReader::open(file, size, TableReaderOptions::default()).unwrap();
+            let mut iter = table.iter(TableReadOptions::default());
+            iter.seek_to_first();
+            while iter.valid() {
+                let key = ParsedInternalKey::parse(iter.key()).unwrap();
+                let value = (key.kind == ValueKind::BlobIndex).then(|| {
+                    let pointer = BlobPointer::decode(iter.value()).unwrap();
+                    pointed.insert((pointer.file, pointer.offset));
+                    let blobs = files
+                        .entry(pointer.file)
+                        .or_insert_with(|| open_blob_file(&case.db(), pointer.file));
+                    blobs.get(pointer, key.user_key, true).unwrap().to_vec()
+                });
+                let known = newest.entry(key.user_key.to_vec()).or_insert((0, None));
+                if key.seqno >= known.0 {
+                    *known = (key.seqno, value);
+                }
+                iter.next();
+            }
+            iter.status().unwrap();
+        }
+        let mut compared = 0;
+        for (key, value) in case.expected("default").unwrap() {
+            if let Some((_, Some(found))) = newest.get(&key) {
+                assert!(*found == value, "{}", case.name());
+                compared += 1;
+            }
+        }
+        assert!(compared > 50, "{}: only {compared} values", case.name());
+        let mut walked = HashSet::new();
+        for (&number, blobs) in &files {
+            let mut records = 0;
+            let mut cursor = blobs.records();
+            while let Some(record) = cursor.next().unwrap() {
+                record.value().unwrap().unwrap();
+                walked.insert((number, record.pointer().offset));
+                records += 1;
+            }
+            assert_eq!(Some(records), blobs.record_count());
+            assert_eq!(cursor.zeros(), 0);
+        }
+        assert!(pointed.is_subset(&walked), "{}", case.name());
+    }
+    assert_eq!(cases, 2);
 }
