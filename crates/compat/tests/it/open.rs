@@ -72,7 +72,7 @@ fn what_is_not_supported_is_refused_and_never_misread() {
         .iter()
         .filter(|c| !is_supported(c))
         .collect();
-    assert_eq!(refused.len(), 3);
+    assert_eq!(refused.len(), 4);
     for case in refused {
         let error = read_all(case).expect_err(case.name());
         assert_eq!(
