@@ -556,12 +556,21 @@ impl BlobFileReader {
 
     fn read_once(&self, extent: Extent, user_key: &[u8], verify: bool) -> Result<BlobValue> {
         let is_plain = self.header.codec == CompressionType::None;
-        let mut bytes = if is_plain { Vec::new() } else { RAW.take() };
-        memory::resize(&mut bytes, extent.size as usize, RECORD)
-            .map_err(|e| self.locate(e, extent.offset))?;
+        let len = extent.size as usize;
+        let mut bytes = if is_plain {
+            memory::with_capacity(len, RECORD)
+        } else {
+            let mut bytes = RAW.take();
+            memory::resize(&mut bytes, len, RECORD).map(|()| bytes)
+        }
+        .map_err(|e| self.locate(e, extent.offset))?;
         self.count_read(extent.size);
         let timer = PerfTimer::start(PerfCounter::BlobReadTime);
-        let read = self.file.read_exact_at(extent.offset, &mut bytes);
+        let read = if is_plain {
+            self.file.append_exact_at(extent.offset, len, &mut bytes)
+        } else {
+            self.file.read_exact_at(extent.offset, &mut bytes)
+        };
         drop(timer);
         let start = read.and_then(|()| self.check(&bytes, extent, user_key, verify))?;
         if is_plain {

@@ -60,6 +60,20 @@ pub trait RandomAccessFile: Send + Sync {
     /// # Errors
     /// `Io`.
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<usize>;
+    /// Adds up to `len` bytes at `offset` to `out`; fewer only at the end of the file.
+    ///
+    /// A vector that was made with room for just so many need not be filled with zeros first. One
+    /// without the room grows, and ends the process where there is no memory.
+    ///
+    /// # Errors
+    /// `Io`; some of the bytes may have been added.
+    fn append_at(&self, offset: u64, len: usize, out: &mut Vec<u8>) -> Result<usize> {
+        let start = out.len();
+        out.resize(start + len, 0);
+        let n = self.read_at(offset, &mut out[start..])?;
+        out.truncate(start + n);
+        Ok(n)
+    }
     /// As [`Self::read_at`] if the bytes are in memory; `None` if somebody would have to wait
     /// for the device. Where that cannot be told it waits.
     ///
@@ -92,14 +106,27 @@ impl dyn RandomAccessFile {
     /// `Corruption` if the file ends before; `Io`.
     pub fn read_exact_at(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
         let n = self.read_at(offset, buf)?;
-        if n == buf.len() {
+        self.is_whole(offset, buf.len(), n)
+    }
+
+    /// Adds exactly `len` bytes at `offset` to `out`, as [`RandomAccessFile::append_at`] does.
+    ///
+    /// # Errors
+    /// `Corruption` if the file ends before; `Io`.
+    pub fn append_exact_at(&self, offset: u64, len: usize, out: &mut Vec<u8>) -> Result<()> {
+        let n = self.append_at(offset, len, out)?;
+        self.is_whole(offset, len, n)
+    }
+
+    fn is_whole(&self, offset: u64, wanted: usize, got: usize) -> Result<()> {
+        if got == wanted {
             return Ok(());
         }
         Err(orogen_base::Error::corruption("file is cut off")
             .with("file", self.path().display())
             .with("offset", offset)
-            .with("wanted", buf.len())
-            .with("got", n))
+            .with("wanted", wanted)
+            .with("got", got))
     }
 }
 

@@ -424,6 +424,39 @@ impl<C: Calls> RandomAccessFile for PosixRandomAccessFile<C> {
         Ok(done)
     }
 
+    fn append_at(&self, offset: u64, len: usize, out: &mut Vec<u8>) -> Result<usize> {
+        let start = out.len();
+        let timer = PerfTimer::start(PerfCounter::ReadNanos);
+        // The call fills all the room there is, which must not be more than was asked for.
+        while out.len() - start < len && out.capacity() - start == len {
+            let at = offset + (out.len() - start) as u64;
+            match self.calls.append_at(&self.file, out, at) {
+                Ok(n) => {
+                    perf::add(PerfCounter::BytesRead, n as u64);
+                    if n == 0 {
+                        return Ok(out.len() - start);
+                    }
+                }
+                Err(Errno::INTR) => {}
+                Err(e) => {
+                    return Err(failed("cannot read", &self.path, e)
+                        .with("offset", offset)
+                        .with("bytes", len));
+                }
+            }
+        }
+        drop(timer);
+        let done = out.len();
+        out.resize(start + len, 0);
+        let rest = &mut out[done..];
+        let n = match rest.len() {
+            0 => 0,
+            _ => self.read_at(offset + (done - start) as u64, rest)?,
+        };
+        out.truncate(done + n);
+        Ok(done + n - start)
+    }
+
     fn read_at_without_waiting(&self, offset: u64, buf: &mut [u8]) -> Result<Option<usize>> {
         let wanted = buf.len();
         loop {

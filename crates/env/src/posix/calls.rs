@@ -9,6 +9,7 @@ use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use rustix::buffer::spare_capacity;
 use rustix::fs::FallocateFlags;
 use rustix::io::{Errno, ReadWriteFlags};
 
@@ -18,6 +19,9 @@ use super::File;
 pub(super) trait Calls: Clone + Send + Sync + 'static {
     /// `pread`.
     fn read_at(&self, file: &File, buf: &mut [u8], offset: u64) -> io::Result<usize>;
+
+    /// `pread` into the room that a vector has.
+    fn append_at(&self, file: &File, out: &mut Vec<u8>, offset: u64) -> Result<usize, Errno>;
 
     /// `preadv2` with `RWF_NOWAIT`.
     fn read_at_without_waiting(
@@ -42,6 +46,11 @@ impl Calls for System {
     #[inline]
     fn read_at(&self, file: &File, buf: &mut [u8], offset: u64) -> io::Result<usize> {
         file.read_at(buf, offset)
+    }
+
+    #[inline]
+    fn append_at(&self, file: &File, out: &mut Vec<u8>, offset: u64) -> Result<usize, Errno> {
+        rustix::io::pread(file, spare_capacity(out), offset)
     }
 
     #[inline]
@@ -108,6 +117,21 @@ impl Calls for Short {
         match self.draw(buf.len()) {
             Some(len) => System.read_at(file, &mut buf[..len], offset),
             None => Err(Errno::INTR.into()),
+        }
+    }
+
+    fn append_at(&self, file: &File, out: &mut Vec<u8>, offset: u64) -> Result<usize, Errno> {
+        let room = out.capacity() - out.len();
+        match self.draw(room) {
+            Some(len) if len == room => System.append_at(file, out, offset),
+            Some(len) => {
+                let mut some = Vec::with_capacity(len);
+                System.append_at(file, &mut some, offset)?;
+                some.truncate(len);
+                out.extend_from_slice(&some);
+                Ok(some.len())
+            }
+            None => Err(Errno::INTR),
         }
     }
 

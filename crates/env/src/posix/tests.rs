@@ -124,6 +124,12 @@ fn reads_and_writes_that_do_a_part_are_made_whole() {
         let end = bytes.len().min(from + len);
         assert_eq!((n, &buf[..n]), (end - from, &bytes[from..end]));
     }
+    for (from, len) in [(0, 20_000), (7, 5000), (19_990, 100), (20_000, 5), (3, 0)] {
+        let mut out = Vec::with_capacity(len);
+        let n = file.append_at(from as u64, len, &mut out).unwrap();
+        let end = bytes.len().min(from + len);
+        assert_eq!((n, &out[..]), (end - from, &bytes[from..end]));
+    }
     // It may say that it would have to wait, but never show a part.
     for from in (0..20_000).step_by(500) {
         let mut buf = vec![0; 400];

@@ -49,6 +49,36 @@ fn appended_bytes_are_read_back_at_any_place() {
 }
 
 #[test]
+fn bytes_are_added_to_a_vector_whatever_room_it_has() {
+    everywhere(|fs, dir| {
+        let path = dir.join("a");
+        write_file(fs, &path, b"hello world").unwrap();
+        let reader = fs.open(&path, Access::Random).unwrap();
+        for room in [0, 3, 5, 6, 100] {
+            for before in [&b""[..], b"ab"] {
+                for (offset, len, want) in [
+                    (0, 5, &b"hello"[..]),
+                    (6, 5, b"world"),
+                    (9, 5, b"ld"),
+                    (11, 5, b""),
+                    (1 << 40, 5, b""),
+                    (2, 0, b""),
+                ] {
+                    let mut out = Vec::with_capacity(before.len() + room);
+                    out.extend_from_slice(before);
+                    let n = reader.append_at(offset, len, &mut out).unwrap();
+                    assert_eq!(n, want.len(), "{room} {offset} {len}");
+                    assert_eq!(out, [before, want].concat());
+                    let whole = reader.append_exact_at(offset, len, &mut out);
+                    assert_eq!(whole.is_ok(), len == want.len());
+                    assert_eq!(out, [before, want, want].concat());
+                }
+            }
+        }
+    });
+}
+
+#[test]
 fn create_empties_and_open_append_goes_on() {
     everywhere(|fs, dir| {
         let path = dir.join("a");
