@@ -152,13 +152,9 @@ fn explore(reader: &BlobFileReader, len: u64) {
     assert!(next <= len);
     let mut reads: Vec<_> = found
         .iter()
-        .map(|(pointer, key, _)| BlobRead {
-            pointer: *pointer,
-            user_key: key,
-            outcome: None,
-        })
+        .map(|(pointer, key, _)| BlobRead::new(reader, *pointer, key))
         .collect();
-    reader.read_many(&mut reads, true, Coalesce::default());
+    BlobRead::read_many(&mut reads, true, Coalesce::default());
     for (read, (pointer, key, value)) in reads.iter().zip(&found) {
         let one = reader.get(*pointer, key, false);
         match (read.outcome.as_ref().expect("each has one"), value) {

@@ -27,7 +27,9 @@ pub use cursor::{BlobRecord, RecordCursor};
 pub use meta::{BlobFileProperties, MetaIndex};
 pub use places::{RecordPlace, RecordPlaces};
 pub use pointer::{BlobIndex, BlobPointer};
-pub use reader::{BlobFileReader, BlobFileReaderOptions, BlobRead, BlobValue, Coalesce};
+pub use reader::{
+    BlobFileReader, BlobFileReaderOptions, BlobRead, BlobReadahead, BlobValue, Coalesce,
+};
 
 #[cfg(test)]
 mod tests;

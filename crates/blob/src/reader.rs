@@ -11,6 +11,10 @@
 //! offset. A value that is not compressed stays where it was read. `Hot path`.
 //! Source: RocksDB `db/blob/blob_file_reader.cc`.
 
+mod end;
+mod many;
+mod ahead;
+
 use std::cell::Cell;
 use std::sync::Arc;
 
@@ -24,13 +28,14 @@ use orogen_env::{PerfTimer, RandomAccessFile};
 
 use crate::cursor::RecordCursor;
 use crate::format::{
-    EMPTY_VALUE_LEN_MAX, FOOTER_LEN, FileFooter, FileHeader, HEADER_LEN, LOCATOR_LEN, Locator,
-    META_MARK, RECORD_HEADER_LEN, RecordHeader, VERSION_WITH_DICTIONARY, empty_value,
-    record_checksum,
+    FOOTER_LEN, FileFooter, FileHeader, HEADER_LEN, RECORD_HEADER_LEN, RecordHeader,
+    VERSION_WITH_DICTIONARY, record_checksum,
 };
-use crate::meta::{self, BlobFileProperties, Extent, MetaIndex};
-use crate::places::RecordPlaces;
+use crate::meta::Extent;
 use crate::pointer::BlobPointer;
+
+pub use ahead::BlobReadahead;
+pub use many::{BlobRead, Coalesce};
 
 /// The framing of compressed values: that of tables of format 2 and later.
 pub(crate) const FRAMING: u32 = 2;
@@ -78,34 +83,6 @@ impl From<BlobValue> for PinnedValue {
     }
 }
 
-/// One value of a [`BlobFileReader::read_many`].
-pub struct BlobRead<'k> {
-    /// Where it is.
-    pub pointer: BlobPointer,
-    /// Whose it is.
-    pub user_key: &'k [u8],
-    /// What came of it; `None` before.
-    pub outcome: Option<Result<BlobValue>>,
-}
-
-/// How records that stand near each other are read together.
-#[derive(Clone, Copy, Debug)]
-pub struct Coalesce {
-    /// Bytes between two records that are read with them rather than apart.
-    pub gap_max: u64,
-    /// Bytes that are read at once; a record that is larger by itself is read alone.
-    pub run_max: u64,
-}
-
-impl Default for Coalesce {
-    fn default() -> Self {
-        Self {
-            gap_max: 4 << 10,
-            run_max: 256 << 10,
-        }
-    }
-}
-
 /// What the end of a file says of it.
 enum End {
     /// It was not finished: there is no footer.
@@ -136,7 +113,6 @@ thread_local! {
 
 /// What memory is asked for.
 const RECORD: &str = "blob record";
-const META_RECORD: &str = "meta record of a blob file";
 
 /// Larger buffers are not kept: each thread has one.
 const RAW_KEPT_MAX: usize = 256 << 10;
@@ -212,93 +188,6 @@ impl BlobFileReader {
             .with("offset", offset)
     }
 
-    fn read_end(&mut self) -> Result<()> {
-        let room = self.size - HEADER_LEN as u64;
-        if room < FOOTER_LEN as u64 {
-            return Err(
-                Error::corruption("file is too short for a blob file").with("size", self.size)
-            );
-        }
-        let mut bytes = [0; LOCATOR_LEN + EMPTY_VALUE_LEN_MAX + FOOTER_LEN];
-        let have = room.min(bytes.len() as u64) as usize;
-        let tail = &mut bytes[..have];
-        self.file.read_exact_at(self.size - have as u64, tail)?;
-        let (before, footer) = tail.split_last_chunk().expect("it has a footer's bytes");
-        self.footer = Some(FileFooter::decode(footer)?);
-        self.end = End::Plain;
-        for codec in CompressionType::ALL {
-            let empty = empty_value(codec).len();
-            let Some(locator) = before
-                .get(..before.len().saturating_sub(empty))
-                .and_then(|b| b.last_chunk())
-            else {
-                continue;
-            };
-            let found = match Locator::decode(locator) {
-                Ok(None) => continue,
-                Ok(Some(l)) => self.tail_at(l).map_or_else(End::Lost, End::Located),
-                Err(e) => End::Lost(e),
-            };
-            // The header has no checksum; here what it says of the codec shows.
-            if empty != empty_value(self.header.codec).len() {
-                return Err(Error::corruption(
-                    "header of a blob file names another codec than its end",
-                ));
-            }
-            self.end = found;
-            break;
-        }
-        Ok(())
-    }
-
-    fn tail_at(&self, locator: Locator) -> Result<Extent> {
-        let extent = Extent {
-            offset: locator.offset,
-            size: locator.size,
-        };
-        let fits = locator.offset >= HEADER_LEN as u64
-            && locator.offset.checked_add(locator.size) == Some(self.size - FOOTER_LEN as u64);
-        fits.then_some(extent).ok_or_else(|| {
-            Error::corruption("locator of a blob file leads elsewhere than to the tail")
-                .with("at", locator.offset)
-                .with("size", locator.size)
-        })
-    }
-
-    /// Reads the dictionary by way of the meta index.
-    fn read_dictionary(&mut self) -> Result<()> {
-        if self.header.version != VERSION_WITH_DICTIONARY || self.dictionary.is_some() {
-            return Ok(());
-        }
-        let missing = || Error::corruption("blob file has no dictionary, and needs one");
-        let index = self.meta_index()?;
-        let extent = index
-            .as_ref()
-            .and_then(|index| index.named(meta::DICTIONARY).next())
-            .ok_or_else(|| self.locate(missing(), 0))?;
-        let raw = self.meta_record(extent, meta::DICTIONARY)?;
-        let dictionary = Dictionary::new(raw).map_err(|e| self.locate(e, extent.offset))?;
-        self.dictionary = Some(dictionary);
-        Ok(())
-    }
-
-    /// Reads the dictionary of a file whose end is not known: it is the first record.
-    fn read_first_dictionary(&mut self) -> Result<()> {
-        if self.header.version != VERSION_WITH_DICTIONARY {
-            return Ok(());
-        }
-        let mut cursor = RecordCursor::new(self, self.size, true);
-        let found = cursor.find_first_meta()?;
-        let dictionary = match found {
-            Some((name, content)) if name == meta::DICTIONARY.as_bytes() => {
-                Dictionary::new(content).map_err(|e| self.locate(e, HEADER_LEN as u64))?
-            }
-            _ => return Ok(()),
-        };
-        self.dictionary = Some(dictionary);
-        Ok(())
-    }
-
     /// The file's header.
     #[must_use]
     pub fn header(&self) -> FileHeader {
@@ -345,62 +234,6 @@ impl BlobFileReader {
         }
     }
 
-    /// Where the meta records are; `None` if the file has none, as those of RocksDB.
-    ///
-    /// # Errors
-    /// `Corruption` if they cannot be told; `Io`. Values are read all the same.
-    pub fn meta_index(&self) -> Result<Option<MetaIndex>> {
-        let tail = match &self.end {
-            End::Open | End::Plain => return Ok(None),
-            End::Lost(e) => return Err(self.locate(e.clone(), self.records_end())),
-            End::Located(tail) => *tail,
-        };
-        let content = self.meta_record(tail, meta::TAIL)?;
-        MetaIndex::decode(&content, tail)
-            .map(Some)
-            .map_err(|e| self.locate(e, tail.offset))
-    }
-
-    /// What the file tells of itself; `None` if it does not.
-    ///
-    /// # Errors
-    /// As [`Self::meta_index`]; `Corruption` too if it contradicts the header or the footer.
-    pub fn properties(&self) -> Result<Option<BlobFileProperties>> {
-        let Some(index) = self.meta_index()? else {
-            return Ok(None);
-        };
-        let Some(extent) = index.named(meta::PROPERTIES).next() else {
-            return Ok(None);
-        };
-        let content = self.meta_record(extent, meta::PROPERTIES)?;
-        let properties =
-            BlobFileProperties::decode(&content).map_err(|e| self.locate(e, extent.offset))?;
-        let same = properties.column_family_id == u64::from(self.header.column_family_id)
-            && properties.compression == self.header.codec.property_name().as_bytes()
-            && Some(properties.record_count) == self.record_count();
-        if !same {
-            let e = Error::corruption("properties of a blob file contradict its header or footer");
-            return Err(self.locate(e, extent.offset));
-        }
-        Ok(Some(properties))
-    }
-
-    /// Where each record stands, without reading them; `None` if the file has no such index.
-    ///
-    /// # Errors
-    /// As [`Self::properties`].
-    pub fn places(&self) -> Result<Option<RecordPlaces<'_>>> {
-        let (Some(index), Some(properties)) = (self.meta_index()?, self.properties()?) else {
-            return Ok(None);
-        };
-        let blocks: Vec<Extent> = index.named(meta::RECORDS).collect();
-        if blocks.is_empty() && properties.record_count > 0 {
-            return Ok(None);
-        }
-        let (alignment, end) = (properties.alignment, index.tail.offset);
-        Ok(Some(RecordPlaces::new(self, blocks, alignment, end)))
-    }
-
     /// A cursor over the records, from the first, with their values and their checksums.
     #[must_use]
     pub fn records(&self) -> RecordCursor<'_> {
@@ -420,54 +253,6 @@ impl BlobFileReader {
             End::Open => self.size,
             _ => self.size - FOOTER_LEN as u64,
         }
-    }
-
-    /// The content of a meta record.
-    pub(crate) fn meta_record(&self, extent: Extent, name: &'static str) -> Result<Vec<u8>> {
-        self.read_meta(extent, name)
-            .map_err(|e| self.locate(e, extent.offset).with("record", name))
-    }
-
-    fn read_meta(&self, extent: Extent, name: &'static str) -> Result<Vec<u8>> {
-        let end = extent.offset.checked_add(extent.size);
-        let empty = empty_value(self.header.codec);
-        let body = extent
-            .size
-            .checked_sub((RECORD_HEADER_LEN + empty.len()) as u64)
-            .filter(|_| end.is_some_and(|end| end <= self.size))
-            .ok_or_else(|| Error::corruption("meta record of a blob file lies outside it"))?;
-        let mut bytes = memory::zeroed(extent.size as usize, META_RECORD)?;
-        self.file.read_exact_at(extent.offset, &mut bytes)?;
-        let (head, rest) = bytes
-            .split_first_chunk()
-            .expect("it is longer than a record's head");
-        let header = RecordHeader::decode(head)?;
-        let (key, value) = rest.split_at(body as usize);
-        if header.expiration != META_MARK
-            || header.key_len != body
-            || header.value_len != value.len() as u64
-        {
-            return Err(Error::corruption(
-                "meta record of a blob file is something else",
-            ));
-        }
-        if header.checksum != record_checksum(key, value) {
-            return Err(Error::corruption(
-                "meta record of a blob file has a bad checksum",
-            ));
-        }
-        let (found, content) = meta::split_key(key)?;
-        if found != name.as_bytes() {
-            return Err(
-                Error::corruption("meta record of a blob file has another name")
-                    .with("name", found.escape_ascii()),
-            );
-        }
-        let start = bytes.len() - value.len() - content.len();
-        let end = start + content.len();
-        bytes.truncate(end);
-        bytes.drain(..start);
-        Ok(bytes)
     }
 
     /// Decompresses a value of this file, into memory of its own.
@@ -624,86 +409,8 @@ impl BlobFileReader {
         Ok(start)
     }
 
-    /// Reads several values, those near each other together, and gives each its outcome.
-    ///
-    /// In any order; they are read in the order of the file. Values out of a run of several are
-    /// copied out of it, so that none keeps the others in memory.
-    pub fn read_many(&self, reads: &mut [BlobRead<'_>], verify: bool, coalesce: Coalesce) {
-        let mut wanted: Vec<(Extent, usize)> = Vec::with_capacity(reads.len());
-        for (i, read) in reads.iter_mut().enumerate() {
-            match self.record_extent(read.pointer, read.user_key) {
-                Ok(extent) => wanted.push((extent, i)),
-                Err(e) => read.outcome = Some(Err(e)),
-            }
-        }
-        wanted.sort_unstable();
-        let mut rest = &wanted[..];
-        while !rest.is_empty() {
-            let (run, after) = rest.split_at(run_len(rest, coalesce));
-            if run.len() < 2 || self.read_run(run, reads, verify).is_err() {
-                // Read one by one, each has its own outcome.
-                for &(_, i) in run {
-                    let read = &mut reads[i];
-                    read.outcome = Some(self.read(read.pointer, read.user_key, verify));
-                }
-            }
-            rest = after;
-        }
-    }
-
-    fn read_run(
-        &self,
-        run: &[(Extent, usize)],
-        reads: &mut [BlobRead<'_>],
-        verify: bool,
-    ) -> Result<()> {
-        let start = run[0].0.offset;
-        let end = run.iter().map(|(e, _)| e.end()).max().unwrap_or(start);
-        let mut bytes = RAW.take();
-        memory::resize(&mut bytes, (end - start) as usize, RECORD)?;
-        self.count_read(end - start);
-        let timer = PerfTimer::start(PerfCounter::BlobReadTime);
-        let read = self.file.read_exact_at(start, &mut bytes);
-        drop(timer);
-        if read.is_ok() {
-            for &(extent, i) in run {
-                let record = &bytes[(extent.offset - start) as usize..][..extent.size as usize];
-                let read = &mut reads[i];
-                let value = self
-                    .check(record, extent, read.user_key, verify)
-                    .and_then(|at| self.expand_value(&record[at..], extent));
-                read.outcome = Some(match value {
-                    Err(e) if e.kind() == ErrorKind::Corruption => {
-                        self.read_again(extent, read.user_key, verify)
-                    }
-                    other => other,
-                });
-            }
-        }
-        if bytes.capacity() <= RAW_KEPT_MAX {
-            RAW.set(bytes);
-        }
-        read
-    }
-
     /// The largest key that a record of this file can have.
     pub(crate) fn key_len_max(&self) -> u64 {
         (KEY_SIZE_MAX as u64).min(self.size)
     }
-}
-
-/// How many of the first records are read together.
-fn run_len(wanted: &[(Extent, usize)], coalesce: Coalesce) -> usize {
-    let start = wanted[0].0.offset;
-    let mut end = wanted[0].0.end();
-    let mut len = 1;
-    for (extent, _) in &wanted[1..] {
-        let last = end.max(extent.end());
-        if extent.offset > end.saturating_add(coalesce.gap_max) || last - start > coalesce.run_max {
-            break;
-        }
-        end = last;
-        len += 1;
-    }
-    len
 }

@@ -5,6 +5,8 @@ mod rocksdb_tools;
 
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
 
 use orogen_base::{ErrorKind, PinnedValue, UserComparator};
 use orogen_codec::{CompressionOptions, CompressionType, make_dictionary};
@@ -157,13 +159,9 @@ fn check(options: &BlobFileBuilderOptions, records: &Records) {
         .iter()
         .zip(&pointers)
         .rev()
-        .map(|((key, _), &pointer)| BlobRead {
-            pointer,
-            user_key: key,
-            outcome: None,
-        })
+        .map(|((key, _), &pointer)| BlobRead::new(&reader, pointer, key))
         .collect();
-    reader.read_many(&mut reads, true, Coalesce::default());
+    BlobRead::read_many(&mut reads, true, Coalesce::default());
     for (read, (_, value)) in reads.into_iter().zip(records.iter().rev()) {
         let got = PinnedValue::from(read.outcome.unwrap().unwrap());
         assert!(got == value[..]);
@@ -458,15 +456,11 @@ fn each_read_of_many_has_its_own_outcome_whatever_is_read_together() {
             order.extend([3, 20, 30]);
             let mut reads: Vec<_> = order
                 .iter()
-                .map(|&i| BlobRead {
-                    pointer: pointers[i],
-                    user_key: &records[i].0,
-                    outcome: None,
-                })
+                .map(|&i| BlobRead::new(&reader, pointers[i], &records[i].0))
                 .collect();
             let last = reads.len() - 1;
             reads[last].pointer.size += 1 << 40;
-            reader.read_many(&mut reads, true, coalesce);
+            BlobRead::read_many(&mut reads, true, coalesce);
             for (n, (read, &i)) in reads.into_iter().zip(&order).enumerate() {
                 let outcome = read.outcome.expect("each has one");
                 if n == last || i == 3 || i == 20 {
@@ -476,6 +470,121 @@ fn each_read_of_many_has_its_own_outcome_whatever_is_read_together() {
                 }
             }
         }
+    }
+}
+
+#[test]
+fn values_of_several_files_are_read_at_once() {
+    let mut rng = Rng::new(7);
+    let files: Vec<_> = WRITABLE
+        .iter()
+        .map(|&codec| {
+            let records = records(&mut rng, 12, 500);
+            let (bytes, pointers, _) = build(options(codec), &records);
+            (open(&bytes).unwrap(), pointers, records)
+        })
+        .collect();
+    let mut order: Vec<(usize, usize)> = (0..files.len())
+        .flat_map(|f| (0..12).map(move |i| (f, i)))
+        .collect();
+    rng.shuffle(&mut order);
+    let mut reads: Vec<_> = order
+        .iter()
+        .map(|&(f, i)| BlobRead::new(&files[f].0, files[f].1[i], &files[f].2[i].0))
+        .collect();
+    BlobRead::read_many(&mut reads, true, Coalesce::default());
+    for (read, (f, i)) in reads.into_iter().zip(order) {
+        let value = PinnedValue::from(read.outcome.unwrap().unwrap());
+        assert!(value == files[f].2[i].1[..]);
+    }
+}
+
+/// A file that counts its reads, and never has anything in memory.
+struct Counted(Arc<dyn RandomAccessFile>, AtomicU64, AtomicU64);
+
+impl RandomAccessFile for Counted {
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> orogen_base::Result<usize> {
+        self.1.fetch_add(1, Relaxed);
+        self.0.read_at(offset, buf)
+    }
+    fn read_at_without_waiting(&self, _: u64, _: &mut [u8]) -> orogen_base::Result<Option<usize>> {
+        Ok(None)
+    }
+    fn size(&self) -> orogen_base::Result<u64> {
+        self.0.size()
+    }
+    fn prefetch(&self, _: u64, _: u64) {
+        self.2.fetch_add(1, Relaxed);
+    }
+    fn path(&self) -> &Path {
+        self.0.path()
+    }
+}
+
+fn counted(bytes: &[u8]) -> (Arc<Counted>, BlobFileReader) {
+    let file = Arc::new(Counted(
+        file_of(bytes),
+        AtomicU64::new(0),
+        AtomicU64::new(0),
+    ));
+    let reader = BlobFileReader::open(file.clone(), bytes.len() as u64, reader_options()).unwrap();
+    file.1.store(0, Relaxed);
+    (file, reader)
+}
+
+#[test]
+fn the_device_is_told_of_all_runs_before_anybody_waits() {
+    let records: Records = (0..10u8).map(|i| (vec![i; 8], vec![i; 10_000])).collect();
+    let (bytes, pointers, _) = build(options(CompressionType::None), &records);
+    let (file, reader) = counted(&bytes);
+    // Two runs of two, and one that is alone.
+    let mut reads: Vec<_> = [0, 1, 4, 5, 9]
+        .map(|i: usize| BlobRead::new(&reader, pointers[i], &records[i].0))
+        .into();
+    BlobRead::read_many(&mut reads, true, Coalesce::default());
+    assert!(reads.iter().all(|r| matches!(r.outcome, Some(Ok(_)))));
+    assert_eq!((file.1.load(Relaxed), file.2.load(Relaxed)), (3, 3));
+    // One run by itself just waits.
+    let mut reads: Vec<_> = [2, 3]
+        .map(|i: usize| BlobRead::new(&reader, pointers[i], &records[i].0))
+        .into();
+    BlobRead::read_many(&mut reads, true, Coalesce::default());
+    assert!(reads.iter().all(|r| matches!(r.outcome, Some(Ok(_)))));
+    assert_eq!((file.1.load(Relaxed), file.2.load(Relaxed)), (4, 3));
+}
+
+#[test]
+fn reads_in_a_row_are_few_and_give_what_single_ones_do() {
+    let mut rng = Rng::new(9);
+    for codec in WRITABLE {
+        let mut records = records(&mut rng, 500, 1000);
+        records[250].1 = rng.bytes(600_000);
+        let (mut bytes, pointers, _) = build(options(codec), &records);
+        bytes[pointers[100].offset as usize - 1] ^= 1;
+        let (file, reader) = counted(&bytes);
+        let mut ahead = BlobReadahead::new(256 << 10);
+        let read = |ahead: &mut BlobReadahead, i: usize| {
+            let got = reader.read_ahead(ahead, pointers[i], &records[i].0, true);
+            match got {
+                Ok(value) => assert!(PinnedValue::from(value) == records[i].1[..] && i != 100),
+                Err(e) => assert!(e.kind() == ErrorKind::Corruption && i == 100),
+            }
+        };
+        // Every third is garbage.
+        (0..500)
+            .filter(|i| i % 3 != 0)
+            .for_each(|i| read(&mut ahead, i));
+        let in_a_row = file.1.swap(0, Relaxed);
+        assert!(in_a_row < 20, "{codec:?}: {in_a_row} reads");
+        assert!(ahead.memory_usage() <= 256 << 10);
+        // Here and there, and backwards.
+        let mut order: Vec<usize> = (0..500).collect();
+        rng.shuffle(&mut order);
+        let mut ahead = BlobReadahead::new(256 << 10);
+        order.iter().for_each(|&i| read(&mut ahead, i));
+        let mut none = BlobReadahead::new(0);
+        (0..500).rev().for_each(|i| read(&mut none, i));
+        assert_eq!(none.memory_usage(), 0);
     }
 }
 
