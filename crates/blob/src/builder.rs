@@ -26,9 +26,13 @@ use crate::format::{
 use crate::meta::{self, BlobFileProperties, Extent, MetaIndex};
 use crate::places::{self, PlacesBuilder, RecordPlace};
 use crate::pointer::BlobPointer;
+use crate::reader::BlobFileReader;
 
 /// Bytes gathered before the file is asked to append them.
 const WRITE_BUFFER_LEN: usize = 1 << 20;
+
+/// A part of a record with so many bytes is not gathered, which would copy it, but appended.
+const DIRECT_LEN: usize = 128 << 10;
 
 /// What memory is asked for.
 const WRITE_BUFFER: &str = "blob file write buffer";
@@ -215,12 +219,31 @@ impl BlobFileBuilder {
         added
     }
 
-    /// Adds a value as another file with the same codec, and the same dictionary or both without,
-    /// has stored it.
+    /// True if values as that file stores them can be passed on as they are: both files have the
+    /// same codec and neither has a dictionary.
+    #[must_use]
+    pub fn takes_stored_of(&self, from: &BlobFileReader) -> bool {
+        let header = from.header();
+        let ours = (self.header.codec, self.header.version);
+        ours == (header.codec, header.version) && header.version == VERSION
+    }
+
+    /// Adds a value as that other file has stored it, without decompressing it.
     ///
     /// # Errors
-    /// As [`Self::add`]; `Corruption` if the codec does not know the value's size.
-    pub fn add_stored(&mut self, user_key: &[u8], stored: &[u8]) -> Result<BlobPointer> {
+    /// As [`Self::add`]; `InvalidArgument` unless [`Self::takes_stored_of`]; `Corruption` if the
+    /// codec does not know the value's size.
+    pub fn add_stored(
+        &mut self,
+        user_key: &[u8],
+        stored: &[u8],
+        from: &BlobFileReader,
+    ) -> Result<BlobPointer> {
+        if !self.takes_stored_of(from) {
+            return Err(Error::invalid_argument(
+                "value of a blob file is stored in another way than this file does",
+            ));
+        }
         let raw_len = decompressed_len(self.header.codec, stored)?;
         if stored.len() > VALUE_SIZE_MAX || user_key.len() > KEY_SIZE_MAX {
             return Err(
@@ -365,8 +388,7 @@ impl BlobFileBuilder {
 
     fn append(&mut self, bytes: &[u8]) -> Result<()> {
         self.offset += bytes.len() as u64;
-        if bytes.len() >= WRITE_BUFFER_LEN {
-            // It needs no copy to be large.
+        if bytes.len() >= DIRECT_LEN {
             self.flush()?;
             return Self::write(&mut *self.file, &mut self.file_checksum, bytes);
         }

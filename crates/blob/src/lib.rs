@@ -16,14 +16,16 @@ pub mod pointer;
 pub mod format;
 pub mod meta;
 mod window;
-pub mod builder;
 pub mod reader;
 pub mod places;
 pub mod cursor;
+pub mod builder;
+pub mod extents;
 pub mod dump;
 
 pub use builder::{BlobFileBuilder, BlobFileBuilderOptions, BlobFileSummary};
 pub use cursor::{BlobRecord, RecordCursor};
+pub use meta::Extent;
 pub use meta::{BlobFileProperties, MetaIndex};
 pub use places::{RecordPlace, RecordPlaces};
 pub use pointer::{BlobIndex, BlobPointer};

@@ -83,6 +83,29 @@ impl From<BlobValue> for PinnedValue {
     }
 }
 
+/// How a record is read.
+#[derive(Clone, Copy)]
+struct How {
+    /// Looks at the checksums.
+    verify: bool,
+    /// Leaves the value compressed.
+    is_stored: bool,
+}
+
+impl How {
+    const STORED: Self = Self {
+        verify: true,
+        is_stored: true,
+    };
+
+    fn value(verify: bool) -> Self {
+        Self {
+            verify,
+            is_stored: false,
+        }
+    }
+}
+
 /// What the end of a file says of it.
 enum End {
     /// It was not finished: there is no footer.
@@ -289,17 +312,33 @@ impl BlobFileReader {
     /// As [`Self::get`].
     pub fn read(&self, pointer: BlobPointer, user_key: &[u8], verify: bool) -> Result<BlobValue> {
         let extent = self.record_extent(pointer, user_key)?;
-        match self.read_once(extent, user_key, verify) {
-            Err(e) if e.kind() == ErrorKind::Corruption => {
-                self.read_again(extent, user_key, verify)
-            }
+        self.read_extent(extent, user_key, How::value(verify))
+    }
+
+    /// As [`Self::read`] with checksums, but the value as it is stored, for
+    /// [`BlobFileBuilder::add_stored`](crate::BlobFileBuilder::add_stored).
+    ///
+    /// # Errors
+    /// As [`Self::get`].
+    pub fn read_stored(
+        &self,
+        ahead: &mut BlobReadahead,
+        pointer: BlobPointer,
+        user_key: &[u8],
+    ) -> Result<BlobValue> {
+        self.read_ahead_how(ahead, pointer, user_key, How::STORED)
+    }
+
+    fn read_extent(&self, extent: Extent, user_key: &[u8], how: How) -> Result<BlobValue> {
+        match self.read_once(extent, user_key, how) {
+            Err(e) if e.kind() == ErrorKind::Corruption => self.read_again(extent, user_key, how),
             other => other,
         }
     }
 
     #[cold]
-    fn read_again(&self, extent: Extent, user_key: &[u8], verify: bool) -> Result<BlobValue> {
-        let again = self.read_once(extent, user_key, verify);
+    fn read_again(&self, extent: Extent, user_key: &[u8], how: How) -> Result<BlobValue> {
+        let again = self.read_once(extent, user_key, how);
         if let Some(s) = &self.options.statistics {
             s.add(Ticker::FileReadCorruptionRetry, 1);
             if again.is_ok() {
@@ -339,8 +378,8 @@ impl BlobFileReader {
         }
     }
 
-    fn read_once(&self, extent: Extent, user_key: &[u8], verify: bool) -> Result<BlobValue> {
-        let is_plain = self.header.codec == CompressionType::None;
+    fn read_once(&self, extent: Extent, user_key: &[u8], how: How) -> Result<BlobValue> {
+        let is_plain = self.header.codec == CompressionType::None || how.is_stored;
         let len = extent.size as usize;
         let mut bytes = if is_plain {
             memory::with_capacity(len, RECORD)
@@ -357,21 +396,25 @@ impl BlobFileReader {
             self.file.read_exact_at(extent.offset, &mut bytes)
         };
         drop(timer);
-        let start = read.and_then(|()| self.check(&bytes, extent, user_key, verify))?;
+        let start = read.and_then(|()| self.check(&bytes, extent, user_key, how.verify))?;
         if is_plain {
             return Ok(BlobValue { bytes, start });
         }
-        let value = self.expand_value(&bytes[start..], extent);
+        let value = self.expand_value(&bytes[start..], extent, how);
         if bytes.capacity() <= RAW_KEPT_MAX {
             RAW.set(bytes);
         }
         value
     }
 
-    fn expand_value(&self, stored: &[u8], extent: Extent) -> Result<BlobValue> {
-        self.expand(stored)
-            .map(|bytes| BlobValue { bytes, start: 0 })
-            .map_err(|e| self.locate(e, extent.offset))
+    /// A value of its own out of a record that is kept elsewhere.
+    fn expand_value(&self, stored: &[u8], extent: Extent, how: How) -> Result<BlobValue> {
+        match how.is_stored {
+            true => memory::copied(stored, RECORD),
+            false => self.expand(stored),
+        }
+        .map(|bytes| BlobValue { bytes, start: 0 })
+        .map_err(|e| self.locate(e, extent.offset))
     }
 
     /// Checks the record of `user_key` that stands at `extent`; returns where its value begins.

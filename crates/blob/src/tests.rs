@@ -1,6 +1,7 @@
 //! Files written here and read here, intact and damaged.
 
 mod damage;
+mod golden;
 mod rocksdb_tools;
 
 use std::path::Path;
@@ -10,7 +11,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use orogen_base::{ErrorKind, PinnedValue, UserComparator};
 use orogen_codec::{CompressionOptions, CompressionType, make_dictionary};
-use orogen_env::{Access, FileSystem, MemFileSystem, RandomAccessFile};
+use orogen_env::{Access, Fault, FaultFileSystem, FileSystem, MemFileSystem, RandomAccessFile};
 use orogen_testkit::{Rng, compressible};
 
 use super::*;
@@ -269,7 +270,7 @@ fn stored_values_pass_from_file_to_file_unread() {
     let mut rng = Rng::new(4);
     for codec in WRITABLE {
         let records = records(&mut rng, 20, 2000);
-        let (bytes, _, summary) = build(options(codec), &records);
+        let (bytes, pointers, summary) = build(options(codec), &records);
         let reader = open(&bytes).unwrap();
         let fs = MemFileSystem::new();
         let path = Path::new("/000007.blob");
@@ -277,12 +278,42 @@ fn stored_values_pass_from_file_to_file_unread() {
         let mut cursor = reader.records();
         while let Some(record) = cursor.next().unwrap() {
             let stored = record.stored().unwrap();
-            let pointer = builder.add_stored(record.user_key, stored).unwrap();
+            let pointer = builder
+                .add_stored(record.user_key, stored, &reader)
+                .unwrap();
             assert_eq!(pointer, record.pointer());
         }
         let again = builder.finish().unwrap();
         assert_eq!(again.properties, summary.properties);
         assert!(orogen_env::fs::read_file(&fs, path).unwrap() == bytes);
+
+        // By pointers, too.
+        let mut builder = BlobFileBuilder::new(fs.create(path).unwrap(), options(codec)).unwrap();
+        let mut ahead = BlobReadahead::new(64 << 10);
+        for ((key, _), pointer) in records.iter().zip(&pointers) {
+            let stored = reader.read_stored(&mut ahead, *pointer, key).unwrap();
+            let stored = PinnedValue::from(stored);
+            builder.add_stored(key, &stored, &reader).unwrap();
+        }
+        builder.finish().unwrap();
+        assert!(orogen_env::fs::read_file(&fs, path).unwrap() == bytes);
+
+        // But not into a file that stores otherwise.
+        let mut others = vec![match codec {
+            CompressionType::Snappy => options(CompressionType::None),
+            _ => options(CompressionType::Snappy),
+        }];
+        if codec == CompressionType::Zstd {
+            let mut with = options(codec);
+            with.dictionary = Some(b"a dictionary of some bytes"[..].into());
+            others.push(with);
+        }
+        for other in others {
+            let mut builder = BlobFileBuilder::new(fs.create(path).unwrap(), other).unwrap();
+            assert!(!builder.takes_stored_of(&reader));
+            let e = builder.add_stored(b"k", b"stored", &reader).unwrap_err();
+            assert_eq!(e.kind(), ErrorKind::InvalidArgument);
+        }
     }
 }
 
@@ -474,6 +505,59 @@ fn each_read_of_many_has_its_own_outcome_whatever_is_read_together() {
 }
 
 #[test]
+fn what_nothing_points_to_is_dead_and_nothing_else() {
+    let mut rng = Rng::new(10);
+    for alignment in [0, 64] {
+        for is_ours in [true, false] {
+            let records = records(&mut rng, 60, 300);
+            let mut options = options(CompressionType::None);
+            options.alignment = alignment;
+            let (mut bytes, pointers, _) = build(options, &records);
+            if !is_ours {
+                let index = open(&bytes).unwrap().meta_index().unwrap().unwrap();
+                let start = index.extents().next().unwrap().offset as usize;
+                bytes.drain(start..bytes.len() - format::FOOTER_LEN);
+            }
+            let reader = open(&bytes).unwrap();
+            let extent = |i: usize| pointers[i].record_extent(records[i].0.len()).unwrap();
+            let lives: Vec<usize> = (0..60).filter(|_| rng.chance(1, 2)).collect();
+            let mut live: Vec<Extent> = lives.iter().map(|&i| extent(i)).collect();
+            rng.shuffle(&mut live);
+            let dead = extents::dead_extents(&reader, &mut live).unwrap();
+            // What is dead can be anything: all that lives is still there, and so is the index.
+            let mut punched = bytes.clone();
+            for e in &dead {
+                punched[e.offset as usize..e.end() as usize].fill(0);
+            }
+            let reader = open(&punched).unwrap();
+            for (i, (key, value)) in records.iter().enumerate() {
+                match reader.get(pointers[i], key, true) {
+                    Ok(got) => assert!(got == value[..] && lives.contains(&i)),
+                    Err(_) => assert!(!lives.contains(&i)),
+                }
+            }
+            assert_eq!(walk(&reader).unwrap().len(), lives.len());
+            assert_eq!(reader.places().unwrap().is_some(), is_ours);
+            // And nothing dead was left out: each byte belongs to one or the other.
+            let kept: u64 = reader
+                .meta_index()
+                .unwrap()
+                .map_or(0, |i| i.extents().map(|e| e.size).sum());
+            let all = live.iter().chain(&dead).map(|e| e.size).sum::<u64>() + kept;
+            assert_eq!(all + 62, bytes.len() as u64);
+
+            let mut twice = vec![extent(3), extent(3)];
+            assert!(extents::dead_extents(&reader, &mut twice).is_err());
+            let mut outside = vec![Extent {
+                offset: bytes.len() as u64 - 40,
+                size: 10,
+            }];
+            assert!(extents::dead_extents(&reader, &mut outside).is_err());
+        }
+    }
+}
+
+#[test]
 fn values_of_several_files_are_read_at_once() {
     let mut rng = Rng::new(7);
     let files: Vec<_> = WRITABLE
@@ -603,6 +687,61 @@ fn the_checksum_of_the_file_is_that_of_its_bytes() {
     );
     let (again, _, _) = build(options, &records);
     assert!(again == bytes, "the same records give the same bytes");
+}
+
+#[test]
+fn any_failing_operation_is_told_and_a_later_try_succeeds() {
+    let mut rng = Rng::new(15);
+    let mut records = records(&mut rng, 20, 2000);
+    records[5].1 = rng.bytes(300_000);
+    let path = Path::new("/000007.blob");
+    let mut failed = 0;
+    for n in 1.. {
+        let fs = FaultFileSystem::over_memory(MemFileSystem::new());
+        fs.faults().add(Fault::no_space().nth(n));
+        let run = || -> orogen_base::Result<()> {
+            let mut options = options(CompressionType::Lz4);
+            options.alignment = 512;
+            let mut builder = BlobFileBuilder::new(fs.create(path)?, options)?;
+            let mut pointers = Vec::new();
+            for (key, value) in &records {
+                pointers.push(builder.add(key, value)?);
+            }
+            let size = builder.finish()?.file_size;
+            let reader =
+                BlobFileReader::open(fs.open(path, Access::Random)?, size, reader_options())?;
+            for ((key, value), pointer) in records.iter().zip(&pointers) {
+                assert!(reader.get(*pointer, key, true)? == value[..]);
+            }
+            reader.properties()?;
+            let mut cursor = reader.records();
+            while cursor.next()?.is_some() {}
+            let mut ahead = BlobReadahead::new(64 << 10);
+            for ((key, _), pointer) in records.iter().zip(&pointers) {
+                reader.read_ahead(&mut ahead, *pointer, key, true)?;
+            }
+            let mut reads: Vec<_> = records
+                .iter()
+                .zip(&pointers)
+                .map(|((key, _), pointer)| BlobRead::new(&reader, *pointer, key))
+                .collect();
+            BlobRead::read_many(&mut reads, true, Coalesce::default());
+            reads
+                .into_iter()
+                .try_for_each(|r| r.outcome.unwrap().map(drop))
+        };
+        match run() {
+            Ok(()) if fs.faults().injected() == 0 => break,
+            // A run of values is read one by one where it fails.
+            Ok(()) => {}
+            Err(e) => {
+                assert_eq!(e.kind(), ErrorKind::NoSpace, "{e}");
+                failed += 1;
+            }
+        }
+        run().unwrap();
+    }
+    assert!(failed > 30, "{failed}");
 }
 
 #[test]

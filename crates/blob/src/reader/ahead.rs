@@ -6,7 +6,7 @@
 
 use orogen_base::{FileNo, Result, memory};
 
-use super::{BlobFileReader, BlobValue};
+use super::{BlobFileReader, BlobValue, How};
 use crate::meta::Extent;
 use crate::pointer::BlobPointer;
 
@@ -82,23 +82,33 @@ impl BlobFileReader {
         user_key: &[u8],
         verify: bool,
     ) -> Result<BlobValue> {
+        self.read_ahead_how(ahead, pointer, user_key, How::value(verify))
+    }
+
+    pub(super) fn read_ahead_how(
+        &self,
+        ahead: &mut BlobReadahead,
+        pointer: BlobPointer,
+        user_key: &[u8],
+        how: How,
+    ) -> Result<BlobValue> {
         let extent = self.record_extent(pointer, user_key)?;
         let is_in_row = ahead.follow(self.options.file_number, extent);
         if ahead.held(extent).is_none() {
             // What is large has no need of neighbours, and would have to be copied.
             if !is_in_row || extent.size > ahead.len / 2 {
-                return self.read(pointer, user_key, verify);
+                return self.read_extent(extent, user_key, how);
             }
             self.fill(ahead, extent)?;
         }
         let value = ahead.held(extent).map(|record| {
-            self.check(record, extent, user_key, verify)
-                .and_then(|start| self.expand_value(&record[start..], extent))
+            self.check(record, extent, user_key, how.verify)
+                .and_then(|start| self.expand_value(&record[start..], extent, how))
         });
         match value {
             Some(Ok(value)) => Ok(value),
             // The file is shorter than it was, or what was read is damaged: it tells which.
-            _ => self.read(pointer, user_key, verify),
+            _ => self.read_extent(extent, user_key, how),
         }
     }
 

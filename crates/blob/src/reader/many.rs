@@ -6,10 +6,10 @@
 use std::ops::Range;
 
 use orogen_base::perf::PerfCounter;
-use orogen_base::{Error, ErrorKind, Result, memory};
+use orogen_base::{ErrorKind, Result, memory};
 use orogen_env::PerfTimer;
 
-use super::{BlobFileReader, BlobValue, RAW, RAW_KEPT_MAX, RECORD};
+use super::{BlobFileReader, BlobValue, How, RAW, RAW_KEPT_MAX, RECORD};
 use crate::meta::Extent;
 use crate::pointer::BlobPointer;
 
@@ -82,7 +82,8 @@ impl<'a> BlobRead<'a> {
         }
         // Files by their places in memory: readers of one number need not be of one database.
         wanted.sort_unstable_by_key(|w| (std::ptr::from_ref(reads[w.at].reader), w.extent));
-        let mut batch = Batch { reads, verify };
+        let how = How::value(verify);
+        let mut batch = Batch { reads, how };
         let mut waiting: Vec<&[Wanted]> = Vec::new();
         let mut rest = &wanted[..];
         while !rest.is_empty() {
@@ -114,7 +115,7 @@ fn span(run: &[Wanted]) -> Range<u64> {
 
 struct Batch<'b, 'a> {
     reads: &'b mut [BlobRead<'a>],
-    verify: bool,
+    how: How,
 }
 
 impl<'a> Batch<'_, 'a> {
@@ -182,21 +183,19 @@ impl<'a> Batch<'_, 'a> {
 
     fn read_alone(&mut self, w: &Wanted) {
         let read = &mut self.reads[w.at];
-        let outcome = read.reader.read(read.pointer, read.user_key, self.verify);
+        let outcome = read.reader.read_extent(w.extent, read.user_key, self.how);
         read.outcome = Some(outcome);
     }
 
     /// Takes a value out of what was read.
     fn take(&mut self, w: &Wanted, record: &[u8]) {
         let read = &mut self.reads[w.at];
-        let reader = read.reader;
-        let value: Result<BlobValue, Error> = reader
-            .check(record, w.extent, read.user_key, self.verify)
-            .and_then(|start| reader.expand_value(&record[start..], w.extent));
+        let (reader, key, how) = (read.reader, read.user_key, self.how);
+        let value = reader
+            .check(record, w.extent, key, how.verify)
+            .and_then(|start| reader.expand_value(&record[start..], w.extent, how));
         read.outcome = Some(match value {
-            Err(e) if e.kind() == ErrorKind::Corruption => {
-                reader.read_again(w.extent, read.user_key, self.verify)
-            }
+            Err(e) if e.kind() == ErrorKind::Corruption => reader.read_again(w.extent, key, how),
             other => other,
         });
     }

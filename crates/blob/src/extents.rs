@@ -1,0 +1,70 @@
+//! What of a file is dead, by what of it lives.
+
+use orogen_base::{Error, Result};
+
+use crate::format::HEADER_LEN;
+use crate::meta::Extent;
+use crate::pointer::BlobPointer;
+use crate::reader::BlobFileReader;
+
+impl BlobPointer {
+    /// Where the record of the value stands, under a user key of so many bytes.
+    #[must_use]
+    pub fn record_extent(&self, key_len: usize) -> Option<Extent> {
+        let offset = self.record_offset(key_len)?;
+        Some(Extent {
+            offset,
+            size: self.record_len(key_len),
+        })
+    }
+}
+
+/// The stretches between header and footer that belong neither to a record of `live` nor to a meta
+/// record, in the order of the file and as long as they can be: records that nothing points to, and
+/// the padding around them.
+///
+/// `live` is sorted. Its records are all those that any pointer leads to, in any version that is
+/// still held: what is not among them may be given up.
+///
+/// # Errors
+/// `Corruption` if live records overlap or lie outside the file, and if the file has meta records
+/// that cannot be read: nothing of it may then be given up. `Io`.
+pub fn dead_extents(reader: &BlobFileReader, live: &mut [Extent]) -> Result<Vec<Extent>> {
+    live.sort_unstable();
+    let index = reader.meta_index()?;
+    let meta: Vec<Extent> = index.iter().flat_map(|i| i.extents()).collect();
+    let (mut live, mut meta) = (live.iter().peekable(), meta.iter().peekable());
+    let mut dead = Vec::new();
+    let mut next = HEADER_LEN as u64;
+    let end = match &index {
+        // Behind it stands the footer.
+        Some(index) => index.tail.end(),
+        None => reader.records_end(),
+    };
+    loop {
+        let kept = match (live.peek(), meta.peek()) {
+            (Some(l), Some(m)) if l < m => live.next(),
+            (Some(_), None) => live.next(),
+            (_, Some(_)) => meta.next(),
+            (None, None) => break,
+        };
+        let Some(kept) = kept else { break };
+        if kept.offset < next || kept.end() > end {
+            let error = Error::corruption("live blob record overlaps another or leaves its file");
+            return Err(reader.locate(error.with("size", kept.size), kept.offset));
+        }
+        push(&mut dead, next, kept.offset);
+        next = kept.end();
+    }
+    push(&mut dead, next, end);
+    Ok(dead)
+}
+
+fn push(dead: &mut Vec<Extent>, from: u64, to: u64) {
+    if to > from {
+        dead.push(Extent {
+            offset: from,
+            size: to - from,
+        });
+    }
+}
