@@ -19,7 +19,12 @@ use crate::meta;
 use crate::places::RecordPlaces;
 use crate::pointer::BlobPointer;
 use crate::reader::BlobFileReader;
-use crate::window::Window;
+use crate::window::{WINDOW_LEN, Window};
+
+/// Values of so many bytes are jumped over rather than read with the heads around them.
+const FAR_LEN: u64 = 32 << 10;
+/// Bytes that a head and its key are read with then.
+const PAGE_LEN: u64 = 4 << 10;
 
 /// A record of the user.
 #[derive(Clone, Copy)]
@@ -175,6 +180,13 @@ impl<'r> RecordCursor<'r> {
             other => other?,
         }
         self.next = at + header.record_len().unwrap_or(0);
+        if !self.with_values {
+            // The next head is about as far away as this one was from the one before.
+            self.window.set_len(match header.value_len {
+                ..FAR_LEN => WINDOW_LEN,
+                _ => PAGE_LEN,
+            });
+        }
         Ok(Some((at, header)))
     }
 
@@ -332,7 +344,7 @@ impl<'r> RecordCursor<'r> {
         let mut at = self.next;
         let end = self.window.end();
         while at < end {
-            let len = crate::window::WINDOW_LEN.min(end - at);
+            let len = WINDOW_LEN.min(end - at);
             let bytes = self.window.get(at, len)?.unwrap_or_default();
             if let Some(i) = bytes.iter().position(|&b| b != 0) {
                 return Ok(Some(at + i as u64));

@@ -583,12 +583,14 @@ fn values_of_several_files_are_read_at_once() {
     }
 }
 
-/// A file that counts its reads, and never has anything in memory.
-struct Counted(Arc<dyn RandomAccessFile>, AtomicU64, AtomicU64);
+/// A file that never has anything in memory, and counts its reads, what it is told to read ahead,
+/// and the bytes that it reads.
+struct Counted(Arc<dyn RandomAccessFile>, AtomicU64, AtomicU64, AtomicU64);
 
 impl RandomAccessFile for Counted {
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> orogen_base::Result<usize> {
         self.1.fetch_add(1, Relaxed);
+        self.3.fetch_add(buf.len() as u64, Relaxed);
         self.0.read_at(offset, buf)
     }
     fn read_at_without_waiting(&self, _: u64, _: &mut [u8]) -> orogen_base::Result<Option<usize>> {
@@ -606,13 +608,11 @@ impl RandomAccessFile for Counted {
 }
 
 fn counted(bytes: &[u8]) -> (Arc<Counted>, BlobFileReader) {
-    let file = Arc::new(Counted(
-        file_of(bytes),
-        AtomicU64::new(0),
-        AtomicU64::new(0),
-    ));
+    let zero = AtomicU64::default;
+    let file = Arc::new(Counted(file_of(bytes), zero(), zero(), zero()));
     let reader = BlobFileReader::open(file.clone(), bytes.len() as u64, reader_options()).unwrap();
     file.1.store(0, Relaxed);
+    file.3.store(0, Relaxed);
     (file, reader)
 }
 
@@ -635,6 +635,21 @@ fn the_device_is_told_of_all_runs_before_anybody_waits() {
     BlobRead::read_many(&mut reads, true, Coalesce::default());
     assert!(reads.iter().all(|r| matches!(r.outcome, Some(Ok(_)))));
     assert_eq!((file.1.load(Relaxed), file.2.load(Relaxed)), (4, 3));
+}
+
+#[test]
+fn keys_are_found_without_reading_large_values() {
+    let records: Records = (0..50u8).map(|i| (vec![i; 8], vec![i; 100_000])).collect();
+    let (bytes, ..) = build(options(CompressionType::None), &records);
+    let (file, reader) = counted(&bytes);
+    let mut keys = reader.keys();
+    let mut seen = Vec::new();
+    while let Some(record) = keys.next().unwrap() {
+        seen.push(record.user_key.to_vec());
+    }
+    assert!(seen.iter().eq(records.iter().map(|(key, _)| key)));
+    let read = file.3.load(Relaxed);
+    assert!(read < 50 * 5000 + (256 << 10), "{read} bytes");
 }
 
 #[test]

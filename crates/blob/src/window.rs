@@ -16,6 +16,8 @@ pub(crate) struct Window {
     end: u64,
     offset: u64,
     bytes: Vec<u8>,
+    /// Bytes to read at once, unless more are asked for.
+    len: u64,
 }
 
 impl Window {
@@ -25,11 +27,17 @@ impl Window {
             end,
             offset: 0,
             bytes: Vec::new(),
+            len: WINDOW_LEN,
         }
     }
 
     pub(crate) fn end(&self) -> u64 {
         self.end
+    }
+
+    /// Reads so many bytes at once from now on, [`WINDOW_LEN`] at most.
+    pub(crate) fn set_len(&mut self, len: u64) {
+        self.len = len.min(WINDOW_LEN);
     }
 
     /// `len` bytes at `offset`; `None` if they are not all before the end.
@@ -39,7 +47,7 @@ impl Window {
         };
         let held = self.offset..self.offset + self.bytes.len() as u64;
         if offset < held.start || after > held.end {
-            let want = len.max(WINDOW_LEN).min(self.end - offset);
+            let want = len.max(self.len).min(self.end - offset);
             // The larger ones are not kept for the next.
             if self.bytes.capacity() as u64 > want.max(WINDOW_LEN) {
                 self.bytes = Vec::new();

@@ -124,3 +124,30 @@ fn names_and_numbers_are_rocksdbs() {
         Some(CompressionType::Zstd)
     );
 }
+
+#[test]
+fn what_must_be_compressed_is_also_where_it_does_not_shrink() {
+    let mut x = 1u64;
+    let noise: Vec<u8> = (0..5000)
+        .map(|_| {
+            x = x.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (x >> 33) as u8
+        })
+        .collect();
+    for kind in WRITABLE {
+        let mut c = Compressor::new(kind, &CompressionOptions::default(), &[]).unwrap();
+        let mut out = Vec::new();
+        for raw in [&noise[..], &[], &noise[..1], &text(300_000)] {
+            c.compress_always(raw, &mut out).unwrap();
+            assert_eq!(decompressed_len(kind, &out).unwrap(), raw.len() as u64);
+            assert_eq!(decompress(kind, &out, None, 5, Vec::new()).unwrap(), raw);
+        }
+        c.compress_always(&noise, &mut out).unwrap();
+        assert!(out.len() > noise.len(), "{kind:?}");
+        assert!(!c.compress(&noise, noise.len(), &mut out).unwrap());
+    }
+    let none = CompressionType::None;
+    assert_eq!(decompressed_len(none, &noise).unwrap(), 5000);
+    assert!(decompressed_len(CompressionType::Zstd, &[]).is_err());
+    assert!(decompressed_len(CompressionType::Xpress, &noise).is_err());
+}
