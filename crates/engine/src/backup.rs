@@ -5,6 +5,7 @@
 //!   meta/<id>                     the list of a backup's files (see `backup/meta.rs`)
 //!   private/<id>/                 CURRENT, MANIFEST, OPTIONS, IDENTITY, logs
 //!   shared_checksum/NNNNNN_sSESSION_SIZE.sst    tables, shared by all backups that hold them
+//!   shared_checksum/NNNNNN_CRC_SIZE.blob        blob files, likewise
 //! ```
 //! The layout is RocksDB's: its tools list, verify and restore what is made here, and the other
 //! way round. A table's name holds the session that wrote it, so equal names are equal tables

@@ -109,6 +109,10 @@ fn fill(context: &Context, moment: &Moment, dir: &Path) -> Result<()> {
             let to = filename::table_path(dir, file.number);
             link_or_copy(fs, &from, &to)?;
         }
+        for &number in version.blob_files().keys() {
+            let from = filename::blob_path(&context.dir, number);
+            link_or_copy(fs, &from, &filename::blob_path(dir, number))?;
+        }
     }
     for (log, bytes) in moment.needed_logs() {
         let from = filename::wal_path(&context.dir, log);

@@ -38,11 +38,15 @@ use orogen_base::key::{TRAILER_LEN, pack, trailer};
 use orogen_base::range_del::FragmentedRangeTombstones;
 use orogen_base::seqno::SEQNO_MAX;
 use orogen_base::{
-    Error, InternalIterator, ParsedInternalKey, Result, SeqNo, UserComparator, ValueKind,
+    Error, InternalIterator, ParsedInternalKey, PinnedValue, Result, SeqNo, UserComparator,
+    ValueKind,
 };
+use orogen_blob::BlobPointer;
 
 use crate::plugin::compaction_filter::{CompactionFilter, FilterDecision};
 use crate::plugin::merge_operator::MergeOperator;
+use crate::read::BlobSource;
+use crate::version::blob_counts::BlobCounts;
 use merge::Operands;
 pub use tombstones::surviving_tombstones;
 
@@ -82,6 +86,8 @@ pub struct CompactionIterOptions {
     pub end: Option<Vec<u8>>,
     /// Looks in from time to time, and may give the job up.
     pub watch: Option<Arc<dyn JobWatch>>,
+    /// Reads values in blob files, for merges and filters.
+    pub blobs: Option<Arc<dyn BlobSource>>,
 }
 
 /// Told how a job gets on, on the job's threads.
@@ -123,6 +129,7 @@ impl CompactionIterOptions {
             start: None,
             end: None,
             watch: None,
+            blobs: None,
         }
     }
 }
@@ -204,6 +211,9 @@ pub struct CompactionIter<I> {
     tombstones: Arc<FragmentedRangeTombstones>,
     options: CompactionIterOptions,
     stats: CompactionIterStats,
+    pointers_read: BlobCounts,
+    /// A pointer that was passed and leads nowhere.
+    bad_pointer: Option<Error>,
     looked_at: u64,
     next_look: u64,
     valid: bool,
@@ -253,6 +263,8 @@ impl<I: InternalIterator> CompactionIter<I> {
             tombstones,
             options,
             stats: CompactionIterStats::default(),
+            pointers_read: BlobCounts::default(),
+            bad_pointer: None,
             looked_at: 0,
             next_look: 0,
             valid: false,
@@ -342,6 +354,12 @@ impl<I: InternalIterator> CompactionIter<I> {
         &self.stats
     }
 
+    /// The pointers to blob files that were read so far.
+    #[must_use]
+    pub fn pointers_read(&self) -> &BlobCounts {
+        &self.pointers_read
+    }
+
     /// Finds the next entry that stays, from where the input stands.
     fn settle(&mut self) {
         self.valid = false;
@@ -379,14 +397,16 @@ impl<I: InternalIterator> CompactionIter<I> {
                 continue;
             }
             let emitted = match kind {
-                ValueKind::Value => self.on_value(seqno, stripe, newest_version)?,
+                ValueKind::Value | ValueKind::BlobIndex => {
+                    self.on_value(seqno, kind, stripe, newest_version)?
+                }
                 ValueKind::Deletion => {
                     self.advance_input();
                     self.on_deletion(seqno, stripe)?
                 }
                 ValueKind::SingleDeletion => self.on_single_deletion(seqno, stripe)?,
                 ValueKind::Merge => self.on_merge(seqno, stripe)?,
-                ValueKind::BlobIndex | ValueKind::RangeDeletion => return Err(misplaced(kind)),
+                ValueKind::RangeDeletion => return Err(misplaced(kind)),
             };
             if emitted {
                 return Ok(true);
@@ -394,8 +414,14 @@ impl<I: InternalIterator> CompactionIter<I> {
         }
     }
 
-    /// A value that answers its stripe; true if something comes out.
-    fn on_value(&mut self, seqno: SeqNo, stripe: usize, newest_version: bool) -> Result<bool> {
+    /// A value, or a pointer to one, that answers its stripe; true if something comes out.
+    fn on_value(
+        &mut self,
+        seqno: SeqNo,
+        mut kind: ValueKind,
+        stripe: usize,
+        newest_version: bool,
+    ) -> Result<bool> {
         self.answered = Some(stripe);
         let mut at = ValueAt::Input;
         let unseen = self
@@ -408,11 +434,23 @@ impl<I: InternalIterator> CompactionIter<I> {
             && let Some((filter, level)) = &mut self.options.filter
         {
             let user_key = &self.key[..self.key.len() - TRAILER_LEN];
-            match filter.filter(*level, user_key, self.input.value()) {
+            let decision = if kind == ValueKind::Value {
+                filter.filter(*level, user_key, self.input.value())
+            } else {
+                filter_blob(
+                    &mut **filter,
+                    self.options.blobs.as_deref(),
+                    *level,
+                    user_key,
+                    self.input.value(),
+                )?
+            };
+            match decision {
                 FilterDecision::Keep => {}
                 FilterDecision::ChangeValue(value) => {
                     self.own = value;
                     at = ValueAt::OwnOverInput;
+                    kind = ValueKind::Value;
                 }
                 FilterDecision::Remove => {
                     self.stats.dropped_user += 1;
@@ -421,7 +459,7 @@ impl<I: InternalIterator> CompactionIter<I> {
                 }
             }
         }
-        Ok(self.emit_value(seqno, stripe, at))
+        Ok(self.emit_value(seqno, kind, stripe, at))
     }
 
     /// A tombstone that answers its stripe; the input is past it.
@@ -462,7 +500,7 @@ impl<I: InternalIterator> CompactionIter<I> {
                     return Ok(false);
                 }
             }
-            Some(ValueKind::Value) => {
+            Some(ValueKind::Value | ValueKind::BlobIndex) => {
                 let traced = self.has_output
                     || stripe == 0
                     || seqno <= self.options.earliest_write_conflict_snapshot;
@@ -492,21 +530,19 @@ impl<I: InternalIterator> CompactionIter<I> {
                 // Operands may go on below: only a plain tombstone hides them all.
                 return self.on_deletion(seqno, stripe);
             }
-            Some(kind @ (ValueKind::BlobIndex | ValueKind::RangeDeletion)) => {
-                return Err(misplaced(kind));
-            }
+            Some(kind @ ValueKind::RangeDeletion) => return Err(misplaced(kind)),
         }
         self.answered = Some(stripe);
         Ok(self.emit(seqno, ValueKind::SingleDeletion, ValueAt::Nothing))
     }
 
-    fn emit_value(&mut self, seqno: SeqNo, stripe: usize, at: ValueAt) -> bool {
+    fn emit_value(&mut self, seqno: SeqNo, kind: ValueKind, stripe: usize, at: ValueAt) -> bool {
         let seqno = if self.options.bottommost && stripe == 0 {
             0
         } else {
             seqno
         };
-        self.emit(seqno, ValueKind::Value, at)
+        self.emit(seqno, kind, at)
     }
 
     fn emit(&mut self, seqno: SeqNo, kind: ValueKind, at: ValueAt) -> bool {
@@ -595,6 +631,11 @@ impl<I: InternalIterator> CompactionIter<I> {
         let kind = t as u8;
         if kind == ValueKind::Deletion as u8 || kind == ValueKind::SingleDeletion as u8 {
             self.stats.input_deletions += 1;
+        } else if kind == ValueKind::BlobIndex as u8 {
+            match BlobPointer::decode(self.input.value()) {
+                Ok(pointer) => self.pointers_read.add(&pointer, key.len() - TRAILER_LEN),
+                Err(e) => self.bad_pointer = Some(e),
+            }
         }
         self.input.next();
     }
@@ -634,6 +675,9 @@ impl<I: InternalIterator> CompactionIter<I> {
 
     #[inline]
     fn let_watch(&mut self) -> Result<()> {
+        if let Some(error) = self.bad_pointer.take() {
+            return Err(error);
+        }
         if self.stats.input_records < self.next_look {
             return Ok(());
         }
@@ -647,14 +691,37 @@ impl<I: InternalIterator> CompactionIter<I> {
     }
 }
 
+/// The value that a pointer leads to, for a job that needs it.
+fn fetch(blobs: Option<&dyn BlobSource>, pointer: &[u8], user_key: &[u8]) -> Result<PinnedValue> {
+    let pointer = BlobPointer::decode(pointer)?;
+    match blobs {
+        Some(blobs) => blobs.value(&pointer, user_key),
+        None => Err(
+            Error::invalid_argument("values of blob files cannot be read here")
+                .with("blob_file", pointer.file),
+        ),
+    }
+}
+
+/// Asks a filter about a value in a blob file, which is read only if the key is not enough.
+fn filter_blob(
+    filter: &mut dyn CompactionFilter,
+    blobs: Option<&dyn BlobSource>,
+    level: usize,
+    user_key: &[u8],
+    pointer: &[u8],
+) -> Result<FilterDecision> {
+    let stored_len = BlobPointer::decode(pointer)?.size;
+    if let Some(decision) = filter.filter_blob_by_key(level, user_key, stored_len) {
+        return Ok(decision);
+    }
+    let value = fetch(blobs, pointer, user_key)?;
+    Ok(filter.filter(level, user_key, &value))
+}
+
 #[cold]
 fn misplaced(kind: ValueKind) -> Error {
-    match kind {
-        ValueKind::BlobIndex => {
-            Error::not_supported("blob files are not supported by flush and compaction")
-        }
-        _ => Error::corruption("entry of this kind among point entries").with("kind", kind as u8),
-    }
+    Error::corruption("entry of this kind among point entries").with("kind", kind as u8)
 }
 
 #[cfg(test)]

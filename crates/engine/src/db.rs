@@ -9,6 +9,7 @@ use orogen_base::{Error, FileNo, PinnedValue, Result, SeqNo};
 
 use crate::activity::JobInfo;
 use crate::batch::WriteBatch;
+use crate::blob_files::{self, BlobFileCheck, LiveBlobFile};
 use crate::checkpoint;
 use crate::column_family::{ColumnFamilyData, DEFAULT_COLUMN_FAMILY_NAME};
 use crate::context::Context;
@@ -719,6 +720,23 @@ impl Db {
     #[must_use]
     pub fn holders(&self) -> Holders {
         report::holders(self.context())
+    }
+
+    /// The blob files of every family, with what of them is garbage.
+    #[must_use]
+    pub fn live_blob_files(&self) -> Vec<LiveBlobFile> {
+        blob_files::live(self.context())
+    }
+
+    /// Counts what the tables of a family point to, by reading them, and sets it against what the
+    /// MANIFEST says of its blob files: one entry for each file, all of them
+    /// [`BlobFileCheck::is_exact`] if nothing is wrong. With `follow` every value is read and
+    /// verified too.
+    ///
+    /// # Errors
+    /// `Corruption` with the file; `Io`.
+    pub fn check_blob_files(&self, cf: &ColumnFamily, follow: bool) -> Result<Vec<BlobFileCheck>> {
+        blob_files::check(&cf.0, follow)
     }
 
     /// The files of every family with their levels and key ranges.

@@ -61,6 +61,49 @@ pub enum FileKind {
     Temporary,
 }
 
+/// Which of the files that hold keys or values a file is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum DataFileKind {
+    /// A table.
+    Table,
+    /// A blob file.
+    Blob,
+}
+
+/// A table or a blob file. Both have their numbers from one counter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct DataFile {
+    /// Its number.
+    pub number: FileNo,
+    /// What it is.
+    pub kind: DataFileKind,
+}
+
+impl DataFile {
+    /// The table of a number.
+    #[must_use]
+    pub fn table(number: FileNo) -> Self {
+        let kind = DataFileKind::Table;
+        Self { number, kind }
+    }
+
+    /// The blob file of a number.
+    #[must_use]
+    pub fn blob(number: FileNo) -> Self {
+        let kind = DataFileKind::Blob;
+        Self { number, kind }
+    }
+
+    /// Its path; that of a table under its present name.
+    #[must_use]
+    pub fn path(self, dir: &Path) -> PathBuf {
+        match self.kind {
+            DataFileKind::Table => table_path(dir, self.number),
+            DataFileKind::Blob => blob_path(dir, self.number),
+        }
+    }
+}
+
 /// What the file of this name is; `None` for a file that is not the engine's.
 #[must_use]
 pub fn parse(name: &str) -> Option<FileKind> {

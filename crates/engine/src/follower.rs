@@ -311,6 +311,9 @@ impl State {
             for (_, file) in version.iter_files() {
                 family.tables.reader(file)?;
             }
+            for &number in version.blob_files().keys() {
+                family.tables.blob_reader(&version, number)?;
+            }
             let memtables = self.families.remove(&id).map(|f| f.memtables);
             let followed = Followed {
                 family,
@@ -491,6 +494,14 @@ fn hand_on_tables(before: &Version, after: &Version) {
             && let Some(table) = old.table.get()
         {
             file.table.set(table.clone());
+        }
+    }
+    for (number, blob) in after.blob_files() {
+        if let Some(old) = before.blob_files().get(number)
+            && old.addition() == blob.addition()
+            && let Some(reader) = old.file.reader.get()
+        {
+            blob.file.reader.set(reader.clone());
         }
     }
 }

@@ -42,6 +42,7 @@ mod checkpoint;
 mod ranges;
 mod updates;
 mod scrub;
+mod blob_files;
 mod report;
 mod properties;
 mod db;
@@ -52,6 +53,7 @@ mod model;
 
 pub use activity::{JobInfo, JobKind, JobState};
 pub use batch::WriteBatch;
+pub use blob_files::{BlobFileCheck, LiveBlobFile};
 pub use column_family::DEFAULT_COLUMN_FAMILY_NAME;
 pub use db::{ColumnFamily, Db};
 pub use jobs::compaction_handle::{CompactionHandle, CompactionProgress};

@@ -1,6 +1,6 @@
 //! The one place that deletes files of an open database.
 //!
-//! A table goes when no version, and so no reader and no job, refers to it; a log when every
+//! A table or a blob file goes when no version, and so no reader and no job, refers to it; a log when every
 //! memtable that it could rebuild is in a table; a MANIFEST or OPTIONS file when a newer one is
 //! current. Logs may be moved to the archive instead. Files that are being written are in no list and so are never touched. What a crash
 //! leaves behind is found by [`remove_strays`] at the next open.
@@ -12,7 +12,7 @@ use std::sync::Arc;
 use orogen_base::{FileNo, Result};
 
 use crate::context::Context;
-use crate::filename::{self, FileKind};
+use crate::filename::{self, DataFile, FileKind};
 
 /// Deletes what nothing refers to any more. Cheap when there is nothing.
 pub(crate) fn purge(context: &Context) {
@@ -32,8 +32,18 @@ pub(crate) fn purge(context: &Context) {
             context.notify(|l| l.on_table_file_deleted(number));
         }
     }
-    let had_used = !still_used.is_empty();
-    context.set.return_removed(still_used);
+    let mut blobs_used = Vec::new();
+    for file in removed.blobs {
+        if Arc::strong_count(&file) > 1 {
+            blobs_used.push(file);
+            continue;
+        }
+        let number = file.addition.number;
+        drop(file);
+        delete(context, &filename::blob_path(&context.dir, number));
+    }
+    let had_used = !still_used.is_empty() || !blobs_used.is_empty();
+    context.set.return_removed(still_used, blobs_used);
     if had_used && context.set.has_freed() {
         // Let go while the list was away: whoever did saw nothing to delete.
         context.work.raise();
@@ -177,9 +187,9 @@ pub(crate) fn retire_options_files(context: &Context, newest: FileNo) {
 }
 
 /// Deletes the partial outputs of a job that failed.
-pub(crate) fn discard(context: &Context, tables: &[FileNo]) {
-    for &number in tables {
-        delete(context, &filename::table_path(&context.dir, number));
+pub(crate) fn discard(context: &Context, files: &[DataFile]) {
+    for file in files {
+        delete(context, &file.path(&context.dir));
     }
 }
 
@@ -193,23 +203,18 @@ pub(crate) fn remove_strays(
     newest_options: FileNo,
     left_out: &BTreeSet<FileNo>,
 ) -> Result<()> {
-    let live: HashSet<FileNo> = context
-        .set
-        .families()
-        .iter()
-        .flat_map(|f| {
-            let version = f.state().version.clone();
-            version
-                .iter_files()
-                .map(|(_, f)| f.number)
-                .collect::<Vec<_>>()
-        })
-        .collect();
+    let mut live: HashSet<DataFile> = HashSet::new();
+    for family in context.set.families() {
+        let version = family.state().version.clone();
+        live.extend(version.iter_files().map(|(_, f)| DataFile::table(f.number)));
+        live.extend(version.blob_files().keys().map(|&n| DataFile::blob(n)));
+    }
     let logs: HashSet<FileNo> = context.logs.list().into_iter().map(|l| l.0).collect();
     let manifest = context.set.manifest_number();
     for name in context.fs.list(&context.dir)? {
         let stray = match filename::parse(&name) {
-            Some(FileKind::Table(n)) => !live.contains(&n),
+            Some(FileKind::Table(n)) => !live.contains(&DataFile::table(n)),
+            Some(FileKind::Blob(n)) => !live.contains(&DataFile::blob(n)),
             Some(FileKind::Wal(n)) if !logs.contains(&n) && !left_out.contains(&n) => {
                 if !give_up_log(context, n)
                     && let Ok(found) = context.fs.metadata(&filename::wal_path(&context.dir, n))

@@ -345,6 +345,22 @@ pub struct ColumnFamilyOptions {
     pub paranoid_file_checks: bool,
     /// How tables are laid out.
     pub table: BlockBasedOptions,
+    /// Put values of [`Self::min_blob_size`] and more into blob files, at flushes and compactions,
+    /// with pointers to them in the tables. Default false. Values that are in blob files are read
+    /// whatever this says.
+    pub enable_blob_files: bool,
+    /// Bytes of a value from which on it goes to a blob file. Default 4 KiB (RocksDB: 0).
+    pub min_blob_size: u64,
+    /// Bytes at which a blob file ends and the next begins. Default 256 MiB.
+    pub blob_file_size: u64,
+    /// The codec of values in new blob files. Default none.
+    pub blob_compression_type: CompressionType,
+    /// Let compactions write anew the values that they meet and that are in the oldest blob files,
+    /// so that these files go. Default false.
+    pub enable_blob_garbage_collection: bool,
+    /// The part of the blob files, from the oldest on, that compactions empty. 0.0 to 1.0, default
+    /// 0.25.
+    pub blob_garbage_collection_age_cutoff: f64,
     /// Cache of blocks. `None`, the default: one of 32 MiB shared by the families of the
     /// database.
     pub block_cache: Option<Arc<BlockCache>>,
@@ -388,6 +404,12 @@ impl Default for ColumnFamilyOptions {
             compact_on_deletion: Some(CompactOnDeletion::default()),
             disable_auto_compactions: false,
             table: BlockBasedOptions::default(),
+            enable_blob_files: false,
+            min_blob_size: 4 << 10,
+            blob_file_size: 256 << 20,
+            blob_compression_type: CompressionType::None,
+            enable_blob_garbage_collection: false,
+            blob_garbage_collection_age_cutoff: 0.25,
             block_cache: None,
         }
     }
@@ -445,6 +467,14 @@ impl ColumnFamilyOptions {
                 "level0_slowdown_writes_trigger",
                 self.level0_slowdown_writes_trigger.to_string(),
                 "at most level0_stop_writes_trigger",
+            );
+        }
+        let cutoff = self.blob_garbage_collection_age_cutoff;
+        if !(0.0..=1.0).contains(&cutoff) {
+            return refuse(
+                "blob_garbage_collection_age_cutoff",
+                cutoff.to_string(),
+                "0 to 1",
             );
         }
         Ok(())

@@ -19,6 +19,7 @@
 //! Hot path: one comparison a key against the next border of the level below. Source: RocksDB
 //! `db/compaction/compaction_outputs.cc`, `db/version_edit.h`.
 
+mod blobs;
 mod grandparents;
 
 use std::sync::Arc;
@@ -33,9 +34,13 @@ use orogen_sst::{TableBuilder, TableBuilderOptions};
 use crate::compaction_iter::{
     CompactionIter, CompactionIterOptions, CompactionIterStats, surviving_tombstones,
 };
+use crate::filename::{DataFile, DataFileKind};
 use crate::options::CompactOnDeletion;
+use crate::version::blob_counts::{BLOB_REFERENCES, BlobCounts};
 use crate::version::file_meta::{EntryCounts, StoredCodec};
-use crate::version::{FileChecksum, FileMeta};
+use crate::version::{BlobFileAddition, FileChecksum, FileMeta, VersionEdit};
+pub use blobs::BlobOutputOptions;
+use blobs::BlobWriter;
 use grandparents::Grandparents;
 
 /// How tables are written and where they end.
@@ -59,10 +64,13 @@ pub struct OutputOptions {
     pub paranoid_file_checks: bool,
     /// Orders the files in level 0: a flush's next, or the lowest of a compaction's inputs.
     pub epoch_number: u64,
+    /// Where large values go.
+    pub blobs: BlobOutputOptions,
 }
 
-/// Makes a new file.
-pub type NewFile<'a> = Box<dyn FnMut() -> Result<(FileNo, Box<dyn WritableFile>)> + Send + 'a>;
+/// Makes a new file of a kind.
+pub type NewFile<'a> =
+    Box<dyn FnMut(DataFileKind) -> Result<(FileNo, Box<dyn WritableFile>)> + Send + 'a>;
 
 /// What a job wrote.
 #[derive(Clone, Debug, Default)]
@@ -71,12 +79,37 @@ pub struct Written {
     pub files: Vec<FileMeta>,
     /// The checksum of each table's point entries, where they are kept.
     pub entries: Vec<EntriesHash>,
+    /// The blob files that values of theirs are in.
+    pub blob_files: Vec<BlobFileAddition>,
     /// Bytes of all of them.
     pub bytes: u64,
     /// What was read and dropped.
     pub stats: CompactionIterStats,
     /// Range tombstones that need not go on.
     pub dropped_range_tombstones: u64,
+    /// Pointers to older blob files that were read.
+    pub pointers_read: BlobCounts,
+    /// Those of them that the tables have.
+    pub pointers_kept: BlobCounts,
+}
+
+impl Written {
+    /// The files that were made.
+    #[must_use]
+    pub fn created(&self) -> Vec<DataFile> {
+        let tables = self.files.iter().map(|f| DataFile::table(f.number));
+        let blobs = self.blob_files.iter().map(|b| DataFile::blob(b.number));
+        tables.chain(blobs).collect()
+    }
+
+    /// Has `edit` add the files, the tables to `level`. What became garbage is for the job to
+    /// tell.
+    pub fn add_to(self, level: usize, edit: &mut VersionEdit) {
+        for file in self.files {
+            edit.add_file(level, Arc::new(file));
+        }
+        edit.blob_file_additions.extend(self.blob_files);
+    }
 }
 
 /// A checksum of entries in their order.
@@ -97,7 +130,7 @@ pub struct Failed {
     /// Why.
     pub error: Error,
     /// The files it made, whole or not: nobody will use them.
-    pub created: Vec<FileNo>,
+    pub created: Vec<DataFile>,
 }
 
 /// Writes what stays of `input` and `tombstones` to tables; a flush or one stretch of a
@@ -116,7 +149,7 @@ pub fn write<I: InternalIterator>(
     let bounds = (rules.start.clone(), rules.end.clone());
     let mut writer = OutputWriter::new(options, surviving, bounds, new_file);
     let mut iter = CompactionIter::new(input, tombstones, rules);
-    let mut run = || -> Result<Vec<FileMeta>> {
+    let mut run = || -> Result<Written> {
         iter.seek_to_first();
         while iter.valid() {
             writer.add(iter.key(), iter.value())?;
@@ -126,12 +159,11 @@ pub fn write<I: InternalIterator>(
         writer.finish()
     };
     match run() {
-        Ok(files) => Ok(Written {
-            bytes: files.iter().map(|f| f.size).sum(),
-            files,
-            entries: std::mem::take(&mut writer.entries),
+        Ok(written) => Ok(Written {
             stats: *iter.stats(),
             dropped_range_tombstones,
+            pointers_read: iter.pointers_read().clone(),
+            ..written
         }),
         Err(error) => Err(Failed {
             error,
@@ -157,7 +189,8 @@ pub struct OutputWriter<'a> {
     last_user_key: Vec<u8>,
     deletions: DeletionWindow,
     files: Vec<FileMeta>,
-    created: Vec<FileNo>,
+    blobs: BlobWriter,
+    created: Vec<DataFile>,
     /// Of the file at hand.
     hash: EntriesHash,
     entries: Vec<EntriesHash>,
@@ -176,6 +209,7 @@ impl<'a> OutputWriter<'a> {
         let (lower, end) = bounds;
         let order = options.table.comparator.clone();
         let files = std::mem::take(&mut options.grandparents);
+        let blobs = BlobWriter::new(std::mem::take(&mut options.blobs));
         Self {
             grandparents: Grandparents::new(order.clone(), files),
             options,
@@ -189,6 +223,7 @@ impl<'a> OutputWriter<'a> {
             last_user_key: Vec::new(),
             deletions: DeletionWindow::default(),
             files: Vec::new(),
+            blobs,
             created: Vec::new(),
             hash: EntriesHash::default(),
             entries: Vec::new(),
@@ -213,6 +248,9 @@ impl<'a> OutputWriter<'a> {
                 &mut none.insert(opened).1
             }
         };
+        let (key, value) = self
+            .blobs
+            .place(key, value, &mut self.new_file, &mut self.created)?;
         if self.options.paranoid_file_checks {
             self.hash.add(key, value);
         }
@@ -225,19 +263,28 @@ impl<'a> OutputWriter<'a> {
         Ok(())
     }
 
-    /// Ends the last file.
+    /// Ends the last files, and tells what was written; of what was read it knows nothing.
     ///
     /// # Errors
-    /// Those of the file; the writer is then of no further use.
-    pub fn finish(&mut self) -> Result<Vec<FileMeta>> {
+    /// Those of the files; the writer is then of no further use.
+    pub fn finish(&mut self) -> Result<Written> {
         let end = self.end.take();
         self.finish_file(end.as_deref())?;
-        Ok(std::mem::take(&mut self.files))
+        let blobs = self.blobs.finish()?;
+        let files = std::mem::take(&mut self.files);
+        Ok(Written {
+            bytes: files.iter().map(|f| f.size).sum::<u64>() + blobs.bytes,
+            files,
+            entries: std::mem::take(&mut self.entries),
+            blob_files: blobs.additions,
+            pointers_kept: blobs.kept,
+            ..Written::default()
+        })
     }
 
     /// Every file that was made so far, whole or not.
     #[must_use]
-    pub fn into_created(self) -> Vec<FileNo> {
+    pub fn into_created(self) -> Vec<DataFile> {
         self.created
     }
 
@@ -281,7 +328,10 @@ impl<'a> OutputWriter<'a> {
         let Some((number, builder)) = self.builder.take() else {
             return Ok(());
         };
-        let summary = builder.finish([])?;
+        let references = self.blobs.end_table();
+        let property =
+            (!references.is_empty()).then(|| (BLOB_REFERENCES.to_owned(), references.encode()));
+        let summary = builder.finish(property)?;
         self.entries.push(std::mem::take(&mut self.hash));
         let (Some(smallest), Some(largest)) = (summary.smallest, summary.largest) else {
             return Err(Error::corruption("table without entries").with("file_number", number));
@@ -312,6 +362,7 @@ impl<'a> OutputWriter<'a> {
             oldest_ancester_time: table.creation_time,
             file_creation_time: table.file_creation_time,
             epoch_number: self.options.epoch_number,
+            oldest_blob_file_number: references.oldest_file(),
             tail_size: summary.tail_size,
             compensated_range_deletion_size: deleted_bytes,
             file_checksum: summary.file_checksum.map(FileChecksum::of_crc32c),
@@ -410,10 +461,10 @@ fn is_tombstone(key: &[u8]) -> bool {
 fn open_file(
     options: &OutputOptions,
     new_file: &mut NewFile<'_>,
-    created: &mut Vec<FileNo>,
+    created: &mut Vec<DataFile>,
 ) -> Result<(FileNo, TableBuilder)> {
-    let (number, file) = new_file()?;
-    created.push(number);
+    let (number, file) = new_file(DataFileKind::Table)?;
+    created.push(DataFile::table(number));
     let options = TableBuilderOptions {
         file_number: number,
         ..options.table.clone()

@@ -14,6 +14,7 @@ use crate::events::StallCondition;
 use crate::memory::MemoryUsage;
 use crate::quarantine;
 use crate::report;
+use crate::scrub::{blob_bytes, verify_blob_file};
 use crate::version::version::Version;
 
 /// Tables that an estimate opens at most.
@@ -87,7 +88,10 @@ pub(crate) fn verify_checksums(
         .into_iter()
         .map(|f| (f.pin(), f.tables.clone()))
         .collect();
-    let total = pinned.iter().map(|(p, _)| p.version.total_bytes()).sum();
+    let total = pinned
+        .iter()
+        .map(|(p, _)| p.version.total_bytes() + blob_bytes(&p.version))
+        .sum();
     let mut done = 0;
     for (super_version, tables) in &pinned {
         for (_, file) in super_version.version.iter_files() {
@@ -99,6 +103,13 @@ pub(crate) fn verify_checksums(
             })?;
             done += file.size;
             progress(done, total);
+        }
+        for &number in super_version.version.blob_files().keys() {
+            let reader = tables.blob_reader(&super_version.version, number)?;
+            verify_blob_file(reader, &mut |bytes| {
+                done += bytes;
+                progress(done, total);
+            })?;
         }
     }
     Ok(())
@@ -138,6 +149,7 @@ pub(crate) fn text(context: &Context, family: &ColumnFamilyData, name: &str) -> 
         "cfstats" | "cfstats-no-file-histogram" => Some(cf_stats(family)),
         "dbstats" => Some(db_stats(context)),
         "levelstats" => Some(level_stats(&family.state().version)),
+        "blob-stats" => Some(blob_stats(&family.state().version)),
         "sstables" => Some(family.state().version.to_text()),
         "options-statistics" => Some(context.statistics.to_text()),
         "aggregated-table-properties" => Some(table_properties(family)),
@@ -183,6 +195,13 @@ pub(crate) fn number(context: &Context, family: &ColumnFamilyData, name: &str) -
         "estimate-live-data-size" | "live-sst-files-size" | "total-sst-files-size" => {
             version.total_bytes()
         }
+        "num-blob-files" => version.blob_files().len() as u64,
+        "total-blob-file-size" | "live-blob-file-size" => blob_bytes(version),
+        "live-blob-file-garbage-size" => version
+            .blob_files()
+            .values()
+            .map(|b| b.garbage_blob_bytes)
+            .sum(),
         "num-snapshots" => context.snapshots.count() as u64,
         "oldest-snapshot-sequence" => context.snapshots.oldest().unwrap_or(0),
         "oldest-snapshot-time" => context.snapshots.oldest_taken_secs().unwrap_or(0),
@@ -298,6 +317,25 @@ fn level_stats(version: &Version) -> String {
         );
     }
     out
+}
+
+/// As RocksDB tells it.
+fn blob_stats(version: &Version) -> String {
+    let blobs = version.blob_files().values();
+    let garbage: u64 = blobs.map(|b| b.garbage_blob_bytes).sum();
+    let total = blob_bytes(version);
+    let live = total.saturating_sub(garbage);
+    let amplification = if live > 0 {
+        total as f64 / live as f64
+    } else {
+        0.0
+    };
+    format!(
+        "Number of blob files: {}\nTotal size of blob files: {total}\n\
+         Total size of garbage in blob files: {garbage}\n\
+         Blob file space amplification: {amplification:.2}\n",
+        version.blob_files().len()
+    )
 }
 
 fn cf_stats(family: &ColumnFamilyData) -> String {

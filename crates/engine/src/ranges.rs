@@ -21,6 +21,8 @@ use orogen_memtable::MemTable;
 use crate::column_family::ColumnFamilyData;
 use crate::context::Context;
 use crate::obsolete;
+use crate::version::BlobFileGarbage;
+use crate::version::blob_counts::BlobCounts;
 use crate::version::edit::VersionEdit;
 use crate::version::file_meta::FileMeta;
 use crate::version::level::{Level, compare_ends, ends_before};
@@ -215,11 +217,14 @@ pub(crate) fn delete_files(
     for (level, file) in &chosen {
         edit.delete_file(*level, file.number);
     }
-    let result = context.set.apply(vec![Change {
-        family: family.clone(),
-        edit,
-        install: None,
-    }]);
+    let result = garbage_of(family, &chosen).and_then(|garbage| {
+        edit.blob_file_garbages = garbage;
+        context.set.apply(vec![Change {
+            family: family.clone(),
+            edit,
+            install: None,
+        }])
+    });
     {
         let _state = family.state();
         chosen
@@ -241,6 +246,18 @@ pub(crate) fn delete_files(
     context.work.raise();
     context.progress.raise();
     result.map(|()| numbers)
+}
+
+/// What blob files lose with these tables.
+fn garbage_of(
+    family: &ColumnFamilyData,
+    tables: &[(usize, Arc<FileMeta>)],
+) -> Result<Vec<BlobFileGarbage>> {
+    let mut pointers = BlobCounts::default();
+    for (_, table) in tables {
+        pointers.add_all(&family.tables.blob_references(table)?);
+    }
+    pointers.without(&BlobCounts::default())
 }
 
 /// The files of a sorted run that may go.

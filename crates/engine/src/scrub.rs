@@ -8,12 +8,14 @@ use std::sync::Arc;
 
 use orogen_base::checksum::crc32c_extend;
 use orogen_base::{Error, ErrorKind, FileNo, Result, memory};
+use orogen_blob::BlobFileReader;
 use orogen_env::{Access, FileSystem, RateLimiter};
 
 use crate::context::Context;
 use crate::filename;
 use crate::quarantine;
 use crate::version::file_meta::FileMeta;
+use crate::version::{BlobFileAddition, Version};
 
 /// Bytes read at a time.
 const READ_LEN: usize = 1 << 20;
@@ -43,6 +45,12 @@ pub struct Scrubbed {
     pub blocks: u64,
     /// Tables with damage; see [`crate::Db::damaged_tables`].
     pub damaged: Vec<FileNo>,
+    /// Blob files that were read.
+    pub blob_files: u64,
+    /// Records of them whose checksums are right.
+    pub blob_records: u64,
+    /// Blob files with damage.
+    pub damaged_blob_files: Vec<FileNo>,
 }
 
 /// Called with bytes done and bytes in all.
@@ -92,7 +100,29 @@ pub(crate) fn table_path(context: &Context, file: &FileMeta) -> Result<std::path
     })
 }
 
-/// Reads and checks every block of every table, and goes on behind damage.
+/// Reads and checks every record of a blob file; `advance` is told of the bytes of each.
+///
+/// # Errors
+/// The first damage, with file and offset; `Io`.
+pub(crate) fn verify_blob_file(
+    reader: &BlobFileReader,
+    advance: &mut dyn FnMut(u64),
+) -> Result<()> {
+    let mut records = reader.records();
+    while let Some(record) = records.next()? {
+        advance(record.record_len());
+    }
+    Ok(())
+}
+
+/// Bytes of the blob files of a version, about: those of their records.
+pub(crate) fn blob_bytes(version: &Version) -> u64 {
+    let blobs = version.blob_files().values();
+    blobs.map(|b| b.addition().total_blob_bytes).sum()
+}
+
+/// Reads and checks every block of every table and every record of every blob file, and goes on
+/// behind damage.
 ///
 /// # Errors
 /// `Io`. Damage is in the answer.
@@ -107,7 +137,10 @@ pub(crate) fn scrub(
         .into_iter()
         .map(|f| (f.pin(), f.tables.clone()))
         .collect();
-    let total = pinned.iter().map(|(p, _)| p.version.total_bytes()).sum();
+    let total = pinned
+        .iter()
+        .map(|(p, _)| p.version.total_bytes() + blob_bytes(&p.version))
+        .sum();
     let limiter = limiter(context, options);
     let (mut done, mut found) = (0, Scrubbed::default());
     for (super_version, tables) in &pinned {
@@ -138,11 +171,38 @@ pub(crate) fn scrub(
             done = before + file.size;
             progress(done, total);
         }
+        for (&number, blob) in super_version.version.blob_files() {
+            if context.is_closing() {
+                return Err(Error::aborted("database closes"));
+            }
+            let before = done;
+            let verified = tables
+                .blob_reader(&super_version.version, number)
+                .and_then(|reader| {
+                    verify_blob_file(reader, &mut |bytes| {
+                        limiter.request(bytes);
+                        found.blob_records += 1;
+                        done += bytes;
+                        progress(done, total);
+                    })
+                });
+            found.blob_files += 1;
+            match verified {
+                Ok(()) => {}
+                Err(e) if e.kind() == ErrorKind::Corruption => {
+                    context.log.error(format_args!("blob file is damaged: {e}"));
+                    found.damaged_blob_files.push(number);
+                }
+                Err(e) => return Err(e),
+            }
+            done = before + blob.addition().total_blob_bytes;
+            progress(done, total);
+        }
     }
     Ok(found)
 }
 
-/// Compares every table with the checksum that the MANIFEST has of it.
+/// Compares every table and every blob file with the checksum that the MANIFEST has of it.
 ///
 /// # Errors
 /// `Corruption` of the first file that differs; `Io`.
@@ -156,7 +216,12 @@ pub(crate) fn verify_file_checksums(
         .iter()
         .flat_map(|p| p.version.iter_files().map(|(_, f)| f))
         .collect();
-    let total = files.iter().map(|f| f.size).sum();
+    let blobs: Vec<&BlobFileAddition> = pinned
+        .iter()
+        .flat_map(|p| p.version.blob_files().values().map(|b| b.addition()))
+        .collect();
+    let total = files.iter().map(|f| f.size).sum::<u64>()
+        + blobs.iter().map(|b| b.total_blob_bytes).sum::<u64>();
     let limiter = limiter(context, options);
     let (mut done, mut found) = (0, FilesVerified::default());
     for file in files {
@@ -182,6 +247,30 @@ pub(crate) fn verify_file_checksums(
             return Err(error);
         }
         found.verified += 1;
+    }
+    for blob in blobs {
+        let before = done;
+        match blob.checksum().and_then(|c| c.crc32c()) {
+            None => found.without_checksum += 1,
+            Some(wanted) => {
+                let path = filename::blob_path(&context.dir, blob.number);
+                let (_, crc) = file_crc32c(&*context.fs, &path, &limiter, &mut |n| {
+                    done += n;
+                    progress(done, total);
+                })?;
+                if crc != wanted {
+                    return Err(Error::corruption(
+                        "blob file is not what was written: its checksum differs",
+                    )
+                    .with("file", path.display())
+                    .with("crc32c", format_args!("{crc:08x}"))
+                    .with("crc32c_wanted", format_args!("{wanted:08x}")));
+                }
+                found.verified += 1;
+            }
+        }
+        done = before + blob.total_blob_bytes;
+        progress(done, total);
     }
     Ok(found)
 }

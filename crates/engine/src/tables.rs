@@ -11,7 +11,14 @@ use orogen_base::metrics::{Statistics, Ticker};
 use orogen_base::perf::{self, PerfCounter};
 use orogen_base::range_del::FragmentedRangeTombstones;
 use orogen_base::slice_transform::SliceTransform;
-use orogen_base::{Error, ParsedInternalKey, Result, UserComparator};
+use orogen_base::sync::Mutex;
+use orogen_base::{
+    Error, FileNo, InternalIterator, ParsedInternalKey, PinnedValue, Result, UserComparator,
+    ValueKind,
+};
+use orogen_blob::{
+    BlobFileReader, BlobFileReaderOptions, BlobPointer, BlobRead, BlobReadahead, Coalesce,
+};
 use orogen_env::{Access, FileSystem, PerfTimer};
 use orogen_sst::{
     BatchLookup, BlockCache, TableIter, TableReadOptions, TableReader, TableReaderOptions,
@@ -20,12 +27,15 @@ use orogen_sst::{
 
 use crate::filename;
 use crate::memory::MemoryBudget;
-use crate::read::{Ask, GetState, TableAccess};
+use crate::read::{Ask, AskBlob, BlobSource, GetState, TableAccess};
+use crate::version::Version;
+use crate::version::blob_counts::{BLOB_REFERENCES, BlobCounts};
 use crate::version::file_meta::FileMeta;
 
 /// What opening a table of one family needs.
 pub(crate) struct FamilyTables {
     pub(crate) dir: PathBuf,
+    pub(crate) family_id: u32,
     pub(crate) fs: Arc<dyn FileSystem>,
     pub(crate) statistics: Arc<Statistics>,
     pub(crate) cache: Arc<BlockCache>,
@@ -105,9 +115,162 @@ impl FamilyTables {
     }
 }
 
+impl FamilyTables {
+    /// The open blob file of a number, which must be of `version`.
+    ///
+    /// # Errors
+    /// `Corruption` if the version lists no such file, or it is damaged; `NotSupported`, `Io`.
+    #[inline]
+    pub(crate) fn blob_reader<'v>(
+        &self,
+        version: &'v Version,
+        number: FileNo,
+    ) -> Result<&'v Arc<BlobFileReader>> {
+        let Some(file) = version.blob_files().get(&number) else {
+            return Err(
+                Error::corruption("pointer leads to a blob file that is not listed")
+                    .with("file", filename::blob_path(&self.dir, number).display()),
+            );
+        };
+        match file.file.reader.get() {
+            Some(reader) => Ok(reader),
+            None => Ok(file.file.reader.set(Arc::new(self.open_blob(number)?))),
+        }
+    }
+
+    #[cold]
+    fn open_blob(&self, number: FileNo) -> Result<BlobFileReader> {
+        let path = filename::blob_path(&self.dir, number);
+        let opened = self.fs.open(&path, Access::Random).map_err(|e| {
+            if e.is_file_not_found() {
+                Error::corruption("blob file that the MANIFEST lists is missing")
+                    .with("file", path.display())
+                    .caused_by(e)
+            } else {
+                e
+            }
+        })?;
+        let size = opened.size()?;
+        let options = BlobFileReaderOptions {
+            file_number: number,
+            column_family_id: Some(self.family_id),
+            statistics: Some(self.statistics.clone()),
+        };
+        let reader = BlobFileReader::open(opened, size, options)?;
+        self.statistics.add(Ticker::NoFileOpens, 1);
+        Ok(reader)
+    }
+
+    /// What the pointers of a table lead to.
+    ///
+    /// A table of RocksDB does not tell, and is read for it.
+    ///
+    /// # Errors
+    /// What a reader of the table meets.
+    pub(crate) fn blob_references(&self, file: &FileMeta) -> Result<BlobCounts> {
+        if file.oldest_blob_file_number == 0 {
+            return Ok(BlobCounts::default());
+        }
+        let table = self.reader(file)?;
+        if let Some(told) = table.properties().user_collected.get(BLOB_REFERENCES) {
+            return BlobCounts::decode(told);
+        }
+        self.count_pointers(file)
+    }
+
+    /// [`Self::blob_references`] by reading the table.
+    ///
+    /// # Errors
+    /// What a reader of the table meets.
+    pub(crate) fn count_pointers(&self, file: &FileMeta) -> Result<BlobCounts> {
+        let mut counts = BlobCounts::default();
+        let options = TableReadOptions::compaction();
+        self.each_pointer(file, options, &mut |pointer, user_key| {
+            counts.add(pointer, user_key.len());
+            Ok(())
+        })?;
+        Ok(counts)
+    }
+
+    /// Shows the pointers of a table, with their user keys.
+    ///
+    /// # Errors
+    /// What a reader of the table meets; those of `visit`.
+    pub(crate) fn each_pointer(
+        &self,
+        file: &FileMeta,
+        options: TableReadOptions,
+        visit: &mut dyn FnMut(&BlobPointer, &[u8]) -> Result<()>,
+    ) -> Result<()> {
+        let mut iter = self.reader(file)?.iter(options);
+        iter.seek_to_first();
+        while iter.valid() {
+            let key = ParsedInternalKey::parse(iter.key())?;
+            if key.kind == ValueKind::BlobIndex {
+                visit(&BlobPointer::decode(iter.value())?, key.user_key)?;
+            }
+            iter.next();
+        }
+        iter.status()
+    }
+}
+
+/// Blob files that a cursor goes through at the same time.
+const ROWS_MAX: usize = 8;
+/// Bytes that it reads ahead of each.
+const ROW_LEN_MAX: u64 = 256 << 10;
+
+/// What a cursor has read ahead, of the blob files that it goes through.
+#[derive(Default)]
+pub(crate) struct BlobRows(Vec<(FileNo, BlobReadahead)>);
+
+impl BlobRows {
+    /// That of a file; the one that was not asked for the longest goes where there are too many.
+    fn of(&mut self, file: FileNo) -> &mut BlobReadahead {
+        match self.0.iter().position(|&(f, _)| f == file) {
+            Some(0) => {}
+            Some(i) => self.0[..=i].rotate_right(1),
+            None => {
+                self.0.truncate(ROWS_MAX - 1);
+                self.0.insert(0, (file, BlobReadahead::new(ROW_LEN_MAX)));
+            }
+        }
+        &mut self.0[0].1
+    }
+}
+
+/// The blob files of a version, for one part of a job, which goes through them in the order of
+/// keys.
+pub(crate) struct VersionBlobs {
+    tables: Arc<FamilyTables>,
+    version: Arc<Version>,
+    rows: Mutex<BlobRows>,
+}
+
+impl VersionBlobs {
+    pub(crate) fn new(tables: Arc<FamilyTables>, version: Arc<Version>) -> Self {
+        Self {
+            tables,
+            version,
+            rows: Mutex::default(),
+        }
+    }
+}
+
+impl BlobSource for VersionBlobs {
+    fn value(&self, pointer: &BlobPointer, user_key: &[u8]) -> Result<PinnedValue> {
+        let reader = self.tables.blob_reader(&self.version, pointer.file)?;
+        let mut rows = self.rows.lock();
+        let row = rows.of(pointer.file);
+        let value = reader.read_ahead(row, *pointer, user_key, true)?;
+        Ok(value.into())
+    }
+}
+
 impl TableAccess for FamilyTables {
     type Iter = TableIter;
     type Options = TableReadOptions;
+    type Readahead = BlobRows;
 
     fn iter(&self, file: &Arc<FileMeta>, options: &TableReadOptions) -> Result<TableIter> {
         Ok(self.reader(file)?.iter(*options))
@@ -167,6 +330,54 @@ impl TableAccess for FamilyTables {
         for (ask, lookup) in opened.zip(lookups) {
             ask.outcome =
                 lookup.finish(options, &mut |entry, value| show(ask.state, entry, &value));
+        }
+    }
+
+    fn blob(
+        &self,
+        version: &Version,
+        pointer: &[u8],
+        user_key: &[u8],
+        options: &TableReadOptions,
+    ) -> Result<PinnedValue> {
+        let pointer = BlobPointer::decode(pointer)?;
+        let reader = self.blob_reader(version, pointer.file)?;
+        reader.get(pointer, user_key, options.verify_checksums)
+    }
+
+    fn blob_in_row(
+        &self,
+        version: &Version,
+        pointer: &[u8],
+        user_key: &[u8],
+        options: &TableReadOptions,
+        ahead: &mut BlobRows,
+    ) -> Result<PinnedValue> {
+        let pointer = BlobPointer::decode(pointer)?;
+        let reader = self.blob_reader(version, pointer.file)?;
+        let row = ahead.of(pointer.file);
+        let verify = options.verify_checksums;
+        let value = reader.read_ahead(row, pointer, user_key, verify)?;
+        Ok(value.into())
+    }
+
+    fn blobs(&self, version: &Version, asks: &mut [AskBlob<'_>], options: &TableReadOptions) {
+        let mut reads = Vec::with_capacity(asks.len());
+        let mut asked = Vec::with_capacity(asks.len());
+        for (i, ask) in asks.iter_mut().enumerate() {
+            let found = BlobPointer::decode(ask.pointer)
+                .and_then(|pointer| Ok((self.blob_reader(version, pointer.file)?, pointer)));
+            match found {
+                Ok((reader, pointer)) => {
+                    reads.push(BlobRead::new(reader, pointer, ask.user_key));
+                    asked.push(i);
+                }
+                Err(e) => ask.value = Some(Err(e)),
+            }
+        }
+        BlobRead::read_many(&mut reads, options.verify_checksums, Coalesce::default());
+        for (read, i) in reads.into_iter().zip(asked) {
+            asks[i].value = read.outcome.map(|found| found.map(Into::into));
         }
     }
 

@@ -23,9 +23,10 @@ use orogen_env::{Clock, FileSystem};
 use orogen_wal::Writer;
 
 use crate::column_family::{ColumnFamilyData, FamilyState};
-use crate::filename;
+use crate::filename::{self, DataFile};
 use crate::health::Health;
 use crate::sequence::Sequence;
+use crate::version::BlobFile;
 use crate::version::builder::VersionBuilder;
 use crate::version::edit::{ColumnFamilyChange, VersionEdit};
 use crate::version::file_meta::FileMeta;
@@ -96,12 +97,14 @@ pub(crate) struct VersionSet {
 pub(crate) struct Removed {
     /// Tables; deletable once nothing else refers to the metadata.
     pub(crate) tables: Vec<Arc<FileMeta>>,
+    /// Blob files; likewise.
+    pub(crate) blobs: Vec<Arc<BlobFile>>,
     /// MANIFESTs that are no longer current.
     pub(crate) manifests: Vec<FileNo>,
-    /// Tables that no version ever listed.
-    pub(crate) strays: Vec<FileNo>,
-    /// Tables that the current MANIFEST may list and no version does.
-    doubtful: Vec<FileNo>,
+    /// Files that no version ever listed.
+    pub(crate) strays: Vec<DataFile>,
+    /// Files that the current MANIFEST may list and no version does.
+    doubtful: Vec<DataFile>,
 }
 
 /// What a version set is made of.
@@ -385,10 +388,10 @@ impl VersionSet {
         })
     }
 
-    /// Notes tables of a change whose outcome is not known: they go when a new MANIFEST is
+    /// Notes files of a change whose outcome is not known: they go when a new MANIFEST is
     /// current, which does not list them.
-    pub(crate) fn note_doubtful(&self, tables: &[FileNo]) {
-        self.removed.lock().doubtful.extend_from_slice(tables);
+    pub(crate) fn note_doubtful(&self, files: &[DataFile]) {
+        self.removed.lock().doubtful.extend_from_slice(files);
     }
 
     fn start_manifest(&self, manifest: &mut ManifestFile) -> Result<()> {
@@ -480,7 +483,7 @@ impl VersionSet {
                 None => {}
             }
             let mut state = family.state();
-            let old = std::mem::replace(&mut state.version, version);
+            let old = std::mem::replace(&mut state.version, version.clone());
             if let Some(log_number) = edit.log_number {
                 state.log_number = state.log_number.max(log_number);
             }
@@ -490,15 +493,18 @@ impl VersionSet {
             family.publish(&state);
             drop(state);
             if family.is_dropped() {
+                let mut removed = self.removed.lock();
                 let all = old.levels().iter().flat_map(|l| l.files().iter().cloned());
-                self.removed.lock().tables.extend(all);
+                removed.tables.extend(all);
+                let blobs = old.blob_files().values();
+                removed.blobs.extend(blobs.map(|b| b.file.clone()));
             } else {
-                self.note_removed(&edit, &old);
+                self.note_removed(&edit, &old, &version);
             }
         }
     }
 
-    fn note_removed(&self, edit: &VersionEdit, old: &Version) {
+    fn note_removed(&self, edit: &VersionEdit, old: &Version, new: &Version) {
         let mut removed = self.removed.lock();
         for &(level, number) in &edit.deleted_files {
             if edit.new_files.iter().any(|(_, f)| f.number == number) {
@@ -508,6 +514,11 @@ impl VersionSet {
             let file = level.and_then(|l| l.files().iter().find(|f| f.number == number));
             removed.tables.extend(file.cloned());
         }
+        let gone = old
+            .blob_files()
+            .iter()
+            .filter(|(number, _)| !new.blob_files().contains_key(number));
+        removed.blobs.extend(gone.map(|(_, b)| b.file.clone()));
     }
 
     /// Files that no newest version refers to, for `obsolete.rs`.
@@ -529,19 +540,25 @@ impl VersionSet {
     }
 
     /// Gives back files that are still in use.
-    pub(crate) fn return_removed(&self, tables: Vec<Arc<FileMeta>>) {
-        self.removed.lock().tables.extend(tables);
+    pub(crate) fn return_removed(&self, tables: Vec<Arc<FileMeta>>, blobs: Vec<Arc<BlobFile>>) {
+        let mut removed = self.removed.lock();
+        removed.tables.extend(tables);
+        removed.blobs.extend(blobs);
     }
 
     /// True if a file that was still in use is not any more.
     pub(crate) fn has_freed(&self) -> bool {
         let removed = self.removed.lock();
         removed.tables.iter().any(|f| Arc::strong_count(f) == 1)
+            || removed.blobs.iter().any(|f| Arc::strong_count(f) == 1)
     }
 
     /// True if files wait to be deleted.
     pub(crate) fn has_removed(&self) -> bool {
         let removed = self.removed.lock();
-        !(removed.tables.is_empty() && removed.manifests.is_empty() && removed.strays.is_empty())
+        !(removed.tables.is_empty()
+            && removed.blobs.is_empty()
+            && removed.manifests.is_empty()
+            && removed.strays.is_empty())
     }
 }

@@ -225,6 +225,17 @@ impl DbIterator {
         self.inner().value()
     }
 
+    /// Reads the value here if it is in a blob file and was not read yet. Under
+    /// [`ReadOptions::allow_unprepared_value`] this must be called before the value is taken; else
+    /// there is nothing to do. False if it cannot be read: the cursor is then not valid, and
+    /// [`Self::status`] tells why.
+    ///
+    /// # Panics
+    /// If the cursor is not valid.
+    pub fn prepare_value(&mut self) -> bool {
+        self.inner_mut().prepare_value()
+    }
+
     /// The value here, kept beyond the next move without a copy where possible.
     ///
     /// # Panics

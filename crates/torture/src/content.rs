@@ -68,7 +68,8 @@ pub fn pairs(db: &Db) -> Result<BTreeMap<String, Pairs>> {
     Ok(all)
 }
 
-/// Names in the directory of a quiet database that it has no use for, or that it misses.
+/// Names in the directory of a quiet database that it has no use for, or that it misses, and blob
+/// files of which the MANIFEST says another thing than the tables.
 ///
 /// # Errors
 /// `Io`.
@@ -76,11 +77,13 @@ pub fn strays(db: &Db, fs: &dyn FileSystem, dir: &Path, logs_max: usize) -> Resu
     let current = read_file(fs, &filename::current_path(dir))?;
     let current = String::from_utf8_lossy(&current).trim().to_owned();
     let mut tables: BTreeSet<u64> = db.live_files().iter().map(|f| f.number).collect();
+    let mut blobs: BTreeSet<u64> = db.live_blob_files().iter().map(|f| f.number).collect();
     let mut strays = Vec::new();
     let (mut logs, mut options, mut manifests) = (0, 0, 0);
     for name in fs.list(dir)? {
         let fine = match filename::parse(&name) {
             Some(FileKind::Table(n)) => tables.remove(&n),
+            Some(FileKind::Blob(n)) => blobs.remove(&n),
             Some(FileKind::Wal(_)) => {
                 logs += 1;
                 logs <= logs_max
@@ -102,6 +105,14 @@ pub fn strays(db: &Db, fs: &dyn FileSystem, dir: &Path, logs_max: usize) -> Resu
         }
     }
     strays.extend(tables.into_iter().map(|n| format!("missing table {n}")));
+    strays.extend(blobs.into_iter().map(|n| format!("missing blob file {n}")));
+    for family in db.column_families() {
+        let checks = db.check_blob_files(&family, false)?;
+        let drifted = checks.iter().filter(|c| !c.is_exact());
+        strays.extend(drifted.map(|c| format!("drift {c:?}")));
+        let unused = checks.iter().filter(|c| c.live_blob_count == 0);
+        strays.extend(unused.map(|c| format!("blob file {} without a value", c.number)));
+    }
     if manifests == 0 {
         strays.push("missing MANIFEST".to_owned());
     }

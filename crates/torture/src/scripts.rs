@@ -5,6 +5,7 @@ mod random;
 
 use std::sync::Arc;
 
+use orogen_sst::CompressionType;
 use orogen_testkit::Rng;
 
 pub use random::random;
@@ -213,6 +214,39 @@ fn families() -> Script {
     }
     w.step(Step::Compact("default"));
     w.script("families", small_options)
+}
+
+fn small_blobs() -> Options {
+    let mut options = small_options();
+    options.cf.enable_blob_files = true;
+    options.cf.min_blob_size = 50;
+    options.cf.blob_file_size = 1 << 10;
+    options.cf.blob_compression_type = CompressionType::Lz4;
+    options.cf.enable_blob_garbage_collection = true;
+    options.cf.blob_garbage_collection_age_cutoff = 0.5;
+    options
+}
+
+/// Values in blob files: written over, compacted, moved on, checkpointed, and gone with a family.
+fn blobs() -> Script {
+    let mut w = Writer::new(22);
+    w.step(Step::Create("a"));
+    for round in 0..3 {
+        w.batches(&["default", "a"], 14, 5);
+        w.step(Step::Flush(vec!["default", "a"]));
+        w.puts("default", 20, 7);
+        w.step(Step::Compact("default"));
+        if round == 1 {
+            w.step(Step::Checkpoint(0));
+            w.step(Step::Drop("a"));
+            w.step(Step::Create("a"));
+        }
+    }
+    w.puts("a", 10, 3);
+    w.step(Step::Reopen);
+    w.puts("default", 10, 0);
+    w.step(Step::Compact("default"));
+    w.script("blobs", small_blobs)
 }
 
 fn few_log_bytes() -> Options {
@@ -484,6 +518,7 @@ pub fn all() -> Vec<Script> {
         mapped(),
         together(),
         long(),
+        blobs(),
     ]
 }
 

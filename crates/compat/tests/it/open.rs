@@ -11,7 +11,7 @@ use crate::store::{assert_holds, family, options};
 use crate::{scratch, several_at_once, written_by_rocksdb};
 
 /// What Orogen refuses by name instead of reading it.
-const REFUSED: [&str; 3] = ["blob", "wide-columns", "wal-compression"];
+const REFUSED: [&str; 2] = ["wide-columns", "wal-compression"];
 
 pub(crate) fn is_supported(case: &Case) -> bool {
     !case.features().iter().any(|f| REFUSED.contains(f))
@@ -72,7 +72,7 @@ fn what_is_not_supported_is_refused_and_never_misread() {
         .iter()
         .filter(|c| !is_supported(c))
         .collect();
-    assert_eq!(refused.len(), 4);
+    assert_eq!(refused.len(), 2);
     for case in refused {
         let error = read_all(case).expect_err(case.name());
         assert_eq!(

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use orogen_base::UserComparator;
 use orogen_compat::{Case, Pair};
 use orogen_engine::{ColumnFamily, Db, Options, ReadOptions, WriteBatch, WriteOptions};
+use orogen_sst::CompressionType;
 use orogen_testkit::Rng;
 
 /// Every operand is a value of its own to every merge operator.
@@ -18,6 +19,13 @@ pub(crate) fn options(case: &Case) -> Options {
     options.cf.write_buffer_size = 64 << 10;
     options.cf.target_file_size_base = 32 << 10;
     options.cf.max_bytes_for_level_base = 128 << 10;
+    if case.features().contains(&"blob") {
+        options.cf.enable_blob_files = true;
+        options.cf.min_blob_size = 60;
+        options.cf.blob_file_size = 16 << 10;
+        options.cf.blob_compression_type = CompressionType::Lz4;
+        options.cf.enable_blob_garbage_collection = true;
+    }
     options
 }
 
@@ -64,6 +72,9 @@ pub(crate) fn assert_holds(db: &Db, case: &Case) {
         let got = scan(db, family_name);
         assert_same(&want, &got, &format!("{name}/{family_name}"));
         let handle = family(db, family_name);
+        for check in db.check_blob_files(&handle, true).unwrap() {
+            assert!(check.is_exact(), "{name}: {check:?}");
+        }
         let read = ReadOptions::default();
         let mut iter = db.iter(&read, &handle).unwrap();
         iter.seek_to_last();

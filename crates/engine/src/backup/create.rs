@@ -16,6 +16,7 @@ use crate::context::Context;
 use crate::core::Core;
 use crate::filename;
 use crate::scrub::{file_crc32c, table_path};
+use crate::version::BlobFileAddition;
 use crate::version::file_meta::FileMeta;
 
 /// Bytes copied at a time.
@@ -122,6 +123,11 @@ impl BackupEngine {
                 });
             }
         }
+        for (_, version, _) in &moment.families {
+            for blob in version.blob_files().values() {
+                sources.push(self.blob_source(context, blob.addition())?);
+            }
+        }
         for (log, bytes) in moment.needed_logs() {
             let from = filename::wal_path(&context.dir, log);
             sources.push(Source {
@@ -132,6 +138,23 @@ impl BackupEngine {
             });
         }
         Ok(sources)
+    }
+
+    /// A blob file, which is shared by its checksum, as RocksDB does it.
+    fn blob_source(&self, context: &Context, blob: &BlobFileAddition) -> Result<Source> {
+        let number: FileNo = blob.number;
+        let from = filename::blob_path(&context.dir, number);
+        let wanted = blob.checksum().and_then(|c| c.crc32c());
+        let (bytes, crc) = match wanted {
+            Some(crc) => (context.fs.metadata(&from)?.size, crc),
+            None => file_crc32c(&*context.fs, &from, &self.limiter, &mut |_| {})?,
+        };
+        Ok(Source {
+            to: format!("{SHARED}/{number:06}_{crc}_{bytes}.blob"),
+            from,
+            bytes,
+            wanted: Some(crc),
+        })
     }
 
     fn shared_name(

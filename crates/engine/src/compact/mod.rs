@@ -10,6 +10,7 @@ pub mod plan;
 pub mod score;
 pub mod marks;
 pub mod leveled;
+pub mod blobs;
 pub mod run;
 
 pub use leveled::{RangePick, pick, pick_range};

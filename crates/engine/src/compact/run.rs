@@ -18,9 +18,20 @@ use orogen_sst::{Anchor, TableBuilderOptions};
 
 use super::plan::Plan;
 use crate::compaction_iter::{CompactionIterOptions, KeyNotExistsBeyond, RangeNotExistsBeyond};
-use crate::output::{self, Failed, NewFile, OutputOptions, Written};
+use crate::output::{self, BlobOutputOptions, Failed, NewFile, OutputOptions, Written};
 use crate::version::level::{compare_ends, ends_before};
 use crate::version::{FileMeta, Version};
+
+/// What the family's settings say of the outputs.
+#[derive(Default)]
+pub struct Outputs {
+    /// How tables are built; the plan has the codec.
+    pub table: TableBuilderOptions,
+    /// See [`OutputOptions::paranoid_file_checks`].
+    pub paranoid_file_checks: bool,
+    /// Where large values go.
+    pub blobs: BlobOutputOptions,
+}
 
 /// Runs one stretch of a compaction, from `rules.start` to `rules.end`.
 ///
@@ -34,15 +45,14 @@ pub fn run<I: InternalIterator>(
     input: I,
     tombstones: Arc<FragmentedRangeTombstones>,
     rules: CompactionIterOptions,
-    table: TableBuilderOptions,
+    outputs: Outputs,
     new_file: NewFile<'_>,
-    paranoid_file_checks: bool,
 ) -> Result<Written, Failed> {
     let options = OutputOptions {
         table: TableBuilderOptions {
             compression: plan.compression,
             compression_options: plan.compression_options,
-            ..table
+            ..outputs.table
         },
         output_level: plan.output_level,
         target_file_size: plan.target_file_size,
@@ -50,8 +60,9 @@ pub fn run<I: InternalIterator>(
         max_compaction_bytes: plan.max_compaction_bytes,
         grandparents: plan.grandparents.clone(),
         compact_on_deletion: plan.compact_on_deletion,
-        paranoid_file_checks,
+        paranoid_file_checks: outputs.paranoid_file_checks,
         epoch_number: plan.min_epoch_number(),
+        blobs: outputs.blobs,
     };
     output::write(input, tombstones, rules, options, new_file)
 }
@@ -75,6 +86,7 @@ pub fn rules_of(plan: &Plan, version: &Arc<Version>) -> CompactionIterOptions {
         start: None,
         end: None,
         watch: None,
+        blobs: None,
     }
 }
 

@@ -12,7 +12,7 @@
 use orogen_base::key::{TRAILER_LEN, user_key};
 use orogen_base::{Error, InternalIterator, Result, SeqNo, ValueKind, memory};
 
-use super::{CompactionIter, Peek, ValueAt, misplaced};
+use super::{CompactionIter, Peek, ValueAt, fetch, misplaced};
 
 /// Operands of a key, newest first; the buffers are used again for the next key.
 #[derive(Default)]
@@ -64,6 +64,8 @@ impl Operands {
 enum Base {
     /// The value under the input cursor.
     Value,
+    /// The value that the pointer under the input cursor leads to.
+    Blob,
     /// Nothing: it was deleted.
     Deleted,
     /// Nothing more of this key in the inputs.
@@ -83,23 +85,30 @@ impl<I: InternalIterator> CompactionIter<I> {
         };
         let base = self.collect_operands(newest, stripe)?;
         let full = match base {
-            Base::Value | Base::Deleted => true,
+            Base::Value | Base::Blob | Base::Deleted => true,
             Base::EndOfKey => self.nothing_below(),
             Base::OlderStripe => false,
         };
         let key = &self.key[..self.key.len() - TRAILER_LEN];
         if full {
-            let existing = (base == Base::Value).then(|| self.input.value());
+            let fetched;
+            let existing = match base {
+                Base::Value => Some(self.input.value()),
+                Base::Blob => {
+                    fetched = fetch(self.options.blobs.as_deref(), self.input.value(), key)?;
+                    Some(&*fetched)
+                }
+                _ => None,
+            };
             match operator.full_merge(key, existing, &self.operands.oldest_first()) {
                 Some(value) => {
                     self.own = value;
                     self.answered = Some(stripe);
-                    let at = if base == Base::Value {
-                        ValueAt::OwnOverInput
-                    } else {
-                        ValueAt::Own
+                    let at = match base {
+                        Base::Value | Base::Blob => ValueAt::OwnOverInput,
+                        _ => ValueAt::Own,
                     };
-                    return Ok(self.emit_value(newest, stripe, at));
+                    return Ok(self.emit_value(newest, ValueKind::Value, stripe, at));
                 }
                 None => self.stats.merge_failures += 1,
             }
@@ -134,7 +143,8 @@ impl<I: InternalIterator> CompactionIter<I> {
                 ValueKind::Merge => seqno = older,
                 ValueKind::Value => return Ok(Base::Value),
                 ValueKind::Deletion | ValueKind::SingleDeletion => return Ok(Base::Deleted),
-                ValueKind::BlobIndex | ValueKind::RangeDeletion => return Err(misplaced(kind)),
+                ValueKind::BlobIndex => return Ok(Base::Blob),
+                ValueKind::RangeDeletion => return Err(misplaced(kind)),
             }
         }
     }

@@ -7,12 +7,17 @@ use orogen_base::key::{append_internal_key, user_key};
 use orogen_base::range_del::{FragmentedRangeTombstones, RangeTombstone};
 use orogen_base::seqno::SEQNO_MAX;
 use orogen_base::{
-    ErrorKind, InternalIterator, ParsedInternalKey, Result, SeqNo, UserComparator, ValueKind,
+    Error, ErrorKind, InternalIterator, ParsedInternalKey, PinnedValue, Result, SeqNo,
+    UserComparator, ValueKind,
 };
+use orogen_blob::BlobPointer;
+use orogen_sst::CompressionType;
 
 use super::{CompactionIter, CompactionIterOptions, surviving_tombstones};
 use crate::plugin::compaction_filter::{CompactionFilter, FilterDecision};
 use crate::plugin::merge_operator::StringAppend;
+use crate::read::BlobSource;
+use crate::version::blob_counts::BlobCount;
 
 /// A cursor over sorted entries in memory.
 pub(crate) struct VecIter {
@@ -64,7 +69,7 @@ fn internal(key: &[u8], seqno: SeqNo, kind: ValueKind) -> Vec<u8> {
 }
 
 /// `a@5=x` a value, `a@5+x` an operand, `a@5-` a tombstone, `a@5~` a single delete,
-/// `a@5*` a blob index.
+/// `a@5*7` a pointer into blob file 7.
 fn parse_entries(text: &str) -> Vec<(Vec<u8>, Vec<u8>)> {
     text.split_whitespace()
         .map(|word| {
@@ -80,10 +85,14 @@ fn parse_entries(text: &str) -> Vec<(Vec<u8>, Vec<u8>)> {
                 other => panic!("{other}"),
             };
             let seqno = rest[..at].parse().unwrap();
-            (
-                internal(key.as_bytes(), seqno, kind),
-                rest.as_bytes()[at + 1..].to_vec(),
-            )
+            let mut value = rest.as_bytes()[at + 1..].to_vec();
+            if kind == ValueKind::BlobIndex
+                && let Ok(file) = rest[at + 1..].parse()
+            {
+                value.clear();
+                pointer_into(file).encode(&mut value);
+            }
+            (internal(key.as_bytes(), seqno, kind), value)
         })
         .collect()
 }
@@ -98,12 +107,46 @@ fn format_entry(key: &[u8], value: &[u8]) -> String {
         ValueKind::BlobIndex => '*',
         ValueKind::RangeDeletion => '!',
     };
+    if let (ValueKind::BlobIndex, Ok(pointer)) = (k.kind, BlobPointer::decode(value)) {
+        let key = k.user_key.escape_ascii();
+        return format!("{key}@{}{sign}{}", k.seqno, pointer.file);
+    }
     format!(
         "{}@{}{sign}{}",
         k.user_key.escape_ascii(),
         k.seqno,
         value.escape_ascii()
     )
+}
+
+fn pointer_into(file: u64) -> BlobPointer {
+    BlobPointer {
+        file,
+        offset: 100,
+        size: 10,
+        codec: CompressionType::None,
+    }
+}
+
+/// Blob files whose values are `fileN`; those from 100 on cannot be read.
+struct Blobs;
+
+impl BlobSource for Blobs {
+    fn value(&self, pointer: &BlobPointer, _: &[u8]) -> Result<PinnedValue> {
+        if pointer.file >= 100 {
+            return Err(Error::corruption("blob file is damaged"));
+        }
+        Ok(PinnedValue::from(
+            format!("file{}", pointer.file).into_bytes(),
+        ))
+    }
+}
+
+fn with_blobs(options: CompactionIterOptions) -> CompactionIterOptions {
+    CompactionIterOptions {
+        blobs: Some(Arc::new(Blobs)),
+        ..options
+    }
 }
 
 /// `[a,c)@5`, separated by spaces.
@@ -346,11 +389,98 @@ fn filters_see_the_newest_version_that_no_snapshot_reads() {
 }
 
 #[test]
+fn pointers_are_values_that_pass_unread() {
+    // Nothing can be read: files from 100 on are damaged.
+    let history = "a@9*100 a@7=7 b@8*101 b@5*102 c@4~ c@3*103 d@6- d@2*104 e@1*105";
+    assert_eq!(
+        run(history, "", with_blobs(options(&[]))),
+        "a@9*100 b@8*101 d@6- e@1*105"
+    );
+    assert_eq!(
+        run(history, "", with_blobs(bottommost(&[5]))),
+        "a@9*100 a@0=7 b@8*101 b@0*102 d@6- d@0*104 e@0*105".replace("a@0=7 ", ""),
+    );
+    assert_eq!(run(history, "[a,z)@10", with_blobs(options(&[]))), "");
+}
+
+#[test]
+fn merges_fetch_what_they_rest_on() {
+    assert_eq!(
+        run("a@3+y a@2+x a@1*5", "", with_blobs(options(&[]))),
+        "a@3=file5,x,y"
+    );
+    assert_eq!(
+        run("a@3+y a@1*100", "", with_blobs(options(&[2]))),
+        "a@3+y a@1*100",
+        "what an older snapshot reads stays as it is"
+    );
+}
+
+#[test]
+fn pointers_that_were_read_are_counted() {
+    let entries = parse_entries("a@9*7 a@5*7 b@8*9 c@5- c@4*9 d@3+x d@2*4");
+    let input = VecIter { entries, at: 0 };
+    let mut iter = CompactionIter::new(input, parse_tombstones(""), with_blobs(options(&[])));
+    iter.seek_to_first();
+    while iter.valid() {
+        iter.next();
+    }
+    iter.status().unwrap();
+    let read: Vec<_> = iter.pointers_read().iter().collect();
+    // 32 bytes of header, a key of 1 and 10 of the value.
+    let count = |values| BlobCount {
+        values,
+        bytes: 43 * values,
+    };
+    assert_eq!(read, [(4, count(1)), (7, count(2)), (9, count(2))]);
+}
+
+/// Drops keys `x` unread, and values `file5`.
+struct DropByKey;
+
+impl CompactionFilter for DropByKey {
+    fn filter(&mut self, _: usize, _: &[u8], value: &[u8]) -> FilterDecision {
+        match value {
+            b"file5" => FilterDecision::Remove,
+            b"file6" => FilterDecision::ChangeValue(b"new".to_vec()),
+            _ => FilterDecision::Keep,
+        }
+    }
+
+    fn filter_blob_by_key(&mut self, _: usize, key: &[u8], len: u64) -> Option<FilterDecision> {
+        assert_eq!(len, 10);
+        match key {
+            b"k" => Some(FilterDecision::Keep),
+            b"x" => Some(FilterDecision::Remove),
+            _ => None,
+        }
+    }
+}
+
+#[test]
+fn filters_are_asked_before_a_value_is_read() {
+    let filtered = || CompactionIterOptions {
+        filter: Some((Box::new(DropByKey), 3)),
+        ..with_blobs(options(&[]))
+    };
+    assert_eq!(
+        run("a@1*5 b@2*6 c@3*7 k@4*100 x@5*101", "", filtered()),
+        "a@1- b@2=new c@3*7 k@4*100 x@5-"
+    );
+    let error = run_all("a@1*100", "", filtered()).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Corruption);
+}
+
+#[test]
 fn what_cannot_be_judged_is_an_error() {
     let kind = |entries: &str, o| run_all(entries, "", o).unwrap_err().kind();
-    assert_eq!(kind("a@1*p", options(&[])), ErrorKind::NotSupported);
-    assert_eq!(kind("a@2+x a@1*p", options(&[])), ErrorKind::NotSupported);
-    assert_eq!(kind("a@2~ a@1*p", options(&[])), ErrorKind::NotSupported);
+    assert_eq!(kind("a@1*p", options(&[])), ErrorKind::Corruption);
+    assert_eq!(kind("a@2=x a@1*p", options(&[])), ErrorKind::Corruption);
+    assert_eq!(kind("a@2~ a@1*p", options(&[])), ErrorKind::Corruption);
+    let refused = ErrorKind::InvalidArgument;
+    assert_eq!(kind("a@2+x a@1*5", options(&[])), refused);
+    let unreadable = with_blobs(options(&[]));
+    assert_eq!(kind("a@2+x a@1*100", unreadable), ErrorKind::Corruption);
     assert_eq!(kind("a@1!b", options(&[])), ErrorKind::Corruption);
     assert_eq!(kind("b@1=1 a@1=1", options(&[])), ErrorKind::Corruption);
     assert_eq!(kind("a@1=1 a@2=2", options(&[])), ErrorKind::Corruption);

@@ -15,14 +15,16 @@ use crate::compact::{self, Plan, Reason, Scores, marks};
 use crate::compaction_iter::{CompactionIterOptions, CompactionIterStats};
 use crate::context::Context;
 use crate::events::CompactionInfo;
+use crate::filename::DataFile;
 use crate::jobs::compaction_handle::{Control, StepWatch};
-use crate::jobs::flush::{check_entries, new_file, table_options};
+use crate::jobs::flush::{blob_options, check_entries, new_file, table_options};
 use crate::obsolete;
-use crate::output::{Failed, Written};
+use crate::output::{BlobOutputOptions, Failed, Written};
 use crate::plugin::compaction_filter::FilterContext;
 use crate::read::source::Source;
 use crate::read::{LevelIter, MergingIter};
-use crate::tables::FamilyTables;
+use crate::tables::{FamilyTables, VersionBlobs};
+use crate::version::blob_counts::BlobCounts;
 use crate::version::edit::VersionEdit;
 use crate::version::file_meta::FileMeta;
 use crate::version::level::Level;
@@ -363,21 +365,37 @@ impl CompactionJob {
             .record(HistogramKind::NumSubcompactionsScheduled, parts as u64);
         let mut edit = self.edit_without_inputs();
         let mut failure = None;
-        let mut created: Vec<FileNo> = Vec::new();
+        let mut created: Vec<DataFile> = Vec::new();
+        let (mut read, mut kept) = (BlobCounts::default(), BlobCounts::default());
         for result in results {
             match result {
                 Ok(written) => {
                     count_drops(context, &written);
                     info.bytes_written += written.bytes;
-                    for file in written.files {
-                        created.push(file.number);
-                        edit.add_file(self.plan.output_level, Arc::new(file));
-                    }
+                    info.outputs.extend(written.files.iter().map(|f| f.number));
+                    created.extend(written.created());
+                    read.add_all(&written.pointers_read);
+                    kept.add_all(&written.pointers_kept);
+                    written.add_to(self.plan.output_level, &mut edit);
                 }
                 Err(failed) => {
                     created.extend(failed.created);
                     failure.get_or_insert(failed.error);
                 }
+            }
+        }
+        for file in &dropped {
+            match self.family.tables.blob_references(file) {
+                Ok(pointers) => read.add_all(&pointers),
+                Err(e) => {
+                    failure.get_or_insert(e);
+                }
+            }
+        }
+        match read.without(&kept) {
+            Ok(garbage) => edit.blob_file_garbages = garbage,
+            Err(e) => {
+                failure.get_or_insert(e);
             }
         }
         let written = match failure {
@@ -399,7 +417,6 @@ impl CompactionJob {
             }
             return Err(e);
         }
-        info.outputs = created;
         Ok(())
     }
 
@@ -465,12 +482,20 @@ impl CompactionJob {
                     output_level: self.plan.output_level,
                 })
             });
+        let tables = self.family.tables.clone();
+        let source = Arc::new(VersionBlobs::new(tables, self.version.clone()));
+        let blobs = BlobOutputOptions {
+            relocate: Arc::new(compact::blobs::oldest(&self.version, &options)),
+            source: Some(source.clone()),
+            ..blob_options(context, &self.family)
+        };
         let rules = CompactionIterOptions {
             snapshots: context.snapshots.sorted_seqnos(),
             merge_operator: options.merge_operator.clone(),
             filter: filter.map(|f| (f, self.plan.start_level)),
             start,
             end,
+            blobs: Some(source),
             watch: Some(Arc::new(Counting {
                 job: job.clone(),
                 beside: Some(match &self.watch {
@@ -496,15 +521,18 @@ impl CompactionJob {
             input,
             tombstones,
             rules,
-            table,
+            compact::run::Outputs {
+                table,
+                paranoid_file_checks: options.paranoid_file_checks,
+                blobs,
+            },
             new_file(context, IoPriority::Low, Some(job.clone())),
-            options.paranoid_file_checks,
         )
         .and_then(|written| match check_entries(&self.family, &written) {
             Ok(()) => Ok(written),
             Err(error) => Err(Failed {
                 error,
-                created: written.files.iter().map(|f| f.number).collect(),
+                created: written.created(),
             }),
         })
     }

@@ -6,22 +6,22 @@ use std::sync::Arc;
 use orogen_base::metrics::{HistogramKind, Ticker};
 use orogen_base::range_del::{FragmentedRangeTombstones, RangeTombstone};
 use orogen_base::{Error, ErrorKind, FileNo, InternalIterator, Result};
+use orogen_blob::BlobFileBuilderOptions;
 use orogen_env::{BufferedFile, IoPriority, WritableFile};
-use orogen_sst::{TableBuilderOptions, TableReadOptions};
+use orogen_sst::{CompressionOptions, TableBuilderOptions, TableReadOptions};
 
 use crate::activity::{Counting, JobInfo, JobKind, JobState, Listed, RunningJob};
 use crate::column_family::ColumnFamilyData;
 use crate::compaction_iter::{CompactionIterOptions, JobWatch};
 use crate::context::{Context, LogHolders};
 use crate::events::FlushInfo;
-use crate::filename;
+use crate::filename::{DataFile, DataFileKind};
 use crate::obsolete;
 use crate::options::FileChecksumKind;
-use crate::output::{self, EntriesHash, NewFile, OutputOptions, Written};
+use crate::output::{self, BlobOutputOptions, EntriesHash, NewFile, OutputOptions, Written};
 use crate::read::MergingIter;
 use crate::super_version::MemHandle;
 use crate::version::edit::VersionEdit;
-use crate::version::file_meta::FileMeta;
 use crate::version_set::Change;
 
 /// Sealed memtables that a thread has taken for a flush.
@@ -91,16 +91,16 @@ impl FlushJob {
             context.logs.sync_closed()?;
         }
         let epoch = take_epoch(&self.family);
-        let file = write_level0_table(
+        let written = write_level0_table(
             context,
             &self.family,
             &self.memtables,
             epoch,
             Some(&listed.job),
         )?;
-        info.file = file.as_ref().map(|f| f.number);
-        info.bytes = file.as_ref().map_or(0, |f| f.size);
-        self.install(context, file, closed_before)?;
+        info.file = written.files.first().map(|f| f.number);
+        info.bytes = written.bytes;
+        self.install(context, written, closed_before)?;
         info.micros = context.clock.now_micros().saturating_sub(start);
         context
             .statistics
@@ -142,17 +142,10 @@ impl FlushJob {
         context.activity.list(info.job_id, job)
     }
 
-    fn install(
-        &self,
-        context: &Context,
-        file: Option<FileMeta>,
-        closed_before: FileNo,
-    ) -> Result<()> {
+    fn install(&self, context: &Context, written: Written, closed_before: FileNo) -> Result<()> {
         let mut edit = VersionEdit::of_column_family(self.family.id);
-        let number = file.as_ref().map(|f| f.number);
-        if let Some(file) = file {
-            edit.add_file(0, Arc::new(file));
-        }
+        let created = written.created();
+        written.add_to(0, &mut edit);
         let count = self.memtables.len();
         let own_log = {
             let state = self.family.state();
@@ -177,15 +170,14 @@ impl FlushJob {
             edit,
             install: Some(install),
         };
-        // After an error the table stays: the edit may be on disk all the same. The next MANIFEST
-        // or the next open removes it. A change that is refused was not written.
+        // After an error the files stay: the edit may be on disk all the same. The next MANIFEST
+        // or the next open removes them. A change that is refused was not written.
         context
             .set
             .apply(vec![change])
-            .inspect_err(|e| match (e.kind(), number) {
-                (_, None) => {}
-                (ErrorKind::Aborted, Some(number)) => obsolete::discard(context, &[number]),
-                (_, Some(number)) => context.set.note_doubtful(&[number]),
+            .inspect_err(|e| match e.kind() {
+                ErrorKind::Aborted => obsolete::discard(context, &created),
+                _ => context.set.note_doubtful(&created),
             })
     }
 }
@@ -197,17 +189,18 @@ pub(crate) fn take_epoch(family: &ColumnFamilyData) -> u64 {
     state.next_epoch - 1
 }
 
-/// Writes what memtables hold into one table of level 0; `None` if nothing is left of it.
+/// Writes what memtables hold into one table of level 0, and its large values into blob files;
+/// there is none if nothing is left.
 ///
 /// # Errors
-/// `NoSpace`, `Io`; the partial file is gone.
+/// `NoSpace`, `Io`; the partial files are gone.
 pub(crate) fn write_level0_table(
     context: &Context,
     family: &ColumnFamilyData,
     memtables: &[Arc<MemHandle>],
     epoch_number: u64,
     job: Option<&Arc<RunningJob>>,
-) -> Result<Option<FileMeta>> {
+) -> Result<Written> {
     let order = &family.icmp.user;
     let children: Vec<Box<dyn InternalIterator>> = memtables
         .iter()
@@ -249,6 +242,7 @@ pub(crate) fn write_level0_table(
         compact_on_deletion: family.options().compact_on_deletion,
         paranoid_file_checks: family.options().paranoid_file_checks,
         epoch_number,
+        blobs: blob_options(context, family),
     };
     match output::write(
         merged,
@@ -258,22 +252,21 @@ pub(crate) fn write_level0_table(
         new_file(context, IoPriority::High, job.cloned()),
     ) {
         Ok(written) => {
+            let created = written.created();
             if let Err(e) = check_entries(family, &written) {
-                let created: Vec<FileNo> = written.files.iter().map(|f| f.number).collect();
                 obsolete::discard(context, &created);
                 return Err(e);
             }
-            let file = written.files.into_iter().next();
             // The MANIFEST must not name a file whose name a power loss takes away.
-            if let Some(file) = &file {
+            if !created.is_empty() {
                 let log = context.logs.unnamed();
                 if let Err(e) = context.fs.sync_dir(&context.dir) {
-                    obsolete::discard(context, &[file.number]);
+                    obsolete::discard(context, &created);
                     return Err(e);
                 }
                 log.inspect(|&log| context.logs.note_named(log));
             }
-            Ok(file)
+            Ok(written)
         }
         Err(failed) => {
             obsolete::discard(context, &failed.created);
@@ -349,15 +342,37 @@ pub(crate) fn table_options(
     }
 }
 
-/// Makes table files with numbers of their own.
+/// Where the large values of new tables go. What is to be written anew is for the job to add.
+pub(crate) fn blob_options(context: &Context, family: &ColumnFamilyData) -> BlobOutputOptions {
+    let options = family.options();
+    BlobOutputOptions {
+        min_blob_size: options.enable_blob_files.then_some(options.min_blob_size),
+        blob_file_size: options.blob_file_size,
+        file: BlobFileBuilderOptions {
+            compression: options.blob_compression_type,
+            compression_options: CompressionOptions::default(),
+            comparator: options.comparator.clone(),
+            column_family_id: family.id,
+            column_family_name: family.name.clone(),
+            creation_time: context.clock.unix_secs(),
+            db_id: context.set.db_id().to_owned(),
+            db_session_id: context.session_id.clone(),
+            file_checksum: context.options.file_checksum == FileChecksumKind::Crc32c,
+            ..BlobFileBuilderOptions::default()
+        },
+        ..BlobOutputOptions::default()
+    }
+}
+
+/// Makes tables and blob files with numbers of their own.
 pub(crate) fn new_file(
     context: &Context,
     priority: IoPriority,
     job: Option<Arc<RunningJob>>,
 ) -> NewFile<'_> {
-    Box::new(move || {
+    Box::new(move |kind: DataFileKind| {
         let number: FileNo = context.set.new_file_number();
-        let path: PathBuf = filename::table_path(&context.dir, number);
+        let path: PathBuf = DataFile { number, kind }.path(&context.dir);
         if let Some(job) = &job {
             job.note_output(number);
         }

@@ -39,6 +39,7 @@ pub(crate) fn assemble(
         .filter(|budget| Arc::ptr_eq(budget.block_cache(), &cache));
     let tables = FamilyTables {
         dir: context.dir.clone(),
+        family_id: id,
         fs: context.fs.clone(),
         statistics: context.statistics.clone(),
         cache,

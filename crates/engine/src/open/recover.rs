@@ -335,8 +335,7 @@ fn register_families(
 /// A family as the MANIFEST has it, with an empty memtable; it is not registered.
 ///
 /// # Errors
-/// `InvalidArgument` for settings that do not fit the files; `NotSupported` for blob files;
-/// `Corruption`.
+/// `InvalidArgument` for settings that do not fit the files; `Corruption`.
 pub(crate) fn assemble_recovered(
     context: &Context,
     options: &Options,
@@ -359,14 +358,6 @@ pub(crate) fn assemble_recovered(
     }
     let icmp = InternalKeyComparator::new(cf.comparator.clone());
     let version = family.version(&icmp, cf.num_levels)?;
-    if let Some((&blob, _)) = version.blob_files().iter().next() {
-        return Err(Error::not_supported(
-            "directory holds blob files; compact them away with RocksDB \
-             (enable_blob_files=false, enable_blob_garbage_collection=true) first",
-        )
-        .with("column_family", &family.name)
-        .with("file", filename::blob_path(&context.dir, blob).display()));
-    }
     assemble(
         context,
         id,
@@ -481,7 +472,7 @@ fn start_clean(
             continue;
         }
         if !mem.is_empty() {
-            tables.extend(write_level0_table(
+            tables.push(write_level0_table(
                 context,
                 family,
                 std::slice::from_ref(&mem),
@@ -494,7 +485,7 @@ fn start_clean(
             ..VersionEdit::of_column_family(family.id)
         };
         for table in tables {
-            edit.add_file(0, Arc::new(table));
+            table.add_to(0, &mut edit);
         }
         let fresh = context.new_memtable(&family.options(), log);
         changes.push(Change {

@@ -31,8 +31,8 @@ use crate::jobs::flush::{take_epoch, write_level0_table};
 use crate::logs::Link;
 use crate::obsolete;
 use crate::options::WalRecoveryMode;
+use crate::output;
 use crate::super_version::MemHandle;
-use crate::version::file_meta::FileMeta;
 use crate::write::apply::MemTables;
 
 /// What the logs held.
@@ -41,7 +41,7 @@ pub(crate) struct Replayed {
     /// The newest sequence number.
     pub(crate) last_seqno: SeqNo,
     /// Tables that became of full memtables, by family, oldest first.
-    pub(crate) tables: BTreeMap<u32, Vec<FileMeta>>,
+    pub(crate) tables: BTreeMap<u32, Vec<output::Written>>,
     /// The logs with their bytes, oldest first.
     pub(crate) logs: Vec<(FileNo, u64)>,
     /// Where the good records of each log end.
@@ -77,19 +77,17 @@ pub(crate) fn replay(
     let result = replay_all(context, families, logs, &mut replayed, &mut tables)
         .and_then(|()| tables.write_rest(families));
     let mut written = tables.finish();
-    written.tables.sort_by_key(|(_, table)| table.epoch_number);
+    written
+        .tables
+        .sort_by_key(|(_, table)| table.files.first().map(|f| f.epoch_number));
     for (family, table) in written.tables {
         replayed.tables.entry(family).or_default().push(table);
     }
     let result = result.and(written.error.map_or(Ok(()), Err));
     if result.is_err() {
-        let files: Vec<FileNo> = replayed
-            .tables
-            .values()
-            .flatten()
-            .map(|f| f.number)
-            .collect();
-        obsolete::discard(context, &files);
+        for written in replayed.tables.values().flatten() {
+            obsolete::discard(context, &written.created());
+        }
     }
     result.map(|()| replayed)
 }
@@ -331,7 +329,7 @@ struct Full {
 /// What became of full memtables.
 #[derive(Default)]
 struct Written {
-    tables: Vec<(u32, FileMeta)>,
+    tables: Vec<(u32, output::Written)>,
     /// The first; what came after it may not have been written.
     error: Option<Error>,
 }
@@ -342,7 +340,8 @@ fn write_table(context: &Context, full: &Full, written: &Mutex<Written>) {
     let table = write_level0_table(context, &full.family, memtables, full.epoch, None);
     let mut written = written.lock();
     match table {
-        Ok(table) => written.tables.extend(table.map(|t| (full.family.id, t))),
+        Ok(table) if table.files.is_empty() => {}
+        Ok(table) => written.tables.push((full.family.id, table)),
         Err(error) => {
             written.error.get_or_insert(error);
         }

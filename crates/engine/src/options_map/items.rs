@@ -534,6 +534,22 @@ pub(crate) static FAMILY: &[Item<Cf>] = &[
         "disable_auto_compactions",
         disable_auto_compactions
     ),
+    item!(Cf, MUTABLE, "enable_blob_files", enable_blob_files),
+    item!(Cf, MUTABLE, "min_blob_size", min_blob_size),
+    item!(Cf, MUTABLE, "blob_file_size", blob_file_size),
+    item!(Cf, MUTABLE, "blob_compression_type", blob_compression_type),
+    item!(
+        Cf,
+        MUTABLE,
+        "enable_blob_garbage_collection",
+        enable_blob_garbage_collection
+    ),
+    item!(
+        Cf,
+        MUTABLE,
+        "blob_garbage_collection_age_cutoff",
+        blob_garbage_collection_age_cutoff
+    ),
 ];
 
 /// The settings of tables. What only new files depend on may change.

@@ -1,5 +1,5 @@
 use std::collections::BTreeSet;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -13,6 +13,7 @@ use orogen_env::{Access, FileSystem, MemFileSystem};
 use orogen_sst::{TableReadOptions, TableReader, TableReaderOptions};
 
 use super::{NewFile, OutputOptions, OutputWriter};
+use crate::filename::DataFile;
 use crate::version::level::is_exclusive_end;
 use crate::version::{FileMeta, Version, VersionBuilder, VersionEdit};
 
@@ -37,9 +38,10 @@ impl Tables {
     }
 
     pub(crate) fn maker(&self) -> NewFile<'_> {
-        Box::new(|| {
+        Box::new(|kind| {
             let number = self.next.fetch_add(1, Ordering::Relaxed);
-            Ok((number, self.fs.create(&Self::path(number))?))
+            let path = DataFile { number, kind }.path(Path::new("/"));
+            Ok((number, self.fs.create(&path)?))
         })
     }
 
@@ -135,9 +137,9 @@ fn write(
     for (key, value) in points {
         writer.add(key, value).unwrap();
     }
-    let files = writer.finish().unwrap();
-    let created = writer.into_created();
-    assert_eq!(created, files.iter().map(|f| f.number).collect::<Vec<_>>());
+    let written = writer.finish().unwrap();
+    assert_eq!(writer.into_created(), written.created());
+    let files = written.files;
     let icmp = InternalKeyComparator::default();
     let mut edit = VersionEdit::default();
     for f in &files {
@@ -417,12 +419,12 @@ fn a_failed_writer_names_every_file_it_made() {
     let tables = Tables::new();
     let mut make = tables.maker();
     let mut count = 0;
-    let failing: NewFile<'_> = Box::new(move || {
+    let failing: NewFile<'_> = Box::new(move |kind| {
         count += 1;
         if count > 2 {
             Err(Error::aborted("enough"))
         } else {
-            make()
+            make(kind)
         }
     });
     let mut writer = OutputWriter::new(options(500), Vec::new(), (None, None), failing);
@@ -433,7 +435,7 @@ fn a_failed_writer_names_every_file_it_made() {
         )
     });
     assert!(result.is_err());
-    assert_eq!(writer.into_created(), [1, 2]);
+    assert_eq!(writer.into_created(), [1, 2].map(DataFile::table));
 }
 
 #[test]

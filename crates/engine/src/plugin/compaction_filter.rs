@@ -31,6 +31,19 @@ pub struct FilterContext {
 pub trait CompactionFilter: Send {
     /// Decides about one value.
     fn filter(&mut self, level: usize, key: &[u8], value: &[u8]) -> FilterDecision;
+
+    /// Decides about a value in a blob file that has not been read, by its key and the
+    /// `stored_len` bytes that it takes there. `None`, which is what it gives if it is not
+    /// overridden: the value is read, and [`Self::filter`] asked.
+    fn filter_blob_by_key(
+        &mut self,
+        level: usize,
+        key: &[u8],
+        stored_len: u64,
+    ) -> Option<FilterDecision> {
+        let _ = (level, key, stored_len);
+        None
+    }
 }
 
 /// Makes a filter for each compaction, so that filters need not be shared between threads.

@@ -9,7 +9,9 @@
 //! oldest first, has passed the newest before it knows, and keeps a copy (of small values) or a
 //! pin (of large ones).
 //!
-//! Invariants: (1) at [`At::Entry`] the direction is forward and the cursor stands on the
+//! A value in a blob file is read when the iterator comes to it, or when it is asked for.
+//!
+//! Invariants: (1) at [`At::Entry`] and [`At::Pointer`] the direction is forward and the cursor stands on the
 //! current entry; (2) at [`At::Copy`] `key` is the current key, and the cursor stands on or after
 //! the older versions of it (forward), or on the last entry before the key (backward), or at the
 //! end; (3) turning around always seeks from the current key, so entries that writers add
@@ -32,6 +34,7 @@ use super::source::Source;
 use super::table_access::TableAccess;
 use super::{LevelIter, MergingIter, Places, RangeDelAggregator, ReadOptions};
 use crate::plugin::merge_operator::MergeOperator;
+use crate::version::Version;
 use crate::version::level::is_exclusive_end;
 use counts::Counts;
 use prefix::PrefixFilters;
@@ -66,6 +69,8 @@ enum At {
     Nowhere,
     /// On the entry under the cursor.
     Entry,
+    /// On the entry under the cursor, which is a pointer; what it leads to is in `held`.
+    Pointer,
     /// On `key`, with the value in `held`.
     Copy,
 }
@@ -76,11 +81,13 @@ enum Direction {
     Backward,
 }
 
-/// A value that the cursor has left.
+/// A value that is not under the cursor.
 enum Held {
     /// In `DbIterator::copied`.
     Copied,
     Pinned(PinnedValue),
+    /// In a blob file; the pointer is in `DbIterator::copied`.
+    InBlobFile,
 }
 
 /// Iterates over the keys of one column family as of one sequence number.
@@ -100,7 +107,7 @@ pub struct DbIterator<T: TableAccess> {
     merge_operator: Option<Arc<dyn MergeOperator>>,
     at: At,
     direction: Direction,
-    /// At [`At::Entry`]: the entry has no older versions.
+    /// At [`At::Entry`] and [`At::Pointer`]: the entry has no older versions.
     is_last_version: bool,
     /// The current key at [`At::Copy`]; else the key whose entries are being passed.
     key: Vec<u8>,
@@ -111,6 +118,13 @@ pub struct DbIterator<T: TableAccess> {
     target: Vec<u8>,
     error: Option<Error>,
     counts: Counts,
+    /// What pointers are followed with.
+    tables: Arc<T>,
+    table_options: T::Options,
+    version: Arc<Version>,
+    ahead: T::Readahead,
+    /// Values in blob files are read when they are asked for.
+    allow_unprepared_value: bool,
     /// Dropped after all that reads from it.
     _pin: Arc<dyn Any + Send + Sync>,
 }
@@ -204,6 +218,11 @@ impl<T: TableAccess> DbIterator<T> {
             target: Vec::new(),
             error: None,
             counts: Counts::new(places.statistics.clone()),
+            tables: places.tables.clone(),
+            table_options: places.table_options.clone(),
+            version: places.version.clone(),
+            ahead: T::Readahead::default(),
+            allow_unprepared_value: options.allow_unprepared_value,
             _pin: pin,
         })
     }
@@ -218,8 +237,8 @@ impl<T: TableAccess> DbIterator<T> {
     /// Why the iterator is not valid: `Ok` at an end of the keys.
     ///
     /// # Errors
-    /// If a table cannot be read, if operands cannot be merged, or `NotSupported` if a value is
-    /// in a blob file. The next seek forgets it.
+    /// If a table or a blob file cannot be read, or if operands cannot be merged. The next seek
+    /// forgets it.
     pub fn status(&self) -> Result<()> {
         self.error.clone().map_or(Ok(()), Err)
     }
@@ -232,7 +251,7 @@ impl<T: TableAccess> DbIterator<T> {
     #[must_use]
     pub fn key(&self) -> &[u8] {
         match self.at {
-            At::Entry => user_key(self.iter.key()),
+            At::Entry | At::Pointer => user_key(self.iter.key()),
             At::Copy => &self.key,
             At::Nowhere => panic!("key of an iterator that is not valid"),
         }
@@ -241,13 +260,13 @@ impl<T: TableAccess> DbIterator<T> {
     /// The value here.
     ///
     /// # Panics
-    /// If the iterator is not valid.
+    /// If the iterator is not valid, or [`Self::prepare_value`] was needed and not called.
     #[inline]
     #[must_use]
     pub fn value(&self) -> &[u8] {
         match self.at {
             At::Entry => self.iter.value(),
-            At::Copy => self.held_value(),
+            At::Copy | At::Pointer => self.held_value(),
             At::Nowhere => panic!("value of an iterator that is not valid"),
         }
     }
@@ -263,7 +282,7 @@ impl<T: TableAccess> DbIterator<T> {
         match (self.at, &self.held) {
             (At::Entry, _) => self.iter.pinned_value(),
             // A merged value is no one's but the cursor's.
-            (At::Copy, Held::Pinned(value)) => value.share(),
+            (At::Copy | At::Pointer, Held::Pinned(value)) => value.share(),
             _ => PinnedValue::copied(self.value()),
         }
     }
@@ -355,11 +374,11 @@ impl<T: TableAccess> DbIterator<T> {
         if self.at == At::Nowhere {
             return;
         }
-        let skipping = !(self.at == At::Entry && self.is_last_version);
+        let skipping = !(self.at != At::Copy && self.is_last_version);
         if self.direction == Direction::Backward {
             self.direction = Direction::Forward;
             self.seek_past_key();
-        } else if self.at == At::Entry {
+        } else if self.at != At::Copy {
             if skipping {
                 self.copy_key();
             }
@@ -377,7 +396,7 @@ impl<T: TableAccess> DbIterator<T> {
         }
         if self.direction == Direction::Forward {
             self.direction = Direction::Backward;
-            if self.at == At::Entry {
+            if self.at != At::Copy {
                 self.copy_key();
             }
             self.seek_before_key();
@@ -396,13 +415,72 @@ impl<T: TableAccess> DbIterator<T> {
     /// Bytes of key and value if the iterator is valid.
     #[inline]
     fn entry_size(&self) -> Option<usize> {
-        (self.at != At::Nowhere).then(|| self.key().len() + self.value().len())
+        (self.at != At::Nowhere).then(|| {
+            let value = match (self.at, &self.held) {
+                (At::Pointer | At::Copy, Held::InBlobFile) => 0,
+                _ => self.value().len(),
+            };
+            self.key().len() + value
+        })
     }
 
     fn held_value(&self) -> &[u8] {
         match &self.held {
             Held::Copied => &self.copied,
             Held::Pinned(value) => value,
+            Held::InBlobFile => panic!("value that prepare_value was not called for"),
+        }
+    }
+
+    /// Reads the value here if it is in a blob file and was not read yet; with
+    /// [`ReadOptions::allow_unprepared_value`] this must be called before the value is taken. False
+    /// if it cannot be read: the iterator is then not valid, and [`Self::status`] tells why.
+    ///
+    /// # Panics
+    /// If the iterator is not valid.
+    pub fn prepare_value(&mut self) -> bool {
+        assert!(self.valid(), "value of an iterator that is not valid");
+        let is_held = matches!(self.at, At::Copy | At::Pointer);
+        if !is_held || !matches!(self.held, Held::InBlobFile) {
+            return true;
+        }
+        let key = match self.at {
+            At::Pointer => user_key(self.iter.key()),
+            _ => &self.key,
+        };
+        let (version, options) = (&self.version, &self.table_options);
+        let value = self
+            .tables
+            .blob_in_row(version, &self.copied, key, options, &mut self.ahead);
+        match value {
+            Ok(value) => {
+                self.held = Held::Pinned(value);
+                true
+            }
+            Err(error) => {
+                self.fail(error);
+                false
+            }
+        }
+    }
+
+    /// The value of `key` that a pointer leads to.
+    fn follow(&self, pointer: &[u8], key: &[u8]) -> Result<PinnedValue> {
+        self.tables
+            .blob(&self.version, pointer, key, &self.table_options)
+    }
+
+    /// Keeps the pointer under the cursor; [`Self::prepare_value`] follows it.
+    fn hold_pointer(&mut self) {
+        self.copied.clear();
+        self.copied.extend_from_slice(self.iter.value());
+        self.held = Held::InBlobFile;
+    }
+
+    /// Reads a value in a blob file that the iterator stands on, if that is not left for later.
+    fn prepare_unless_allowed(&mut self) {
+        if !self.allow_unprepared_value {
+            self.prepare_value();
         }
     }
 

@@ -33,6 +33,8 @@ enum Outcome {
     /// Nothing that settles the question yet.
     Searching,
     Value(PinnedValue),
+    /// The pointer to the value, which is in a blob file.
+    Pointer(PinnedValue),
     Deleted,
     Failed(Error),
 }
@@ -111,9 +113,8 @@ impl<'a> GetState<'a> {
             },
             ValueKind::Value => value().map_or_else(Outcome::Failed, Outcome::Value),
             ValueKind::Deletion | ValueKind::SingleDeletion => Outcome::Deleted,
-            ValueKind::BlobIndex | ValueKind::RangeDeletion => {
-                Outcome::Failed(unexpected_kind(kind, key.user_key))
-            }
+            ValueKind::BlobIndex => value().map_or_else(Outcome::Failed, Outcome::Pointer),
+            ValueKind::RangeDeletion => Outcome::Failed(misplaced_tombstone(key.user_key)),
         };
         Visit::Stop
     }
@@ -131,15 +132,33 @@ impl<'a> GetState<'a> {
         self.covering > 0 || self.is_settled()
     }
 
-    /// The key's value, merged; `None` if it has none.
+    /// The pointer that was found in place of a value.
+    #[inline]
+    #[must_use]
+    pub fn pointer(&self) -> Option<&[u8]> {
+        match &self.outcome {
+            Outcome::Pointer(pointer) => Some(pointer),
+            _ => None,
+        }
+    }
+
+    /// Puts what the pointer leads to in its place.
+    pub fn resolve(&mut self, value: Result<PinnedValue>) {
+        self.outcome = value.map_or_else(Outcome::Failed, Outcome::Value);
+    }
+
+    /// The key's value, merged; `None` if it has none. A pointer was resolved.
     ///
     /// # Errors
-    /// `NotSupported` if the value is in a blob file, else as [`full_merge`].
+    /// As [`full_merge`].
     pub fn finish(self, operator: Option<&Arc<dyn MergeOperator>>) -> Result<Option<PinnedValue>> {
         let base = match self.outcome {
             Outcome::Value(value) => Some(value),
             Outcome::Searching | Outcome::Deleted => None,
             Outcome::Failed(error) => return Err(error),
+            Outcome::Pointer(_) => {
+                return Err(Error::invalid_argument("a pointer was not followed"));
+            }
         };
         if self.operands.is_empty() {
             return Ok(base);
@@ -155,20 +174,15 @@ impl<'a> GetState<'a> {
 pub(super) fn note_search(files: usize, state: &GetState<'_>) {
     if perf::is_enabled() {
         perf::add(PerfCounter::GetFromTableCount, files as u64);
-        let found = matches!(state.outcome, Outcome::Value(_));
+        let found = matches!(state.outcome, Outcome::Value(_) | Outcome::Pointer(_));
         perf::add(PerfCounter::UserKeyReturnCount, u64::from(found));
     }
 }
 
-/// The error for a kind that a reader cannot return.
+/// The error for a kind that stands nowhere but apart.
 #[cold]
-pub(super) fn unexpected_kind(kind: ValueKind, user_key: &[u8]) -> Error {
-    let error = if kind == ValueKind::BlobIndex {
-        Error::not_supported("value is in a blob file")
-    } else {
-        Error::corruption("range tombstone among point entries")
-    };
-    error.with("key_len", user_key.len())
+pub(super) fn misplaced_tombstone(user_key: &[u8]) -> Error {
+    Error::corruption("range tombstone among point entries").with("key_len", user_key.len())
 }
 
 impl<'a, T: TableAccess, M> Places<'a, T, M>
@@ -178,8 +192,7 @@ where
     /// The value of a key as a reader at `read_seqno` sees it.
     ///
     /// # Errors
-    /// If a table cannot be read, if operands cannot be merged, or `NotSupported` if the value is
-    /// in a blob file.
+    /// If a table or a blob file cannot be read, or if operands cannot be merged.
     pub fn get(&self, user_key: &[u8], read_seqno: SeqNo) -> Result<Option<PinnedValue>> {
         let result = self.search(user_key, read_seqno);
         self.statistics.add(Ticker::NumberKeysRead, 1);
@@ -197,7 +210,17 @@ where
         } else {
             Some(self.search_tables(&mut state)?)
         };
+        if let Some(pointer) = state.pointer() {
+            let value = self.follow(pointer, user_key);
+            state.resolve(value);
+        }
         self.finish(state, level)
+    }
+
+    #[cold]
+    fn follow(&self, pointer: &[u8], user_key: &[u8]) -> Result<PinnedValue> {
+        self.tables
+            .blob(self.version, pointer, user_key, self.table_options)
     }
 
     /// The result of a search that ended in the memtables or at `level`, counted.

@@ -34,14 +34,14 @@ pub use merging_iter::MergingIter;
 pub use range_del_agg::RangeDelAggregator;
 pub use read_options::ReadOptions;
 pub use snapshot::{Snapshot, SnapshotList};
-pub use table_access::{Ask, TableAccess};
+pub use table_access::{Ask, AskBlob, BlobSource, TableAccess};
 
 /// The places of one column family that a read looks into, and how: parts of a super version.
 pub struct Places<'a, T: TableAccess, M> {
     /// An iterator over the memtables as `&Arc<dyn MemTable>`, newest first.
     pub memtables: M,
     /// The tables.
-    pub version: &'a Version,
+    pub version: &'a Arc<Version>,
     /// Opens tables.
     pub tables: &'a Arc<T>,
     /// How tables are read.

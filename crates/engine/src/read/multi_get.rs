@@ -20,7 +20,7 @@ use orogen_env::PerfTimer;
 use orogen_memtable::MemTable;
 
 use super::get::note_search;
-use super::table_access::{Ask, TableAccess};
+use super::table_access::{Ask, AskBlob, TableAccess};
 use super::{GetState, Places};
 use crate::version::{FileMeta, Level};
 
@@ -89,6 +89,7 @@ where
             let lookups = batch.iter().map(|&i| Lookup::new(keys[i], read_seqno));
             let mut lookups: Vec<Lookup<'_>> = lookups.collect();
             self.search_batch(&mut lookups);
+            self.follow_pointers(&mut lookups);
             for (&i, lookup) in batch.iter().zip(lookups) {
                 results[i] = match (lookup.failed, lookup.progress) {
                     (Some(error), _) => Err(error),
@@ -135,6 +136,33 @@ where
                 self.search_together(number, lookups, |l| {
                     Some(self.candidates(level, &l.state)).filter(|files| !files.is_empty())
                 });
+            }
+        }
+    }
+
+    /// Reads the values that are in blob files, those of one file together.
+    fn follow_pointers(&self, lookups: &mut [Lookup<'_>]) {
+        let mut asks = Vec::new();
+        let mut asked = Vec::new();
+        for (i, l) in lookups.iter().enumerate() {
+            if let Some(pointer) = l.state.pointer() {
+                asks.push(AskBlob {
+                    pointer,
+                    user_key: l.state.user_key(),
+                    value: None,
+                });
+                asked.push(i);
+            }
+        }
+        if asks.is_empty() {
+            return;
+        }
+        self.tables
+            .blobs(self.version, &mut asks, self.table_options);
+        let values: Vec<_> = asks.into_iter().map(|ask| ask.value).collect();
+        for (i, value) in asked.into_iter().zip(values) {
+            if let Some(value) = value {
+                lookups[i].state.resolve(value);
             }
         }
     }

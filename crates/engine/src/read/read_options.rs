@@ -35,6 +35,11 @@ pub struct ReadOptions {
     pub prefix_same_as_start: bool,
     /// Bytes that an iterator reads ahead. 0, the default: it grows by itself in long scans.
     pub readahead_size: usize,
+    /// Leave values in blob files unread until `DbIterator::prepare_value` asks for them. Default
+    /// false: an iterator reads the value of every key that it comes to.
+    ///
+    /// An iteration that only wants keys, or few of the values, then reads no other blobs.
+    pub allow_unprepared_value: bool,
 }
 
 impl Default for ReadOptions {
@@ -48,6 +53,7 @@ impl Default for ReadOptions {
             total_order_seek: false,
             prefix_same_as_start: false,
             readahead_size: 0,
+            allow_unprepared_value: false,
         }
     }
 }

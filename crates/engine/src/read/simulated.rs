@@ -21,7 +21,7 @@ use super::{GetState, TableAccess};
 mod spread;
 
 use crate::plugin::merge_operator::{MergeOperator, StringAppend};
-use crate::version::FileMeta;
+use crate::version::{FileMeta, Version};
 pub(crate) use spread::Lsm;
 
 /// Numbers that look random, the same for the same seed.
@@ -178,6 +178,7 @@ impl SimTables {
 impl TableAccess for SimTables {
     type Iter = VecIter;
     type Options = ();
+    type Readahead = ();
 
     fn iter(&self, file: &Arc<FileMeta>, (): &()) -> Result<VecIter> {
         self.fuse.burn()?;
@@ -210,6 +211,19 @@ impl TableAccess for SimTables {
         Ok(file.number.is_multiple_of(5) || entries.iter().any(has_prefix))
     }
 
+    fn blob(&self, _: &Version, pointer: &[u8], user_key: &[u8], (): &()) -> Result<PinnedValue> {
+        self.fuse.burn()?;
+        let bad = || Error::corruption("pointer leads nowhere");
+        let [0xfe, len, rest @ ..] = pointer else {
+            return Err(bad());
+        };
+        let (key, value) = rest.split_at(usize::from(*len));
+        if key != user_key {
+            return Err(bad());
+        }
+        PinnedValue::copied(value)
+    }
+
     fn get(&self, file: &Arc<FileMeta>, (): &(), state: &mut GetState<'_>) -> Result<()> {
         self.fuse.burn()?;
         let user = &self.order.user;
@@ -224,6 +238,11 @@ impl TableAccess for SimTables {
         }
         Ok(())
     }
+}
+
+/// What tables hold in place of some values: a mark, and the key and the value behind it.
+pub(crate) fn pointer_to(key: &[u8], value: &[u8]) -> Vec<u8> {
+    [&[0xfe, key.len() as u8], key, value].concat()
 }
 
 /// One write of a history.

@@ -4,10 +4,12 @@ use std::sync::Arc;
 
 use orogen_base::range_del::FragmentedRangeTombstones;
 use orogen_base::slice_transform::SliceTransform;
-use orogen_base::{InternalIterator, Result, SeqNo, UserComparator};
+use orogen_base::{InternalIterator, PinnedValue, Result, SeqNo, UserComparator};
+
+use orogen_blob::BlobPointer;
 
 use super::get::GetState;
-use crate::version::{FileMeta, Level};
+use crate::version::{FileMeta, Level, Version};
 
 /// Files of a level that are asked for tombstones before all of it is taken to have some.
 const ASKED_FILES_MAX: usize = 64;
@@ -22,6 +24,25 @@ pub struct Ask<'a, 'k> {
     pub outcome: Result<()>,
 }
 
+/// Reads the values that pointers in tables lead to, for jobs.
+pub trait BlobSource: Send + Sync {
+    /// The value of `user_key` at `pointer`.
+    ///
+    /// # Errors
+    /// `Corruption` if there is no such value; `Io`.
+    fn value(&self, pointer: &BlobPointer, user_key: &[u8]) -> Result<PinnedValue>;
+}
+
+/// A pointer that is to be followed.
+pub struct AskBlob<'p> {
+    /// As it stands in the table.
+    pub pointer: &'p [u8],
+    /// Whose value it leads to.
+    pub user_key: &'p [u8],
+    /// What came of it; `None` before.
+    pub value: Option<Result<PinnedValue>>,
+}
+
 /// Opens tables, or finds them open, and reads them.
 ///
 /// Called from many threads at once.
@@ -30,6 +51,8 @@ pub trait TableAccess: Send + Sync + 'static {
     type Iter: InternalIterator;
     /// How a table is read.
     type Options: Clone + Send + 'static;
+    /// What a cursor has read ahead of blob files.
+    type Readahead: Default + Send + Sync + 'static;
 
     /// A cursor over the point entries of a file.
     ///
@@ -120,6 +143,41 @@ pub trait TableAccess: Send + Sync + 'static {
     fn get_batch(&self, options: &Self::Options, asks: &mut [Ask<'_, '_>]) {
         for ask in asks {
             ask.outcome = self.get(ask.file, options, ask.state);
+        }
+    }
+
+    /// The value of `user_key` that a pointer in a table of `version` leads to.
+    ///
+    /// # Errors
+    /// `Corruption` if it leads nowhere; `NotSupported` for values that expire; `Io`.
+    fn blob(
+        &self,
+        version: &Version,
+        pointer: &[u8],
+        user_key: &[u8],
+        options: &Self::Options,
+    ) -> Result<PinnedValue>;
+
+    /// [`Self::blob`] for a cursor, which may go on from there.
+    ///
+    /// # Errors
+    /// As [`Self::blob`].
+    fn blob_in_row(
+        &self,
+        version: &Version,
+        pointer: &[u8],
+        user_key: &[u8],
+        options: &Self::Options,
+        ahead: &mut Self::Readahead,
+    ) -> Result<PinnedValue> {
+        let _ = ahead;
+        self.blob(version, pointer, user_key, options)
+    }
+
+    /// [`Self::blob`] for each of `asks`, in any order.
+    fn blobs(&self, version: &Version, asks: &mut [AskBlob<'_>], options: &Self::Options) {
+        for ask in asks {
+            ask.value = Some(self.blob(version, ask.pointer, ask.user_key, options));
         }
     }
 

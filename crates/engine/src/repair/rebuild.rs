@@ -19,9 +19,9 @@ use super::logs::each_record;
 use crate::batch::BatchOp;
 use crate::checkpoint::{link_or_copy, remove_all};
 use crate::compact::run::clip_tombstones;
-use crate::filename;
+use crate::filename::{self, DataFile, DataFileKind};
 use crate::options::{FileChecksumKind, Options};
-use crate::output::{NewFile, OutputOptions, OutputWriter};
+use crate::output::{BlobOutputOptions, NewFile, OutputOptions, OutputWriter};
 use crate::read::MergingIter;
 use crate::version::builder::VersionBuilder;
 use crate::version::edit::VersionEdit;
@@ -141,7 +141,7 @@ impl Rebuild<'_> {
         read_table(self.fs, family, table, &mut |key, value| {
             writer.add(key, value)
         })?;
-        Ok(writer.finish()?.into_iter().next())
+        Ok(writer.finish()?.files.into_iter().next())
     }
 
     /// All tables of a family become one sorted run.
@@ -183,9 +183,7 @@ impl Rebuild<'_> {
             MergingIter::new(icmp, children),
             &mut |key, value| writer.add(key, value),
         )?;
-        for file in writer.finish()? {
-            edit.add_file(level, Arc::new(file));
-        }
+        writer.finish()?.add_to(level, edit);
         for path in partial {
             self.fs.remove_file(&path)?;
         }
@@ -273,7 +271,7 @@ impl Rebuild<'_> {
             iter.next();
         }
         iter.status()?;
-        Ok(writer.finish()?.into_iter().next())
+        Ok(writer.finish()?.files.into_iter().next())
     }
 
     fn writer<'w>(
@@ -316,11 +314,13 @@ impl Rebuild<'_> {
             grandparents: Vec::new(),
             epoch_number,
             compact_on_deletion: None,
+            blobs: BlobOutputOptions::default(),
         };
-        let new_file: NewFile<'w> = Box::new(move || {
+        let new_file: NewFile<'w> = Box::new(move |kind: DataFileKind| {
             let number = *next_file;
             *next_file += 1;
-            let file = self.fs.create(&filename::table_path(self.to, number))?;
+            let path = DataFile { number, kind }.path(self.to);
+            let file = self.fs.create(&path)?;
             Ok((
                 number,
                 Box::new(BufferedFile::new(file)) as Box<dyn WritableFile>,

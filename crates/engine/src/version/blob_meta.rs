@@ -8,8 +8,14 @@
 //! A reader skips custom fields that it does not know, unless bit 6 of the tag is set. Source:
 //! RocksDB `db/blob/blob_file_addition.cc`, `db/blob/blob_file_garbage.cc`.
 
+use std::sync::Arc;
+
 use orogen_base::coding::{Decoder, put_length_prefixed, put_varint32, put_varint64};
 use orogen_base::{Error, FileNo, Result};
+use orogen_blob::BlobFileReader;
+
+use super::file_meta::FileChecksum;
+use super::open_slot::OpenSlot;
 
 const END: u32 = 0;
 const MUST_UNDERSTAND: u32 = 1 << 6;
@@ -40,18 +46,70 @@ pub struct BlobFileGarbage {
     pub garbage_blob_bytes: u64,
 }
 
+/// A blob file, which all versions that list it share: it goes when the last of them does.
+#[derive(Debug, PartialEq, Eq)]
+pub struct BlobFile {
+    /// As it was written.
+    pub addition: BlobFileAddition,
+    /// The open file.
+    pub(crate) reader: OpenSlot<BlobFileReader>,
+}
+
+impl BlobFile {
+    /// A file that nobody has opened yet.
+    #[must_use]
+    pub fn new(addition: BlobFileAddition) -> Self {
+        Self {
+            addition,
+            reader: OpenSlot::default(),
+        }
+    }
+}
+
 /// A blob file of a version.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BlobFileMeta {
-    /// The file as it was written.
-    pub addition: BlobFileAddition,
+    /// The file.
+    pub file: Arc<BlobFile>,
     /// Values in it that are garbage.
     pub garbage_blob_count: u64,
     /// Bytes of their records.
     pub garbage_blob_bytes: u64,
 }
 
+impl BlobFileMeta {
+    /// The file as it was written.
+    #[must_use]
+    pub fn addition(&self) -> &BlobFileAddition {
+        &self.file.addition
+    }
+
+    /// True while a pointer to a value of it may be left.
+    #[must_use]
+    pub fn is_live(&self) -> bool {
+        self.garbage_blob_count < self.file.addition.total_blob_count
+    }
+
+    /// Bytes of the records that pointers lead to.
+    #[must_use]
+    pub fn live_bytes(&self) -> u64 {
+        self.file
+            .addition
+            .total_blob_bytes
+            .saturating_sub(self.garbage_blob_bytes)
+    }
+}
+
 impl BlobFileAddition {
+    /// The checksum over the whole file, if it has one.
+    #[must_use]
+    pub fn checksum(&self) -> Option<FileChecksum> {
+        (!self.checksum_method.is_empty()).then(|| FileChecksum {
+            func_name: self.checksum_method.clone(),
+            value: self.checksum_value.clone(),
+        })
+    }
+
     pub(crate) fn encode(&self, out: &mut Vec<u8>) {
         put_varint64(out, self.number);
         put_varint64(out, self.total_blob_count);

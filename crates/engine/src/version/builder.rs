@@ -15,7 +15,7 @@ use std::sync::Arc;
 use orogen_base::key::InternalKeyComparator;
 use orogen_base::{Error, FileNo, Result};
 
-use super::blob_meta::{BlobFileGarbage, BlobFileMeta};
+use super::blob_meta::{BlobFile, BlobFileGarbage, BlobFileMeta};
 use super::edit::VersionEdit;
 use super::file_meta::FileMeta;
 use super::level::Level;
@@ -56,7 +56,7 @@ impl VersionBuilder {
         // RocksDB applies blob files first: additions, then garbage; then tables.
         for addition in &edit.blob_file_additions {
             let meta = BlobFileMeta {
-                addition: addition.clone(),
+                file: Arc::new(BlobFile::new(addition.clone())),
                 garbage_blob_count: 0,
                 garbage_blob_bytes: 0,
             };
@@ -144,11 +144,11 @@ impl VersionBuilder {
         let (Some(count), Some(bytes)) = (count, bytes) else {
             return bad("more garbage in a blob file than it holds");
         };
-        if count > meta.addition.total_blob_count || bytes > meta.addition.total_blob_bytes {
+        if count > meta.addition().total_blob_count || bytes > meta.addition().total_blob_bytes {
             return bad("more garbage in a blob file than it holds");
         }
         *meta = Arc::new(BlobFileMeta {
-            addition: meta.addition.clone(),
+            file: meta.file.clone(),
             garbage_blob_count: count,
             garbage_blob_bytes: bytes,
         });
@@ -263,8 +263,7 @@ impl VersionBuilder {
             .collect();
         let first = self.blob_files.keys().copied().find(|n| linked.contains(n));
         self.blob_files.retain(|&n, meta| {
-            let live = meta.garbage_blob_count < meta.addition.total_blob_count;
-            linked.contains(&n) || (live && first.is_some_and(|first| n >= first))
+            linked.contains(&n) || (meta.is_live() && first.is_some_and(|first| n >= first))
         });
     }
 }

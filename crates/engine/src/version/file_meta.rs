@@ -15,10 +15,12 @@ use std::sync::OnceLock;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::{Acquire, Release};
 
-use super::table_slot::TableSlot;
 use orogen_base::coding::{Decoder, put_fixed64, put_length_prefixed, put_varint32, put_varint64};
 use orogen_base::key::{KIND_FOR_SEEK, TRAILER_LEN, trailer, user_key};
 use orogen_base::{Error, FileNo, Result, SeqNo};
+use orogen_sst::TableReader;
+
+use super::open_slot::OpenSlot;
 
 /// Custom fields from here on must be understood.
 const CUSTOM_MUST_UNDERSTAND: u32 = 1 << 6;
@@ -153,7 +155,7 @@ pub struct FileMeta {
     /// Set when a part of it turned out to be damaged; no compaction takes it.
     pub damaged: CompactionMark,
     /// The open table.
-    pub table: TableSlot,
+    pub table: OpenSlot<TableReader>,
 }
 
 /// Entries of a file, and tombstones among them, range tombstones included. Known once the file
@@ -268,7 +270,7 @@ impl Default for FileMeta {
             counts: EntryCounts::default(),
             codec: StoredCodec::default(),
             damaged: CompactionMark::default(),
-            table: TableSlot::default(),
+            table: OpenSlot::default(),
         }
     }
 }

@@ -167,10 +167,10 @@ impl Snapshot<'_> {
                 .iter_files()
                 .map(|(level, f)| (level, Arc::clone(f)))
                 .collect(),
-            blob_file_additions: blobs.map(|b| b.addition.clone()).collect(),
+            blob_file_additions: blobs.map(|b| b.addition().clone()).collect(),
             blob_file_garbages: garbages
                 .map(|b| BlobFileGarbage {
-                    number: b.addition.number,
+                    number: b.addition().number,
                     garbage_blob_count: b.garbage_blob_count,
                     garbage_blob_bytes: b.garbage_blob_bytes,
                 })

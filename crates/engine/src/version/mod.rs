@@ -9,10 +9,11 @@
 //! in it stay on disk as long as that lives. Everything here is pure but for reading and writing
 //! `CURRENT`.
 
-pub mod table_slot;
+pub mod open_slot;
 pub mod file_meta;
 pub mod wal_set;
 pub mod blob_meta;
+pub mod blob_counts;
 pub mod edit;
 pub mod level;
 #[expect(
@@ -24,7 +25,7 @@ pub mod text;
 pub mod builder;
 pub mod manifest;
 
-pub use blob_meta::{BlobFileAddition, BlobFileGarbage, BlobFileMeta};
+pub use blob_meta::{BlobFile, BlobFileAddition, BlobFileGarbage, BlobFileMeta};
 pub use builder::VersionBuilder;
 pub use edit::{ColumnFamilyChange, VersionEdit};
 pub use file_meta::{FileChecksum, FileMeta, Temperature};

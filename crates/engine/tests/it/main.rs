@@ -3,6 +3,7 @@
 mod admission;
 mod backup;
 mod basic;
+mod blobs;
 mod compaction;
 mod due;
 mod families;

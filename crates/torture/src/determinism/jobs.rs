@@ -104,7 +104,7 @@ impl Tables {
         options: OutputOptions,
     ) -> Result<Written> {
         let Self { fs, next } = self;
-        let new_file = Box::new(|| {
+        let new_file = Box::new(|_| {
             *next += 1;
             Ok((*next, fs.create(&path(*next))?))
         });

@@ -111,7 +111,7 @@ fn fine<T>(result: EngineResult<T>) -> Result<T, String> {
     result.map_err(|e| format!("failed: {e}"))
 }
 
-fn must_be<T>(result: EngineResult<T>, kind: ErrorKind) -> Result<(), String> {
+pub(super) fn must_be<T>(result: EngineResult<T>, kind: ErrorKind) -> Result<(), String> {
     match result {
         Ok(_) => Err(format!("was not refused as {kind:?}")),
         Err(e) if e.kind() == kind => Ok(()),

@@ -9,6 +9,7 @@ use orogen_engine::repair;
 use orogen_engine::{UserKeyRange, VerifyOptions};
 use orogen_env::FileSystem as _;
 
+use super::actions::must_be;
 use super::world::{DIR, World};
 use crate::engine::{Db, ErrorKind, Result as EngineResult};
 
@@ -66,10 +67,15 @@ impl World {
         fine(self.db().checkpoint(&from))?;
         let options = self.draw_options();
         let quiet = &mut |_, _| {};
+        let names = fine(self.fs.list(Path::new(&from)))?;
+        if names.iter().any(|n| n.ends_with(".blob")) {
+            let refused = repair::examine(&from, &options, quiet).map(drop);
+            must_be(refused, ErrorKind::NotSupported)?;
+            return fine(Db::destroy(&from, &options));
+        }
         if !fine(repair::examine(&from, &options, quiet))?.is_healthy() {
             return Err("a whole checkpoint is said to need repair".to_owned());
         }
-        let names = fine(self.fs.list(Path::new(&from)))?;
         // An empty database is nothing without its MANIFEST.
         let holds = names.iter().any(|n| n.ends_with(".sst"));
         let without_manifest = self.rng.chance(1, 2) && holds;

@@ -93,6 +93,12 @@ pub(super) fn family(rng: &mut Rng, fixed: &Fixed) -> ColumnFamilyOptions {
         deletion_ratio: *rng.pick(&[0.0, 0.3]),
     });
     o.disable_auto_compactions = rng.chance(1, 10);
+    o.enable_blob_files = rng.chance(1, 2);
+    o.min_blob_size = *rng.pick(&[0, 10, 50, 200]);
+    o.blob_file_size = *rng.pick(&[1, 1 << 10, 16 << 10]);
+    o.blob_compression_type = *rng.pick(&CODECS);
+    o.enable_blob_garbage_collection = rng.chance(1, 2);
+    o.blob_garbage_collection_age_cutoff = *rng.pick(&[0.25, 0.5, 1.0]);
     o.memtable_protection_bytes_per_key = *rng.pick(&[0, 0, 8]);
     o.block_protection_bytes_per_key = *rng.pick(&[0, 0, 8]);
     o.paranoid_file_checks = rng.chance(1, 4);

@@ -181,5 +181,14 @@ fn options(seed: u64, shape: Shape) -> Options {
         table.index_type = BlockIndex::TwoLevel;
         table.metadata_block_size = 200;
     }
+    let cf = &mut o.cf;
+    if rng.chance(1, 2) {
+        cf.enable_blob_files = true;
+        cf.min_blob_size = *rng.pick(&[0, 40, 70]);
+        cf.blob_file_size = *rng.pick(&[1, 1 << 10, 1 << 20]);
+        cf.blob_compression_type = *rng.pick(&[CompressionType::None, CompressionType::Zstd]);
+        cf.enable_blob_garbage_collection = rng.chance(1, 2);
+        cf.blob_garbage_collection_age_cutoff = *rng.pick(&[0.25, 1.0]);
+    }
     o
 }

@@ -5,11 +5,11 @@ use orogen_base::key::{InternalKeyComparator, append_internal_key, user_key};
 use orogen_base::range_del::{FragmentedRangeTombstones, RangeTombstone};
 use orogen_base::seqno::SEQNO_MAX;
 use orogen_base::{ErrorKind, SeqNo, UserComparator, ValueKind};
-use orogen_sst::{Anchor, TableBuilderOptions};
+use orogen_sst::Anchor;
 
 use super::{
-    clip_tombstones, is_deleted_whole, key_not_exists_beyond, range_not_exists_beyond, rules_of,
-    run, subcompaction_bounds,
+    Outputs, clip_tombstones, is_deleted_whole, key_not_exists_beyond, range_not_exists_beyond,
+    rules_of, run, subcompaction_bounds,
 };
 use crate::compact::marks::Moment;
 use crate::compact::{Plan, Scores, pick};
@@ -120,7 +120,7 @@ fn tombstones_that_reach_beyond_their_tables_are_clipped_to_them() {
                 )
                 .unwrap();
         }
-        let files = writer.finish().unwrap();
+        let files = writer.finish().unwrap().files;
         // As RocksDB writes them: each table holds whole what it meets.
         let whole: Vec<_> = files
             .iter()
@@ -301,15 +301,13 @@ fn a_plan_runs_to_files_that_carry_its_settings() {
             entries: entries.clone(),
             at: 0,
         };
-        let table = TableBuilderOptions::default();
         run(
             &plan,
             input,
             Arc::default(),
             rules,
-            table,
+            Outputs::default(),
             tables.maker(),
-            false,
         )
     };
     let written = go(rules_of(&plan, &version)).unwrap();

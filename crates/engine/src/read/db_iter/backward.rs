@@ -5,7 +5,7 @@ use orogen_base::{InternalIterator, ParsedInternalKey, Result, SeqNo, ValueKind}
 use orogen_env::PerfTimer;
 
 use super::{At, DbIterator, Held, SEQUENTIAL_SKIP_MAX, append_key_start};
-use crate::read::get::unexpected_kind;
+use crate::read::get::misplaced_tombstone;
 use crate::read::merge::{Collected, fold};
 use crate::read::table_access::TableAccess;
 
@@ -25,8 +25,10 @@ enum Base {
     Nothing,
     /// A value, in `held`.
     Value,
-    /// What a reader cannot return; an error only if nothing newer hides it.
-    Unexpected(ValueKind),
+    /// A pointer to a value, in `held`.
+    Pointer,
+    /// What stands nowhere but apart; an error only if nothing newer hides it.
+    Misplaced,
 }
 
 impl<T: TableAccess> DbIterator<T> {
@@ -69,7 +71,7 @@ impl<T: TableAccess> DbIterator<T> {
             match found {
                 Ok(Found::Value) => {
                     self.at = At::Copy;
-                    return;
+                    return self.prepare_unless_allowed();
                 }
                 Ok(Found::Nothing) => {}
                 Ok(Found::Covered) => {
@@ -110,13 +112,14 @@ impl<T: TableAccess> DbIterator<T> {
                     self.operands.clear();
                     base = match kind {
                         ValueKind::Value if !is_covered => Base::Value,
-                        ValueKind::BlobIndex | ValueKind::RangeDeletion if !is_covered => {
-                            Base::Unexpected(kind)
-                        }
+                        ValueKind::BlobIndex if !is_covered => Base::Pointer,
+                        ValueKind::RangeDeletion if !is_covered => Base::Misplaced,
                         _ => Base::Nothing,
                     };
-                    if let Base::Value = base {
-                        self.hold_value()?;
+                    match base {
+                        Base::Value => self.hold_value()?,
+                        Base::Pointer => self.hold_pointer(),
+                        _ => {}
                     }
                 }
             }
@@ -132,17 +135,20 @@ impl<T: TableAccess> DbIterator<T> {
                 break;
             }
         }
-        if let Base::Unexpected(kind) = base {
-            return Err(unexpected_kind(kind, &self.key));
+        if let Base::Misplaced = base {
+            return Err(misplaced_tombstone(&self.key));
         }
         if self.operands.is_empty() {
             return Ok(match base {
-                Base::Value => Found::Value,
+                Base::Value | Base::Pointer => Found::Value,
                 _ if is_covered => Found::Covered,
                 _ => Found::Nothing,
             });
         }
-        let under = matches!(base, Base::Value).then(|| self.held_value());
+        if let Base::Pointer = base {
+            self.held = Held::Pinned(self.follow(&self.copied, &self.key)?);
+        }
+        let under = matches!(base, Base::Value | Base::Pointer).then(|| self.held_value());
         let operator = self.merge_operator.as_ref();
         let merged = fold(
             operator,
@@ -175,10 +181,12 @@ impl<T: TableAccess> DbIterator<T> {
                 self.merge_from_here(covering)?;
                 Found::Value
             }
-            ValueKind::Deletion | ValueKind::SingleDeletion => Found::Nothing,
-            ValueKind::BlobIndex | ValueKind::RangeDeletion => {
-                return Err(unexpected_kind(entry.kind, entry.user_key));
+            ValueKind::BlobIndex => {
+                self.hold_pointer();
+                Found::Value
             }
+            ValueKind::Deletion | ValueKind::SingleDeletion => Found::Nothing,
+            ValueKind::RangeDeletion => return Err(misplaced_tombstone(entry.user_key)),
         };
         self.seek_before_key();
         Ok(found)

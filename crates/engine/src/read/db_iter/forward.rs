@@ -6,7 +6,7 @@ use orogen_base::{InternalIterator, ParsedInternalKey, Result, SeqNo, ValueKind}
 use orogen_env::PerfTimer;
 
 use super::{At, DbIterator, Held, SEQUENTIAL_SKIP_MAX, append_key_end, append_key_start};
-use crate::read::get::unexpected_kind;
+use crate::read::get::misplaced_tombstone;
 use crate::read::merge::{Collected, fold};
 use crate::read::table_access::TableAccess;
 
@@ -81,6 +81,12 @@ impl<T: TableAccess> DbIterator<T> {
                     self.at = At::Entry;
                     return;
                 }
+                ValueKind::BlobIndex if !is_covered => {
+                    self.is_last_version = entry.seqno == 0;
+                    self.hold_pointer();
+                    self.at = At::Pointer;
+                    return self.prepare_unless_allowed();
+                }
                 ValueKind::Merge if !is_covered => {
                     match self.merge_from_here(covering.seqno) {
                         Ok(()) => self.at = At::Copy,
@@ -88,8 +94,8 @@ impl<T: TableAccess> DbIterator<T> {
                     }
                     return;
                 }
-                ValueKind::BlobIndex | ValueKind::RangeDeletion if !is_covered => {
-                    return self.fail(unexpected_kind(entry.kind, entry.user_key));
+                ValueKind::RangeDeletion if !is_covered => {
+                    return self.fail(misplaced_tombstone(entry.user_key));
                 }
                 _ => {}
             }
@@ -135,6 +141,7 @@ impl<T: TableAccess> DbIterator<T> {
         self.operands.clear();
         self.operands.push(self.iter.value())?;
         let mut base = None;
+        let fetched;
         loop {
             self.iter.next();
             if !self.iter.valid() {
@@ -152,9 +159,12 @@ impl<T: TableAccess> DbIterator<T> {
                     base = Some(self.iter.value());
                     break;
                 }
-                ValueKind::BlobIndex | ValueKind::RangeDeletion => {
-                    return Err(unexpected_kind(entry.kind, entry.user_key));
+                ValueKind::BlobIndex => {
+                    fetched = self.follow(self.iter.value(), &self.key)?;
+                    base = Some(&*fetched);
+                    break;
                 }
+                ValueKind::RangeDeletion => return Err(misplaced_tombstone(entry.user_key)),
             }
         }
         let operator = self.merge_operator.as_ref();

@@ -118,23 +118,38 @@ fn feed(entries: &[(SeqNo, ValueKind, &[u8])], covering: SeqNo) -> GetState<'sta
 }
 
 #[test]
-fn blob_pointers_are_refused_unless_something_newer_hides_them() {
+fn pointers_are_told_of_and_followed_before_the_end() {
     let refused = |entries: &[(SeqNo, ValueKind, &[u8])], covering| {
         let operator = crate::read::simulated::merge_operator();
-        feed(entries, covering)
-            .finish(Some(&operator))
-            .map_err(|e| e.kind())
+        let mut state = feed(entries, covering);
+        if let Some(pointer) = state.pointer() {
+            assert_eq!(pointer, b"x");
+            state.resolve(Err(Error::corruption("pointer leads nowhere")));
+        }
+        state.finish(Some(&operator)).map_err(|e| e.kind())
     };
-    let not_supported = ErrorKind::NotSupported;
+    let corrupt = ErrorKind::Corruption;
     assert_eq!(
         refused(&[(5, ValueKind::BlobIndex, b"x")], 0).unwrap_err(),
-        not_supported
+        corrupt
     );
+    let mut found = feed(
+        &[
+            (7, ValueKind::Merge, &b"m"[..]),
+            (5, ValueKind::BlobIndex, b"x"),
+        ],
+        0,
+    );
+    found.resolve(Ok(PinnedValue::from(&b"base"[..])));
+    let operator = crate::read::simulated::merge_operator();
+    assert_eq!(&*found.finish(Some(&operator)).unwrap().unwrap(), b"base,m");
+    let unfollowed = feed(&[(5, ValueKind::BlobIndex, b"x")], 0);
+    assert!(unfollowed.finish(None).is_err());
     let merged = [
         (7, ValueKind::Merge, &b"m"[..]),
         (5, ValueKind::BlobIndex, b"x"),
     ];
-    assert_eq!(refused(&merged, 0).unwrap_err(), not_supported);
+    assert_eq!(refused(&merged, 0).unwrap_err(), corrupt);
     assert_eq!(&*refused(&merged, 6).unwrap().unwrap(), b"m");
     assert!(
         refused(&[(5, ValueKind::BlobIndex, b"x")], 6)

@@ -9,7 +9,7 @@ use orogen_base::seqno::SEQNO_MAX;
 use orogen_base::{FileNo, SeqNo, UserComparator, ValueKind};
 use orogen_memtable::{GuidedListMemTable, MemTable};
 
-use super::{Op, Random, SimTable, SimTables, internal_key, merge_operator};
+use super::{Op, Random, SimTable, SimTables, internal_key, merge_operator, pointer_to};
 use crate::plugin::merge_operator::MergeOperator;
 use crate::read::Places;
 use crate::version::{FileMeta, Version, VersionBuilder, VersionEdit};
@@ -19,7 +19,7 @@ pub(crate) struct Lsm {
     pub(crate) order: InternalKeyComparator,
     /// Newest first.
     pub(crate) memtables: Vec<Arc<dyn MemTable>>,
-    pub(crate) version: Version,
+    pub(crate) version: Arc<Version>,
     pub(crate) tables: Arc<SimTables>,
     pub(crate) statistics: Arc<Statistics>,
     pub(crate) operator: Arc<dyn MergeOperator>,
@@ -131,7 +131,7 @@ impl Lsm {
         }
         let mut builder = VersionBuilder::new(&Arc::new(Version::empty(icmp.clone(), 4)));
         builder.apply(&spread.edit).unwrap();
-        let version = builder.build().unwrap();
+        let version = Arc::new(builder.build().unwrap());
         Self {
             order: icmp,
             memtables,
@@ -291,7 +291,15 @@ impl Spread {
         let mut entries: Vec<(Vec<u8>, Vec<u8>)> = chunk
             .points
             .iter()
-            .map(|(k, seqno, kind, v)| (internal_key(k, *seqno, *kind), v.clone()))
+            .map(|(k, seqno, kind, v)| {
+                // Each third value is in a blob file.
+                let sum: usize = v.iter().map(|&b| usize::from(b)).sum();
+                if *kind == ValueKind::Value && sum.is_multiple_of(3) {
+                    let key = internal_key(k, *seqno, ValueKind::BlobIndex);
+                    return (key, pointer_to(k, v));
+                }
+                (internal_key(k, *seqno, *kind), v.clone())
+            })
             .collect();
         entries.sort_by(|a, b| self.order.compare(&a.0, &b.0));
         let mut ends: Vec<Vec<u8>> = entries.iter().map(|e| e.0.clone()).collect();

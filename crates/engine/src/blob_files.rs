@@ -1,0 +1,142 @@
+//! The blob files of a database, told and checked.
+//!
+//! What the MANIFEST says of a file's garbage is what jobs counted; [`check`] counts anew from the
+//! tables of one version, which is what is true.
+
+use orogen_base::{FileNo, Result};
+use orogen_sst::TableReadOptions;
+
+use crate::column_family::ColumnFamilyData;
+use crate::context::Context;
+use crate::tables::FamilyTables;
+use crate::version::blob_counts::{BlobCount, BlobCounts};
+use crate::version::{BlobFileMeta, Version};
+
+/// A blob file of the newest version.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LiveBlobFile {
+    /// The family's name.
+    pub column_family: String,
+    /// The file's number.
+    pub number: FileNo,
+    /// Values in it.
+    pub total_blob_count: u64,
+    /// Bytes of their records, headers and keys included.
+    pub total_blob_bytes: u64,
+    /// Values that no table points to any more.
+    pub garbage_blob_count: u64,
+    /// Bytes of their records.
+    pub garbage_blob_bytes: u64,
+}
+
+impl LiveBlobFile {
+    fn new(family: &ColumnFamilyData, blob: &BlobFileMeta) -> Self {
+        let addition = blob.addition();
+        Self {
+            column_family: family.name.clone(),
+            number: addition.number,
+            total_blob_count: addition.total_blob_count,
+            total_blob_bytes: addition.total_blob_bytes,
+            garbage_blob_count: blob.garbage_blob_count,
+            garbage_blob_bytes: blob.garbage_blob_bytes,
+        }
+    }
+}
+
+/// What pointers to a blob file lead to, and what the MANIFEST says of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BlobFileCheck {
+    /// The file, as the MANIFEST has it; `None` if it does not list it.
+    pub file: Option<LiveBlobFile>,
+    /// The file's number.
+    pub number: FileNo,
+    /// Values that tables point to.
+    pub live_blob_count: u64,
+    /// Bytes of their records.
+    pub live_blob_bytes: u64,
+}
+
+impl BlobFileCheck {
+    /// True if the MANIFEST says the same.
+    #[must_use]
+    pub fn is_exact(&self) -> bool {
+        self.file.as_ref().is_some_and(|f| {
+            f.total_blob_count.checked_sub(f.garbage_blob_count) == Some(self.live_blob_count)
+                && f.total_blob_bytes.checked_sub(f.garbage_blob_bytes)
+                    == Some(self.live_blob_bytes)
+        })
+    }
+}
+
+/// The blob files of all families, by family and number.
+pub(crate) fn live(context: &Context) -> Vec<LiveBlobFile> {
+    let mut out = Vec::new();
+    for family in context.set.families() {
+        let version = family.state().version.clone();
+        let blobs = version.blob_files().values();
+        out.extend(blobs.map(|b| LiveBlobFile::new(&family, b)));
+    }
+    out
+}
+
+/// Counts the pointers in the tables of the family's newest version, by reading all of them, and
+/// sets them against what the MANIFEST says. With `follow` each pointer is followed too.
+///
+/// # Errors
+/// Damage in a table; with `follow` in a blob file; `Io`.
+pub(crate) fn check(family: &ColumnFamilyData, follow: bool) -> Result<Vec<BlobFileCheck>> {
+    let pinned = family.pin();
+    let version = &pinned.version;
+    let mut counts = BlobCounts::default();
+    for (_, file) in version.iter_files() {
+        let told = family.tables.blob_references(file)?;
+        let counted = family.tables.count_pointers(file)?;
+        if told != counted {
+            return Err(orogen_base::Error::corruption(
+                "table points to other values than its properties say",
+            )
+            .with("file_number", file.number));
+        }
+        counts.add_all(&counted);
+        if follow {
+            follow_all(&family.tables, version, file)?;
+        }
+    }
+    let mut checks: Vec<BlobFileCheck> = counts
+        .iter()
+        .map(|(number, count)| check_of(family, version, number, count))
+        .collect();
+    for &number in version.blob_files().keys() {
+        if counts.iter().all(|(n, _)| n != number) {
+            checks.push(check_of(family, version, number, BlobCount::default()));
+        }
+    }
+    checks.sort_by_key(|c| c.number);
+    Ok(checks)
+}
+
+fn check_of(
+    family: &ColumnFamilyData,
+    version: &Version,
+    number: FileNo,
+    count: BlobCount,
+) -> BlobFileCheck {
+    let file = version.blob_files().get(&number);
+    BlobFileCheck {
+        file: file.map(|b| LiveBlobFile::new(family, b)),
+        number,
+        live_blob_count: count.values,
+        live_blob_bytes: count.bytes,
+    }
+}
+
+fn follow_all(
+    tables: &FamilyTables,
+    version: &Version,
+    file: &crate::version::FileMeta,
+) -> Result<()> {
+    tables.each_pointer(file, TableReadOptions::compaction(), &mut |pointer, key| {
+        let reader = tables.blob_reader(version, pointer.file)?;
+        reader.read(*pointer, key, true).map(drop)
+    })
+}

@@ -1,0 +1,204 @@
+//! Where a job's large values go.
+//!
+//! Stands between the entries that stay and the table that they go into: a value that is large
+//! enough goes to a blob file, and the table gets a pointer. A pointer that came in passes unread,
+//! unless its file is to be left. Blob files go on over the ends of tables.
+//!
+//! Invariant: what the tables of the job point to is what was passed on and what is in the new
+//! files, value for value; so what was read and not passed on is garbage.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use orogen_base::key::{TRAILER_LEN, ValueKind, trailer, user_key};
+use orogen_base::{Error, FileNo, PinnedValue, Result};
+use orogen_blob::{BlobFileBuilder, BlobFileBuilderOptions, BlobPointer};
+
+use super::NewFile;
+use crate::filename::{DataFile, DataFileKind};
+use crate::read::BlobSource;
+use crate::version::blob_counts::BlobCounts;
+use crate::version::{BlobFileAddition, FileChecksum};
+
+/// Which values go to blob files, and how.
+#[derive(Clone, Default)]
+pub struct BlobOutputOptions {
+    /// Values of so many bytes and more do; `None`: none.
+    pub min_blob_size: Option<u64>,
+    /// Bytes at which a blob file ends and the next begins.
+    pub blob_file_size: u64,
+    /// How each file is built; its number is set for each file.
+    pub file: BlobFileBuilderOptions,
+    /// Files whose values are written anew.
+    pub relocate: Arc<HashSet<FileNo>>,
+    /// Reads these values.
+    pub source: Option<Arc<dyn BlobSource>>,
+}
+
+/// What was written beside the tables.
+#[derive(Clone, Debug, Default)]
+pub(super) struct BlobsWritten {
+    pub(super) additions: Vec<BlobFileAddition>,
+    /// Bytes of the files.
+    pub(super) bytes: u64,
+    /// Pointers that came in and went on.
+    pub(super) kept: BlobCounts,
+}
+
+/// Parts values from keys.
+pub(super) struct BlobWriter {
+    options: BlobOutputOptions,
+    open: Option<(FileNo, BlobFileBuilder)>,
+    written: BlobsWritten,
+    /// What the table at hand points to.
+    table: BlobCounts,
+    /// A value of more bytes stays in the table.
+    value_size_max: usize,
+    /// The entry at hand, where it is not as it came.
+    key: Vec<u8>,
+    pointer: Vec<u8>,
+    fetched: Option<PinnedValue>,
+}
+
+impl BlobWriter {
+    pub(super) fn new(options: BlobOutputOptions) -> Self {
+        Self {
+            value_size_max: BlobFileBuilder::value_size_max(options.file.compression),
+            options,
+            open: None,
+            written: BlobsWritten::default(),
+            table: BlobCounts::default(),
+            key: Vec::new(),
+            pointer: Vec::new(),
+            fetched: None,
+        }
+    }
+
+    /// What the table gets for an entry.
+    #[inline]
+    pub(super) fn place<'e>(
+        &'e mut self,
+        key: &'e [u8],
+        value: &'e [u8],
+        new_file: &mut NewFile<'_>,
+        created: &mut Vec<DataFile>,
+    ) -> Result<(&'e [u8], &'e [u8])> {
+        let kind = trailer(key) as u8;
+        if kind == ValueKind::Value as u8 {
+            if !self.is_large(value.len()) {
+                return Ok((key, value));
+            }
+            self.put_apart(key, value, new_file, created)?;
+            return Ok((&self.key, &self.pointer));
+        }
+        if kind == ValueKind::BlobIndex as u8 {
+            return self.place_pointer(key, value, new_file, created);
+        }
+        Ok((key, value))
+    }
+
+    #[inline]
+    fn is_large(&self, len: usize) -> bool {
+        self.options
+            .min_blob_size
+            .is_some_and(|min| len as u64 >= min && len <= self.value_size_max)
+    }
+
+    fn place_pointer<'e>(
+        &'e mut self,
+        key: &'e [u8],
+        value: &'e [u8],
+        new_file: &mut NewFile<'_>,
+        created: &mut Vec<DataFile>,
+    ) -> Result<(&'e [u8], &'e [u8])> {
+        let pointer = BlobPointer::decode(value)?;
+        let user = user_key(key);
+        if !self.options.relocate.contains(&pointer.file) {
+            self.written.kept.add(&pointer, user.len());
+            self.table.add(&pointer, user.len());
+            return Ok((key, value));
+        }
+        let Some(source) = &self.options.source else {
+            return Err(Error::invalid_argument(
+                "values of blob files cannot be read here",
+            ));
+        };
+        let fetched = source.value(&pointer, user)?;
+        if self.is_large(fetched.len()) {
+            self.put_apart(key, &fetched, new_file, created)?;
+            return Ok((&self.key, &self.pointer));
+        }
+        self.take_key(key, ValueKind::Value);
+        let value = self.fetched.insert(fetched);
+        Ok((&self.key, value))
+    }
+
+    fn take_key(&mut self, key: &[u8], kind: ValueKind) {
+        self.key.clear();
+        self.key.extend_from_slice(key);
+        let at = key.len() - TRAILER_LEN;
+        self.key[at] = kind as u8;
+    }
+
+    fn put_apart(
+        &mut self,
+        key: &[u8],
+        value: &[u8],
+        new_file: &mut NewFile<'_>,
+        created: &mut Vec<DataFile>,
+    ) -> Result<()> {
+        let user = user_key(key);
+        let (_, builder) = match &mut self.open {
+            Some(open) => open,
+            none => {
+                let (number, file) = new_file(DataFileKind::Blob)?;
+                created.push(DataFile::blob(number));
+                let options = BlobFileBuilderOptions {
+                    file_number: number,
+                    ..self.options.file.clone()
+                };
+                none.insert((number, BlobFileBuilder::new(file, options)?))
+            }
+        };
+        let pointer = builder.add(user, value)?;
+        let is_full = builder.file_size() >= self.options.blob_file_size;
+        self.pointer.clear();
+        pointer.encode(&mut self.pointer);
+        self.table.add(&pointer, user.len());
+        self.take_key(key, ValueKind::BlobIndex);
+        if is_full {
+            self.finish_file()?;
+        }
+        Ok(())
+    }
+
+    /// What the table that ends here points to.
+    pub(super) fn end_table(&mut self) -> BlobCounts {
+        std::mem::take(&mut self.table)
+    }
+
+    /// Ends the last file.
+    pub(super) fn finish(&mut self) -> Result<BlobsWritten> {
+        self.finish_file()?;
+        Ok(std::mem::take(&mut self.written))
+    }
+
+    fn finish_file(&mut self) -> Result<()> {
+        let Some((number, builder)) = self.open.take() else {
+            return Ok(());
+        };
+        let summary = builder.finish()?;
+        let checksum = summary.file_checksum.map(FileChecksum::of_crc32c);
+        let (checksum_method, checksum_value) =
+            checksum.map(|c| (c.func_name, c.value)).unwrap_or_default();
+        self.written.bytes += summary.file_size;
+        self.written.additions.push(BlobFileAddition {
+            number,
+            total_blob_count: summary.total_blob_count,
+            total_blob_bytes: summary.total_blob_bytes,
+            checksum_method,
+            checksum_value,
+        });
+        Ok(())
+    }
+}
