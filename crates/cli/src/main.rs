@@ -14,6 +14,7 @@ mod open;
 mod perf;
 mod db;
 mod sst;
+mod blob;
 mod wal;
 mod manifest;
 mod backup;
@@ -59,6 +60,9 @@ enum Command {
     /// Look into a table file.
     #[command(subcommand)]
     Sst(sst::SstCommand),
+    /// List, look into and check the files of large values.
+    #[command(subcommand)]
+    Blob(blob::BlobCommand),
     /// Look into a write-ahead log file.
     #[command(subcommand)]
     Wal(wal::WalCommand),
@@ -82,6 +86,7 @@ fn run(command: Command, terminal: &mut Terminal) -> Result<(), Failure> {
     match command {
         Command::Db(command) => db::run(command, terminal),
         Command::Sst(command) => sst::run(command, terminal),
+        Command::Blob(command) => blob::run(command, terminal),
         Command::Wal(command) => wal::run(command, terminal),
         Command::Manifest(command) => manifest::run(command, terminal),
         Command::Backup(command) => backup::run(command, terminal),

@@ -3,10 +3,12 @@
 //! ```text
 //! CURRENT -> MANIFEST -> levels in order -> each table: size, every block's checksum, the whole
 //!                                           file's, key order, key range, count of entries
+//! -> each blob file: every record's checksum, count and bytes of its values, the whole file's checksum
 //! logs -> every record's checksum and batch
 //! ```
-//! It needs no lock: of a directory that a process is working in, tables that leave meanwhile
-//! are looked up again and passed over. It goes on behind damage and tells of all of it.
+//! It needs no lock: of a directory that a process is working in, files that leave meanwhile
+//! are looked up again and passed over. It goes on behind damage and tells of all of it. That
+//! pointers lead to their values is for `orogen blob check`.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -17,9 +19,11 @@ use orogen_base::checksum::crc32c_extend;
 use orogen_base::key::{InternalKeyComparator, user_key};
 use orogen_base::limits::NUM_LEVELS_MAX;
 use orogen_base::{Error, ErrorKind, InternalIterator as _};
+use orogen_blob::dump::{Piece, dump};
+use orogen_blob::{BlobFileReader, BlobFileReaderOptions};
 use orogen_engine::batch::BatchReader;
 use orogen_engine::filename::{self, FileKind};
-use orogen_engine::version::FileMeta;
+use orogen_engine::version::{BlobFileAddition, FileChecksum, FileMeta};
 use orogen_env::Access;
 use orogen_sst::{TableReadOptions, TableReader, TableReaderOptions};
 use orogen_wal::{ReadOutcome, Reader};
@@ -57,6 +61,9 @@ struct Report {
     table_bytes: u64,
     blocks: u64,
     entries: u64,
+    blob_files: u64,
+    blob_bytes: u64,
+    blob_values: u64,
     logs: u64,
     log_records: u64,
     torn_logs: u64,
@@ -129,7 +136,7 @@ impl Check<'_> {
             bar.inc(block.handle.size);
         }
         if !self.quick {
-            self.file_checksum(path, file)?;
+            self.file_checksum(path, file.file_checksum.as_ref())?;
             found.entries = entries(&table, file, icmp).map_err(|e| match e.context("file") {
                 Some(_) => e,
                 None => e.with("file", path.display()),
@@ -139,8 +146,8 @@ impl Check<'_> {
     }
 
     /// Compares the whole file with the checksum that the MANIFEST has of it, if it has one.
-    fn file_checksum(&self, path: &Path, file: &FileMeta) -> orogen::Result<()> {
-        let Some(wanted) = file.file_checksum.as_ref().and_then(|c| c.crc32c()) else {
+    fn file_checksum(&self, path: &Path, checksum: Option<&FileChecksum>) -> orogen::Result<()> {
+        let Some(wanted) = checksum.and_then(FileChecksum::crc32c) else {
             return Ok(());
         };
         let opened = self.fs.open(path, Access::Sequential)?;
@@ -158,25 +165,64 @@ impl Check<'_> {
             return Ok(());
         }
         Err(
-            Error::corruption("table is not what was written: its checksum differs")
+            Error::corruption("file is not what was written: its checksum differs")
                 .with("file", path.display()),
         )
     }
 
-    /// True if the newest version still lists the table.
+    /// True if the newest version still lists the table or blob file.
     fn is_live(&self, number: u64) -> Result<bool, Failure> {
         let manifest = open::recover_manifest(&*self.fs, self.dir)?;
         for family in manifest.families.values() {
             let icmp = InternalKeyComparator::new(comparator(family.comparator.as_deref())?);
-            if family
-                .version(&icmp, NUM_LEVELS_MAX)?
-                .find(number)
-                .is_some()
-            {
+            let version = family.version(&icmp, NUM_LEVELS_MAX)?;
+            if version.find(number).is_some() || version.blob_files().contains_key(&number) {
                 return Ok(true);
             }
         }
         Ok(false)
+    }
+
+    /// Gives what damage is in a blob file, and how many values it has.
+    fn blob_file(
+        &self,
+        path: &Path,
+        file: &BlobFileAddition,
+        family: u32,
+        bar: &ProgressBar,
+    ) -> orogen::Result<(u64, Vec<Error>)> {
+        let opened = self.fs.open(path, Access::Sequential)?;
+        let size = opened.size()?;
+        let options = BlobFileReaderOptions {
+            file_number: file.number,
+            column_family_id: Some(family),
+            ..BlobFileReaderOptions::default()
+        };
+        let reader = BlobFileReader::open(opened, size, options)?;
+        let mut damages = Vec::new();
+        let found = dump(&reader, true, &mut |piece| {
+            match piece {
+                Piece::Record(record) => bar.inc(record.record_len()),
+                Piece::Damage { error, .. } => damages.push(error.clone()),
+                Piece::Meta { .. } | Piece::Zeros(_) => {}
+            }
+            Ok(())
+        })?;
+        let told = (file.total_blob_count, file.total_blob_bytes);
+        if damages.is_empty() && (found.records, found.record_bytes) != told {
+            damages.push(
+                Error::corruption("blob file holds other values than the MANIFEST says")
+                    .with("file", path.display())
+                    .with("values", found.records)
+                    .with("expected", told.0)
+                    .with("bytes", found.record_bytes)
+                    .with("expected_bytes", told.1),
+            );
+        }
+        if damages.is_empty() && !self.quick {
+            self.file_checksum(path, file.checksum().as_ref())?;
+        }
+        Ok((found.records, damages))
     }
 
     fn log(&mut self, path: &Path, number: u64) -> orogen::Result<()> {
@@ -271,14 +317,16 @@ pub(crate) fn run(args: &Args, terminal: &mut Terminal) -> Result<(), Failure> {
         report: Report::default(),
     };
     let manifest = open::recover_manifest(&*fs, dir)?;
-    let mut tables = Vec::new();
-    for family in manifest.families.values() {
+    let (mut tables, mut blobs) = (Vec::new(), Vec::new());
+    for (&id, family) in &manifest.families {
         check.report.families += 1;
         let icmp = InternalKeyComparator::new(comparator(family.comparator.as_deref())?);
         // Finds files of a level that overlap or are out of order.
         match family.version(&icmp, NUM_LEVELS_MAX) {
             Ok(version) => {
                 tables.extend(version.iter_files().map(|(_, f)| (icmp.clone(), f.clone())));
+                let files = version.blob_files().values();
+                blobs.extend(files.map(|b| (id, b.addition().clone())));
             }
             Err(e) => check.report.damage(&filename::current_path(dir), &e),
         }
@@ -295,6 +343,24 @@ pub(crate) fn run(args: &Args, terminal: &mut Terminal) -> Result<(), Failure> {
                 check.report.entries += found.entries;
             }
             // A compaction of another process may have replaced it meanwhile.
+            Err(e) if e.is_file_not_found() && !check.is_live(file.number)? => {}
+            Err(e) => check.report.damage(&path, &e),
+        }
+    }
+    bar.finish_and_clear();
+    let bytes = blobs.iter().map(|(_, b)| b.total_blob_bytes).sum();
+    let bar = terminal.bar(bytes, true, "checking blob files");
+    for (family, file) in &blobs {
+        let path = filename::blob_path(dir, file.number);
+        match check.blob_file(&path, file, *family, &bar) {
+            Ok((values, damages)) => {
+                check.report.blob_files += u64::from(damages.is_empty());
+                check.report.blob_bytes += file.total_blob_bytes;
+                check.report.blob_values += values;
+                for e in damages {
+                    check.report.damage(&path, &e);
+                }
+            }
             Err(e) if e.is_file_not_found() && !check.is_live(file.number)? => {}
             Err(e) => check.report.damage(&path, &e),
         }
@@ -331,6 +397,9 @@ fn tell(args: &Args, report: &Report, terminal: &mut Terminal) -> Result<(), Fai
             "table_bytes": report.table_bytes,
             "blocks": report.blocks,
             "entries": (!args.quick).then_some(report.entries),
+            "blob_files": report.blob_files,
+            "blob_bytes": report.blob_bytes,
+            "blob_values": report.blob_values,
             "logs": report.logs,
             "log_records": report.log_records,
             "torn_logs": report.torn_logs,
@@ -355,6 +424,17 @@ fn tell(args: &Args, report: &Report, terminal: &mut Terminal) -> Result<(), Fai
             row(
                 "entries",
                 format!("{}, in order", text::count(report.entries)),
+            )?;
+        }
+        if report.blob_files > 0 || report.blob_values > 0 {
+            row(
+                "blob files",
+                format!(
+                    "{}, {} in {}",
+                    text::count(report.blob_files),
+                    text::plural(report.blob_values, "value"),
+                    text::size(report.blob_bytes)
+                ),
             )?;
         }
         let torn = match report.torn_logs {

@@ -3,8 +3,10 @@
 use std::collections::BTreeMap;
 
 use orogen::{ColumnFamily, Db, LiveFile};
+use orogen_engine::LiveBlobFile;
 use serde_json::{Value, json};
 
+use crate::blob::Sums;
 use crate::failure::{Failure, after_help};
 use crate::open::{self, Dir, Reading};
 use crate::terminal::{Ink, Terminal};
@@ -36,9 +38,10 @@ struct FamilyFacts {
     memtable_bytes: u64,
     /// Files and bytes by level.
     levels: BTreeMap<usize, (u64, u64)>,
+    blobs: Sums,
 }
 
-fn facts(db: &Db, family: &ColumnFamily, live: &[LiveFile]) -> FamilyFacts {
+fn facts(db: &Db, family: &ColumnFamily, live: &[LiveFile], blobs: &[LiveBlobFile]) -> FamilyFacts {
     let number = |name: &str| {
         db.int_property(family, &format!("rocksdb.{name}"))
             .unwrap_or(0)
@@ -60,6 +63,7 @@ fn facts(db: &Db, family: &ColumnFamily, live: &[LiveFile]) -> FamilyFacts {
             + number("num-entries-imm-mem-tables"),
         memtable_bytes: number("cur-size-all-mem-tables"),
         levels,
+        blobs: Sums::of(blobs.iter().filter(|b| b.column_family == family.name())),
     }
 }
 
@@ -79,6 +83,7 @@ fn to_json(f: &FamilyFacts) -> Value {
         "memtable_entries": f.memtable_entries,
         "memtable_bytes": f.memtable_bytes,
         "levels": levels,
+        "blobs": f.blobs.to_json(),
     })
 }
 
@@ -90,7 +95,11 @@ pub(crate) fn run(args: &Args, terminal: &mut Terminal) -> Result<(), Failure> {
         return property(&db, &families, name, terminal);
     }
     let live = db.live_files();
-    let facts: Vec<FamilyFacts> = families.iter().map(|f| facts(&db, f, &live)).collect();
+    let blobs = db.live_blob_files();
+    let facts: Vec<FamilyFacts> = families
+        .iter()
+        .map(|f| facts(&db, f, &live, &blobs))
+        .collect();
     let seqno = db.latest_sequence_number();
     let bytes: u64 = facts.iter().map(|f| f.bytes).sum();
     if terminal.json {
@@ -100,6 +109,7 @@ pub(crate) fn run(args: &Args, terminal: &mut Terminal) -> Result<(), Failure> {
             "latest_sequence_number": seqno,
             "files": live.len(),
             "bytes": bytes,
+            "blobs": Sums::of(&blobs).to_json(),
             "column_families": families,
         }))?);
     }
@@ -133,6 +143,18 @@ pub(crate) fn run(args: &Args, terminal: &mut Terminal) -> Result<(), Failure> {
             row(
                 &format!("level {level}"),
                 format!("{files}, {}", text::size(*bytes)),
+            )?;
+        }
+        if f.blobs.files > 0 {
+            row(
+                "blob files",
+                format!(
+                    "{}, {} in {}, {}",
+                    text::count(f.blobs.files),
+                    text::plural(f.blobs.values, "value"),
+                    text::size(f.blobs.bytes),
+                    f.blobs.garbage()
+                ),
             )?;
         }
     }

@@ -1,13 +1,15 @@
 //! `orogen db tree`: the shape of the LSM tree.
 //!
 //! Every level of every family is a line: a bar to the scale of the largest level, files,
-//! bytes, and the keys it spans. New data is at the top and sinks.
+//! bytes, and the keys it spans. New data is at the top and sinks. Blob files are a line below.
 
 use std::collections::BTreeMap;
 
 use orogen::{Db, LiveFile, UserComparator};
+use orogen_engine::LiveBlobFile;
 use serde_json::{Value, json};
 
+use crate::blob::Sums;
 use crate::failure::{Failure, after_help};
 use crate::open::{self, Dir, Reading};
 use crate::terminal::{Ink, Terminal};
@@ -23,7 +25,7 @@ pub(crate) struct Args {
     dir: Dir,
     #[command(flatten)]
     reading: Reading,
-    /// List the tables of each level.
+    /// List the tables of each level, and the blob files.
     #[arg(long)]
     files: bool,
     /// Draw with ASCII characters only.
@@ -35,7 +37,7 @@ pub(crate) struct Args {
 pub(crate) struct Style {
     /// Bars of eighths of a character instead of `#`.
     pub(crate) unicode: bool,
-    /// A line for each table.
+    /// A line for each table and blob file.
     pub(crate) files: bool,
     /// Families without data, too.
     pub(crate) empty: bool,
@@ -89,9 +91,10 @@ struct FamilyShape<'a> {
     memtable_bytes: u64,
     order: UserComparator,
     levels: BTreeMap<usize, Vec<&'a LiveFile>>,
+    blobs: Vec<&'a LiveBlobFile>,
 }
 
-fn shapes<'a>(db: &Db, live: &'a [LiveFile]) -> Vec<FamilyShape<'a>> {
+fn shapes<'a>(db: &Db, live: &'a [LiveFile], blobs: &'a [LiveBlobFile]) -> Vec<FamilyShape<'a>> {
     let families = db.column_families();
     families
         .iter()
@@ -118,6 +121,10 @@ fn shapes<'a>(db: &Db, live: &'a [LiveFile]) -> Vec<FamilyShape<'a>> {
                 },
                 order: family.options().comparator.clone(),
                 levels,
+                blobs: blobs
+                    .iter()
+                    .filter(|b| b.column_family == family.name())
+                    .collect(),
             }
         })
         .collect()
@@ -129,15 +136,15 @@ fn bytes_of(files: &[&LiveFile]) -> u64 {
 
 /// The tree in lines.
 pub(crate) fn draw(db: &Db, terminal: &Terminal, style: &Style) -> Vec<String> {
-    let live = db.live_files();
-    let shapes = shapes(db, &live);
+    let (live, blobs) = (db.live_files(), db.live_blob_files());
+    let shapes = shapes(db, &live, &blobs);
     let whole = shapes
         .iter()
         .flat_map(|s| {
             s.levels
                 .values()
                 .map(|f| bytes_of(f))
-                .chain([s.memtable_bytes])
+                .chain([s.memtable_bytes, Sums::of(s.blobs.iter().copied()).bytes])
         })
         .max()
         .unwrap_or(0);
@@ -191,6 +198,27 @@ pub(crate) fn draw(db: &Db, terminal: &Terminal, style: &Style) -> Vec<String> {
                 lines.push(terminal.ink(Ink::Faint, &line));
             }
         }
+        if shape.blobs.is_empty() {
+            continue;
+        }
+        let sums = Sums::of(shape.blobs.iter().copied());
+        lines.push(row(
+            "blob",
+            sums.bytes,
+            text::plural(sums.files, "file"),
+            text::size(sums.bytes),
+            sums.garbage(),
+        ));
+        for &file in shape.blobs.iter().filter(|_| style.files) {
+            let line = format!(
+                "       {:06}.blob {:>10}  {}, {}",
+                file.number,
+                text::size(file.total_blob_bytes),
+                text::plural(file.total_blob_count, "value"),
+                Sums::of([file]).garbage()
+            );
+            lines.push(terminal.ink(Ink::Faint, &line));
+        }
     }
     lines
 }
@@ -217,12 +245,27 @@ fn to_json(terminal: &Terminal, shape: &FamilyShape<'_>) -> Value {
             json!({ "level": level, "bytes": bytes_of(files), "tables": tables })
         })
         .collect();
+    let mut blobs = Sums::of(shape.blobs.iter().copied()).to_json();
+    blobs["blob_files"] = shape
+        .blobs
+        .iter()
+        .map(|b| {
+            json!({
+                "file": format!("{:06}.blob", b.number),
+                "values": b.total_blob_count,
+                "bytes": b.total_blob_bytes,
+                "garbage_values": b.garbage_blob_count,
+                "garbage_bytes": b.garbage_blob_bytes,
+            })
+        })
+        .collect();
     json!({
         "name": shape.name,
         "keys_estimated": shape.keys,
         "memtable_entries": shape.memtable_entries,
         "memtable_bytes": shape.memtable_bytes,
         "levels": levels,
+        "blobs": blobs,
     })
 }
 
@@ -232,7 +275,8 @@ pub(crate) fn run(args: &Args, terminal: &mut Terminal) -> Result<(), Failure> {
     let live = db.live_files();
     let bytes: u64 = live.iter().map(|f| f.size).sum();
     if terminal.json {
-        let families: Vec<Value> = shapes(&db, &live)
+        let blobs = db.live_blob_files();
+        let families: Vec<Value> = shapes(&db, &live, &blobs)
             .iter()
             .map(|s| to_json(terminal, s))
             .collect();

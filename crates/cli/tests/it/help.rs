@@ -2,7 +2,7 @@
 
 use super::ok;
 
-const COMMANDS: [&[&str]; 26] = [
+const COMMANDS: [&[&str]; 29] = [
     &["db", "create"],
     &["db", "put"],
     &["db", "get"],
@@ -19,6 +19,9 @@ const COMMANDS: [&[&str]; 26] = [
     &["db", "tree"],
     &["sst", "dump"],
     &["sst", "check"],
+    &["blob", "list"],
+    &["blob", "dump"],
+    &["blob", "check"],
     &["wal", "dump"],
     &["manifest", "dump"],
     &["backup", "create"],

@@ -6,6 +6,7 @@ use std::process::{Command, Stdio};
 use orogen_testkit::TempDir;
 
 mod backup;
+mod blob;
 mod db;
 mod damage;
 mod demo;

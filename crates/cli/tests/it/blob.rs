@@ -1,0 +1,215 @@
+//! `orogen blob`: files of large values, listed, printed and checked.
+
+use orogen_testkit::TempDir;
+
+use super::{fails, files, json, ok, sample, text};
+
+/// Forty large values of which ten were replaced, so that one blob file has garbage, and some
+/// small ones.
+fn with_blobs(dir: &TempDir) -> String {
+    let path = text(&dir.path().join("blobs")).to_owned();
+    let mut options = orogen::Options::default();
+    options.db.create_if_missing = true;
+    options.cf.enable_blob_files = true;
+    options.cf.min_blob_size = 1000;
+    let db = orogen::Db::open(&path, &options).expect("opens");
+    let family = db.default_column_family();
+    for (from, to, byte) in [(0, 40, b'a'), (10, 20, b'b')] {
+        for n in from..to {
+            let key = format!("key{n:03}");
+            db.put(key.as_bytes(), &[byte; 5000]).expect("writes");
+            db.put(format!("small{n:03}").as_bytes(), b"small")
+                .expect("writes");
+        }
+        db.flush().expect("flushes");
+    }
+    db.compact_range(&orogen::CompactRangeOptions::default(), &family, None, None)
+        .expect("compacts");
+    db.close().expect("closes");
+    path
+}
+
+/// Bytes of a record.
+const RECORD: u64 = 32 + 6 + 5000;
+
+#[test]
+fn lists_tell_values_garbage_and_disk_of_each_file() {
+    let dir = TempDir::new("cli-list-large");
+    let db = with_blobs(&dir);
+    let list = json(&["blob", "list", &db]);
+    let listed = list["blob_files"].as_array().unwrap();
+    assert_eq!(listed.len(), 2);
+    let [old, new] = &listed[..] else {
+        panic!("{list}")
+    };
+    assert_eq!(
+        (&old["column_family"], &old["values"], &old["bytes"]),
+        (&"default".into(), &40.into(), &(40 * RECORD).into())
+    );
+    assert_eq!(
+        (&old["garbage_values"], &old["garbage_bytes"]),
+        (&10.into(), &(10 * RECORD).into())
+    );
+    assert_eq!(old["garbage_percent"], 25.0);
+    assert_eq!(
+        (&new["values"], &new["garbage_values"]),
+        (&10.into(), &0.into())
+    );
+    let file = format!("{db}/{}", old["file"].as_str().unwrap());
+    let size = std::fs::metadata(&file).unwrap().len();
+    assert_eq!(old["file_bytes"], size);
+    assert!(old["disk_bytes"].as_u64().unwrap() >= 40 * RECORD);
+    assert_eq!(list["total"]["values"], 50);
+    assert_eq!(list["total"]["space_amplification"], 1.25);
+    let told = ok(&["blob", "list", &db]);
+    assert!(
+        told.contains("25.0 %") && told.contains("2 blob files: 50 values"),
+        "{told}"
+    );
+    assert!(told.contains("space amplification 1.25"), "{told}");
+    // Where the tree and the sizes are told they are told too.
+    let tree = json(&["db", "tree", &db]);
+    let blobs = &tree["column_families"][0]["blobs"];
+    assert_eq!(
+        (&blobs["files"], &blobs["garbage_values"]),
+        (&2.into(), &10.into())
+    );
+    assert_eq!(blobs["blob_files"][0]["file"], old["file"]);
+    let drawn = ok(&["db", "tree", &db, "--files"]);
+    assert!(
+        drawn.contains("\n  blob ") && drawn.contains("(20.0 %)"),
+        "{drawn}"
+    );
+    assert!(drawn.contains(old["file"].as_str().unwrap()), "{drawn}");
+    let stats = json(&["db", "stats", &db]);
+    assert_eq!(stats["column_families"][0]["blobs"]["bytes"], 50 * RECORD);
+    assert_eq!(stats["blobs"]["garbage_bytes"], 10 * RECORD);
+    assert!(ok(&["db", "stats", &db]).contains("blob files   2, 50 values"));
+    // A database without any has no line.
+    let plain = sample(&dir, 100);
+    assert!(!ok(&["db", "tree", &plain]).contains("blob "));
+    assert!(!ok(&["db", "stats", &plain]).contains("blob files"));
+    assert_eq!(json(&["blob", "list", &plain])["total"]["files"], 0);
+    fails(3, &["blob", "list", "/nowhere"]);
+}
+
+#[test]
+fn dumps_show_records_and_what_else_is_in_the_file() {
+    let dir = TempDir::new("cli-blob-dump");
+    let db = with_blobs(&dir);
+    let file = files(&db, ".blob").remove(0);
+    let dump = json(&["blob", "dump", &file]);
+    assert_eq!(
+        (&dump["version"], &dump["records"]),
+        (&1.into(), &40.into())
+    );
+    assert!(dump["unfinished"].is_null());
+    assert_eq!(
+        dump["properties"]["orogen.blob.column.family.name"],
+        "default"
+    );
+    let pieces = dump["pieces"].as_array().unwrap();
+    let records: Vec<_> = pieces.iter().filter(|p| p["piece"] == "record").collect();
+    assert_eq!(records.len(), 40);
+    assert_eq!(records[0]["key"], "key000");
+    assert_eq!(
+        (&records[0]["offset"], &records[0]["bytes"]),
+        (&30.into(), &RECORD.into())
+    );
+    assert_eq!(records[0]["value_offset"], 30 + 32 + 6);
+    assert_eq!(records[0]["stored_bytes"], 5000);
+    assert!(records[0]["value"].is_null());
+    assert!(pieces.iter().any(|p| p["name"] == "orogen.properties"));
+    assert_eq!(dump["summary"]["record_bytes"], 40 * RECORD);
+    assert!(dump["summary"]["value_bytes"].is_null());
+    // Every byte but header and footer belongs to a piece.
+    let bytes: u64 = pieces.iter().map(|p| p["bytes"].as_u64().unwrap()).sum();
+    assert_eq!(dump["bytes"], bytes + 30 + 32);
+    let some = json(&["blob", "dump", &file, "--values", "--limit", "2"]);
+    let pieces = some["pieces"].as_array().unwrap();
+    let records: Vec<_> = pieces.iter().filter(|p| p["piece"] == "record").collect();
+    assert_eq!(records.len(), 2);
+    assert_eq!(records[1]["value"], "a".repeat(5000));
+    assert_eq!(some["summary"]["records"], 40);
+    assert_eq!(some["summary"]["value_bytes"], 40 * 5000);
+    let told = ok(&["blob", "dump", &file, "--limit", "1"]);
+    assert!(
+        told.contains("key000") && !told.contains("key001"),
+        "{told}"
+    );
+    assert!(
+        told.contains("meta record orogen.tail") && told.contains("40 records in"),
+        "{told}"
+    );
+    fails(3, &["blob", "dump", "/nowhere/000001.blob"]);
+    let other = files(&db, ".sst").remove(0);
+    fails(4, &["blob", "dump", &other]);
+}
+
+#[test]
+fn damage_of_blob_files_is_found_and_placed() {
+    let dir = TempDir::new("cli-blob-damage");
+    let db = with_blobs(&dir);
+    for args in [
+        &["blob", "check", &db][..],
+        &["blob", "check", &db, "--no-follow"],
+    ] {
+        assert!(ok(args).contains("2 blob files, 40 values"), "{args:?}");
+        assert!(ok(args).contains("no damage found"));
+    }
+    let whole = json(&["blob", "check", &db]);
+    assert_eq!(whole["followed"], true);
+    let checked = &whole["column_families"][0]["blob_files"];
+    assert_eq!(
+        (&checked[0]["live_values"], &checked[0]["exact"]),
+        (&30.into(), &true.into())
+    );
+    let scanned = json(&["db", "check", &db]);
+    assert_eq!(
+        (&scanned["blob_files"], &scanned["blob_values"]),
+        (&2.into(), &50.into())
+    );
+    let file = files(&db, ".blob").remove(0);
+    let sound = std::fs::read(&file).unwrap();
+    // In the value of the second record.
+    let mut bytes = sound.clone();
+    bytes[30 + RECORD as usize + 100] ^= 4;
+    std::fs::write(&file, &bytes).unwrap();
+    let offset = 30 + RECORD;
+    let run = fails(4, &["blob", "check", &db]);
+    assert!(run.out.contains(&format!("offset={offset}")), "{}", run.out);
+    assert!(run.err.contains("1 damage found"), "{}", run.err);
+    ok(&["blob", "check", &db, "--no-follow"]);
+    let run = fails(4, &["db", "check", &db]);
+    assert!(
+        run.out.contains(&format!("at offset {offset}")),
+        "{}",
+        run.out
+    );
+    ok(&["blob", "dump", &file]);
+    let run = fails(4, &["blob", "dump", &file, "--values", "--json"]);
+    let dump: serde_json::Value = serde_json::from_str(&run.out).unwrap();
+    assert_eq!(dump["summary"]["records"], 39);
+    let damage = dump["pieces"].as_array().unwrap().iter();
+    let damage: Vec<_> = damage.filter(|p| p["piece"] == "damage").collect();
+    assert_eq!((damage.len(), &damage[0]["offset"]), (1, &offset.into()));
+    // Cut off within the third record.
+    std::fs::write(&file, &sound[..30 + 2 * RECORD as usize + 50]).unwrap();
+    let run = fails(4, &["blob", "dump", &file]);
+    assert!(
+        run.out.contains("not finished") && run.out.contains("2 records in"),
+        "{}",
+        run.out
+    );
+    fails(4, &["blob", "check", &db, "--no-follow"]);
+    std::fs::remove_file(&file).unwrap();
+    for args in [
+        &["blob", "check", &db][..],
+        &["blob", "check", &db, "--no-follow"],
+        &["db", "check", &db],
+    ] {
+        let run = fails(4, args);
+        assert!(run.out.contains(&file), "{args:?} {}", run.out);
+    }
+    assert!(ok(&["blob", "list", &db]).contains("missing"));
+}
