@@ -9,7 +9,7 @@ use orogen::{
     DbIterator, DbOptions, Options, RateLimiter, ReadOptions, SystemClock, WriteBatch,
     WriteOptions,
 };
-use peers_driver::{Blob, Engine, Key, Result, Settings, Unsupported};
+use peers_driver::{Blob, BlobGc, Engine, Key, Result, Settings, Unsupported};
 
 struct Orogen {
     db: Db,
@@ -23,12 +23,22 @@ impl Orogen {
     }
 }
 
-/// Lets large values leave the tree: the one place to change once the engine can.
+/// Lets large values go to blob files. What is not set here has its default.
 ///
 /// # Errors
-/// [`Unsupported`] in this build, so the benches leave the candidate out and say so.
-fn separate_values(_: &mut ColumnFamilyOptions, _: &Blob) -> Result<()> {
-    Err(Unsupported("this build does not separate values (peers/orogen, `separate_values`)").into())
+/// [`Unsupported`] for ways of collecting that this build does not have.
+fn separate_values(options: &mut ColumnFamilyOptions, blob: &Blob) -> Result<()> {
+    options.enable_blob_garbage_collection = match blob.gc {
+        BlobGc::Off => false,
+        BlobGc::Auto | BlobGc::Merge => true,
+        BlobGc::Punch => return Err(Unsupported("this build punches no holes").into()),
+        BlobGc::Move => return Err(Unsupported("this build moves no values by a job").into()),
+    };
+    options.enable_blob_files = true;
+    options.min_blob_size = blob.min_blob_size;
+    options.blob_compression_type = CompressionType::Lz4;
+    options.blob_garbage_collection_age_cutoff = blob.garbage_collection_age_cutoff;
+    Ok(())
 }
 
 impl Engine for Orogen {

@@ -1,8 +1,11 @@
 //! Reads that follow each other through a file: a scan, the inputs of a compaction.
 //!
 //! Pointers in the order of keys lead through a blob file from front to back, past what is garbage.
-//! Once a value is asked for that stands shortly behind the one before, more than it is read, and
-//! twice as much each time, up to a bound. Values that are asked for here and there are read alone.
+//! Once a value is asked for that stands shortly behind the one before, the system is asked for what
+//! comes next, twice as much each time, up to a bound: it reads from the device while values are
+//! used. Small values are read several at a time, so that there is not a system call for each; a
+//! large one alone, as it would be copied for nothing. So are values that are asked for here and
+//! there.
 
 use orogen_base::{FileNo, Result, memory};
 
@@ -10,33 +13,47 @@ use super::{BlobFileReader, BlobValue, How};
 use crate::meta::Extent;
 use crate::pointer::BlobPointer;
 
-/// Bytes that are read ahead at first.
-const AHEAD_LEN_MIN: u64 = 32 << 10;
+/// Bytes that are read together at first.
+const WINDOW_LEN_MIN: u64 = 8 << 10;
+/// Bytes that are read together at most.
+const WINDOW_LEN_MAX: u64 = 64 << 10;
+/// Records from so many bytes on are read alone.
+const ALONE_SIZE_MIN: u64 = 4 << 10;
+/// Bytes that the system is asked for at first.
+const HINT_LEN_MIN: u64 = 32 << 10;
+/// Bytes that are passed from one record to the next of a row.
+const GAP_MAX: u64 = 64 << 10;
 
 /// What was read ahead, of one file of one database at a time.
 #[derive(Debug)]
 pub struct BlobReadahead {
     len_max: u64,
-    /// Bytes to read the next time.
-    len: u64,
+    /// Bytes to read together the next time.
+    window_len: u64,
     file: Option<FileNo>,
     offset: u64,
     bytes: Vec<u8>,
     /// Behind the last value that was asked for.
     next: u64,
+    /// Bytes to ask the system for the next time.
+    hint_len: u64,
+    /// The system was asked for all of the row up to here.
+    hinted: u64,
 }
 
 impl BlobReadahead {
-    /// Reads up to `len_max` bytes ahead; with 0 never.
+    /// Asks the system for up to `len_max` bytes ahead; with 0 nothing is read ahead.
     #[must_use]
     pub fn new(len_max: u64) -> Self {
         Self {
             len_max,
-            len: AHEAD_LEN_MIN.min(len_max),
+            window_len: WINDOW_LEN_MIN,
             file: None,
             offset: 0,
             bytes: Vec::new(),
             next: 0,
+            hint_len: HINT_LEN_MIN.min(len_max),
+            hinted: 0,
         }
     }
 
@@ -55,14 +72,18 @@ impl BlobReadahead {
     /// Notes that this is asked for; true if it stands shortly behind what was asked for before.
     fn follow(&mut self, file: FileNo, extent: Extent) -> bool {
         let is_same = self.file == Some(file);
-        let is_in_row =
-            is_same && extent.offset >= self.next && extent.offset - self.next <= self.len;
+        let is_in_row = self.len_max > 0
+            && is_same
+            && extent.offset >= self.next
+            && extent.offset - self.next <= GAP_MAX;
         if !is_same {
             self.file = Some(file);
             self.bytes.clear();
         }
         if !is_in_row {
-            self.len = AHEAD_LEN_MIN.min(self.len_max);
+            self.window_len = WINDOW_LEN_MIN;
+            self.hint_len = HINT_LEN_MIN.min(self.len_max);
+            self.hinted = 0;
         }
         self.next = extent.end();
         is_in_row
@@ -94,9 +115,11 @@ impl BlobFileReader {
     ) -> Result<BlobValue> {
         let extent = self.record_extent(pointer, user_key)?;
         let is_in_row = ahead.follow(self.options.file_number, extent);
+        if is_in_row {
+            self.hint(ahead, extent);
+        }
         if ahead.held(extent).is_none() {
-            // What is large has no need of neighbours, and would have to be copied.
-            if !is_in_row || extent.size > ahead.len / 2 {
+            if !is_in_row || extent.size >= ALONE_SIZE_MIN {
                 return self.read_extent(extent, user_key, how);
             }
             self.fill(ahead, extent)?;
@@ -112,21 +135,34 @@ impl BlobFileReader {
         }
     }
 
+    /// Asks the system for what comes behind a record of a row, once half of what it was asked for
+    /// is used.
+    fn hint(&self, ahead: &mut BlobReadahead, extent: Extent) {
+        let from = ahead.hinted.max(extent.offset);
+        let end = self.records_end();
+        if from >= end || extent.end() + ahead.hint_len / 2 < ahead.hinted {
+            return;
+        }
+        let len = ahead.hint_len.max(extent.size).min(end - from);
+        self.file.prefetch(from, len);
+        ahead.hinted = from + len;
+        ahead.hint_len = (ahead.hint_len * 2).min(ahead.len_max);
+    }
+
     fn fill(&self, ahead: &mut BlobReadahead, extent: Extent) -> Result<()> {
-        let want = ahead.len.min(self.records_end() - extent.offset);
+        let want = ahead.window_len.min(self.records_end() - extent.offset);
         ahead.bytes.clear();
         ahead.offset = extent.offset;
-        memory::resize(&mut ahead.bytes, want as usize, "blob readahead")?;
+        memory::reserve(&mut ahead.bytes, want as usize, "blob readahead")?;
         self.count_read(want);
-        let n = match self.file.read_at(extent.offset, &mut ahead.bytes) {
-            Ok(n) => n,
-            Err(e) => {
-                ahead.bytes.clear();
-                return Err(e);
-            }
-        };
-        ahead.bytes.truncate(n);
-        ahead.len = (ahead.len * 2).min(ahead.len_max);
+        let read = self
+            .file
+            .append_at(extent.offset, want as usize, &mut ahead.bytes);
+        if let Err(e) = read {
+            ahead.bytes.clear();
+            return Err(e);
+        }
+        ahead.window_len = (ahead.window_len * 2).min(WINDOW_LEN_MAX);
         Ok(())
     }
 }
