@@ -361,6 +361,9 @@ pub struct ColumnFamilyOptions {
     /// The part of the blob files, from the oldest on, that compactions empty. 0.0 to 1.0, default
     /// 0.25.
     pub blob_garbage_collection_age_cutoff: f64,
+    /// The part of the oldest blob file that is garbage from which on the tables that point into it
+    /// are compacted for that alone. 0.0 to 1.0; 1.0, the default: they never are.
+    pub blob_garbage_collection_force_threshold: f64,
     /// Cache of blocks. `None`, the default: one of 32 MiB shared by the families of the
     /// database.
     pub block_cache: Option<Arc<BlockCache>>,
@@ -410,6 +413,7 @@ impl Default for ColumnFamilyOptions {
             blob_compression_type: CompressionType::None,
             enable_blob_garbage_collection: false,
             blob_garbage_collection_age_cutoff: 0.25,
+            blob_garbage_collection_force_threshold: 1.0,
             block_cache: None,
         }
     }
@@ -469,13 +473,19 @@ impl ColumnFamilyOptions {
                 "at most level0_stop_writes_trigger",
             );
         }
-        let cutoff = self.blob_garbage_collection_age_cutoff;
-        if !(0.0..=1.0).contains(&cutoff) {
-            return refuse(
+        for (option, share) in [
+            (
                 "blob_garbage_collection_age_cutoff",
-                cutoff.to_string(),
-                "0 to 1",
-            );
+                self.blob_garbage_collection_age_cutoff,
+            ),
+            (
+                "blob_garbage_collection_force_threshold",
+                self.blob_garbage_collection_force_threshold,
+            ),
+        ] {
+            if !(0.0..=1.0).contains(&share) {
+                return refuse(option, share.to_string(), "0 to 1");
+            }
         }
         Ok(())
     }

@@ -224,6 +224,7 @@ fn small_blobs() -> Options {
     options.cf.blob_compression_type = CompressionType::Lz4;
     options.cf.enable_blob_garbage_collection = true;
     options.cf.blob_garbage_collection_age_cutoff = 0.5;
+    options.cf.blob_garbage_collection_force_threshold = 0.5;
     options
 }
 

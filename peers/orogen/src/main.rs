@@ -38,6 +38,7 @@ fn separate_values(options: &mut ColumnFamilyOptions, blob: &Blob) -> Result<()>
     options.min_blob_size = blob.min_blob_size;
     options.blob_compression_type = CompressionType::Lz4;
     options.blob_garbage_collection_age_cutoff = blob.garbage_collection_age_cutoff;
+    options.blob_garbage_collection_force_threshold = blob.garbage_collection_force_threshold;
     Ok(())
 }
 

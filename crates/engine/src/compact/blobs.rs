@@ -1,4 +1,5 @@
-//! Which blob files a compaction empties.
+//! Which blob files a compaction empties, and when one runs for that alone. Source: RocksDB
+//! `db/version_set.cc` (`ComputeFilesMarkedForForcedBlobGC`), `db/compaction/compaction_iterator.cc`.
 
 use std::collections::HashSet;
 
@@ -7,6 +8,37 @@ use orogen_base::FileNo;
 use crate::options::ColumnFamilyOptions;
 use crate::version::Version;
 
+/// The oldest blob file, if so much of it is garbage that the tables which point into it are
+/// compacted to empty it. The files behind it that no table's pointers begin with are counted with
+/// it, as far as the cutoff reaches: they go with the same tables.
+#[must_use]
+pub fn forced(version: &Version, options: &ColumnFamilyOptions) -> Option<FileNo> {
+    let threshold = options.blob_garbage_collection_force_threshold;
+    if !options.enable_blob_garbage_collection || threshold >= 1.0 {
+        return None;
+    }
+    let reach = cutoff_count(version, options);
+    let linked: HashSet<FileNo> = version
+        .iter_files()
+        .map(|(_, f)| f.oldest_blob_file_number)
+        .collect();
+    let mut files = version.blob_files().iter().take(reach);
+    let (&oldest, first) = files.next()?;
+    let batch = files.take_while(|(number, _)| !linked.contains(number));
+    let (mut total, mut garbage) = (0u64, 0u64);
+    for blob in std::iter::once(first).chain(batch.map(|(_, blob)| blob)) {
+        total = total.saturating_add(blob.addition().total_blob_bytes);
+        garbage = garbage.saturating_add(blob.garbage_blob_bytes);
+    }
+    // Without any, a threshold of 0 would have them written anew for ever.
+    (garbage > 0 && garbage as f64 >= threshold * total as f64).then_some(oldest)
+}
+
+fn cutoff_count(version: &Version, options: &ColumnFamilyOptions) -> usize {
+    let cutoff = options.blob_garbage_collection_age_cutoff;
+    (cutoff * version.blob_files().len() as f64) as usize
+}
+
 /// The oldest blob files, as many as the settings say: values in them that a compaction meets are
 /// written anew.
 #[must_use]
@@ -14,8 +46,6 @@ pub fn oldest(version: &Version, options: &ColumnFamilyOptions) -> HashSet<FileN
     if !options.enable_blob_garbage_collection {
         return HashSet::new();
     }
-    let files = version.blob_files();
-    let cutoff = options.blob_garbage_collection_age_cutoff;
-    let count = (cutoff * files.len() as f64) as usize;
-    files.keys().copied().take(count).collect()
+    let count = cutoff_count(version, options);
+    version.blob_files().keys().copied().take(count).collect()
 }

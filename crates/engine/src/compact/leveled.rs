@@ -79,7 +79,7 @@ pub fn pick(
     marks::due(version, options, base_level, moment).find_map(|due| {
         let inputs = std::slice::from_ref(due.file);
         let mut plan = picker.plan(due.level, due.output_level, inputs, due.reason, 0.0)?;
-        if plan.bottommost {
+        if plan.bottommost || due.reason == Reason::ForcedBlobGC {
             // What it is rewritten for would lie there for good.
             plan.trivial_move = false;
         }

@@ -9,6 +9,7 @@
 //! | size amplification | the largest of the level with most bytes above the last one, while those levels hold more than `max_size_amplification_percent` of the last | one level down |
 //! | TTL | their oldest data is older than `ttl` | one level down |
 //! | periodic | they were made longer ago than `periodic_compaction_seconds` | one level down, or the same level if nothing lies below |
+//! | blob garbage | they point into the oldest blob file, of which [`super::blobs::forced`] is garbage | the same level, level 0 down |
 //! | recompression | `recompress_bottommost_files`, on the last level, and their codec is none of those that it may be asked to have | the same level |
 //!
 //! A file on the last level with data goes nowhere but to its own level. A rewritten file is no
@@ -21,6 +22,7 @@ use std::sync::Arc;
 use orogen_base::seqno::SEQNO_MAX;
 use orogen_base::{FileNo, SeqNo};
 
+use super::blobs;
 use super::plan::{Reason, compression_at, first_overlap_below};
 use crate::options::ColumnFamilyOptions;
 use crate::version::{FileMeta, KeyRange, Version};
@@ -65,16 +67,18 @@ pub fn due<'a>(
     base_level: usize,
     moment: Moment,
 ) -> impl Iterator<Item = Due<'a>> {
-    const ORDER: [Reason; 6] = [
+    const ORDER: [Reason; 7] = [
         Reason::FilesMarkedForCompaction,
         Reason::BottommostFiles,
         Reason::SizeAmplification,
         Reason::Ttl,
         Reason::PeriodicCompaction,
+        Reason::ForcedBlobGC,
         Reason::BottommostRecompression,
     ];
     let last = version.num_non_empty_levels().saturating_sub(1).max(1);
     let codecs = last_level_codecs(version, options, base_level, last);
+    let emptied = blobs::forced(version, options);
     let too_much = amplifying(version, last, options.max_size_amplification_percent);
     ORDER.into_iter().flat_map(move |reason| {
         let asked = match reason {
@@ -82,6 +86,7 @@ pub fn due<'a>(
             Reason::SizeAmplification => too_much.is_some(),
             Reason::PeriodicCompaction => options.periodic_compaction_seconds > 0,
             Reason::BottommostRecompression => options.recompress_bottommost_files,
+            Reason::ForcedBlobGC => emptied.is_some(),
             _ => true,
         };
         let codecs = codecs.clone();
@@ -107,6 +112,8 @@ pub fn due<'a>(
                         let old = is_older(file.oldest_ancester_time, options.ttl, moment);
                         (old && level < last).then_some(down)
                     }
+                    Reason::ForcedBlobGC => (emptied == Some(file.oldest_blob_file_number))
+                        .then_some(if level == 0 { down } else { level }),
                     Reason::BottommostRecompression => {
                         let is_asked = |stored: &str| codecs.contains(&stored);
                         let differs = file.codec.get().is_some_and(|c| !is_asked(c));

@@ -33,6 +33,8 @@ pub enum Reason {
     SizeAmplification,
     /// A file of the last level has another codec than is asked for.
     BottommostRecompression,
+    /// Much of the oldest blob file is garbage, and this table points into it.
+    ForcedBlobGC,
     /// A user asked for it.
     ManualCompaction,
 }
@@ -51,6 +53,7 @@ impl Reason {
             Self::PeriodicCompaction => "PeriodicCompaction",
             Self::SizeAmplification => "SizeAmplification",
             Self::BottommostRecompression => "BottommostRecompression",
+            Self::ForcedBlobGC => "ForcedBlobGC",
             Self::ManualCompaction => "ManualCompaction",
         }
     }

@@ -550,6 +550,12 @@ pub(crate) static FAMILY: &[Item<Cf>] = &[
         "blob_garbage_collection_age_cutoff",
         blob_garbage_collection_age_cutoff
     ),
+    item!(
+        Cf,
+        MUTABLE,
+        "blob_garbage_collection_force_threshold",
+        blob_garbage_collection_force_threshold
+    ),
 ];
 
 /// The settings of tables. What only new files depend on may change.

@@ -511,3 +511,47 @@ fn filters_drop_values_that_they_have_not_read() {
     assert_holds(&db, &family, &map, None);
     assert_exact(&db, &family);
 }
+
+#[test]
+fn garbage_in_the_oldest_files_makes_them_go() {
+    let fs = MemFileSystem::new();
+    let mut options = separated(&fs);
+    options.cf.enable_blob_garbage_collection = true;
+    options.cf.blob_garbage_collection_age_cutoff = 1.0;
+    options.cf.disable_auto_compactions = true;
+    let db = Db::open(DIR, &options).unwrap();
+    let family = db.default_column_family();
+    let mut map = Map::new();
+    write_some_puts(&db, &mut map);
+    compact_all(&db, &family);
+    let oldest = db.live_blob_files()[0].number;
+    // Each third key: what is left of the files is worth keeping.
+    for n in (0..60).step_by(3) {
+        db.put(&key(n), &[7; 300]).unwrap();
+        map.insert(key(n), vec![7; 300]);
+    }
+    let keep = [("blob_garbage_collection_age_cutoff", "0.0")];
+    db.set_options(&family, &keep).unwrap();
+    compact_all(&db, &family);
+    assert!(db.live_blob_files().iter().any(|b| b.number == oldest));
+    assert!(
+        db.live_blob_files()
+            .iter()
+            .any(|b| b.garbage_blob_count > 0)
+    );
+    db.set_options(
+        &family,
+        &[
+            ("blob_garbage_collection_age_cutoff", "1.0"),
+            ("blob_garbage_collection_force_threshold", "0.1"),
+            ("disable_auto_compactions", "false"),
+        ],
+    )
+    .unwrap();
+    db.wait_for_background_work().unwrap();
+    let left = db.live_blob_files();
+    assert!(left.iter().all(|b| b.number != oldest), "{left:?}");
+    assert_holds(&db, &family, &map, None);
+    assert_exact(&db, &family);
+    assert_no_strays(&fs, &db);
+}

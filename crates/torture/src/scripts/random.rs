@@ -189,6 +189,7 @@ fn options(seed: u64, shape: Shape) -> Options {
         cf.blob_compression_type = *rng.pick(&[CompressionType::None, CompressionType::Zstd]);
         cf.enable_blob_garbage_collection = rng.chance(1, 2);
         cf.blob_garbage_collection_age_cutoff = *rng.pick(&[0.25, 1.0]);
+        cf.blob_garbage_collection_force_threshold = *rng.pick(&[1.0, 0.5]);
     }
     o
 }

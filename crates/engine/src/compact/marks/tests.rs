@@ -8,7 +8,7 @@ use super::{Moment, due, next_due_secs, of_unknown_codec, waited_for_snapshot};
 use crate::options::ColumnFamilyOptions;
 use crate::version::builder::VersionBuilder;
 use crate::version::edit::VersionEdit;
-use crate::version::{FileMeta, Version, text};
+use crate::version::{BlobFileAddition, BlobFileGarbage, FileMeta, Version, text};
 
 /// A drawing with each file's times, and its entries and tombstones where they are known.
 fn version(drawing: &str, change: impl Fn(&mut FileMeta)) -> Version {
@@ -207,4 +207,57 @@ fn levels_above_the_last_go_down_while_they_hold_too_much() {
         at(&sized([50, 90, 20], 200), 30),
         "9 L0->L4 SizeAmplification"
     );
+}
+
+#[test]
+fn tables_that_point_into_an_oldest_blob_file_of_garbage_are_due() {
+    let drawn = version(
+        "L0\n1: a..z blob=20\nL5\n2: a..c blob=10\n3: d..f blob=11\nL6\n4: a..b blob=10\n5: c..d\n",
+        |_| {},
+    );
+    let with = |garbage: &[(u64, u64)]| {
+        let mut edit = VersionEdit::of_column_family(0);
+        for number in [10, 11, 12, 20] {
+            edit.blob_file_additions.push(BlobFileAddition {
+                number,
+                total_blob_count: 10,
+                total_blob_bytes: 1000,
+                ..BlobFileAddition::default()
+            });
+        }
+        for &(number, bytes) in garbage {
+            edit.blob_file_garbages.push(BlobFileGarbage {
+                number,
+                garbage_blob_count: 1,
+                garbage_blob_bytes: bytes,
+            });
+        }
+        let mut builder = VersionBuilder::new(&Arc::new(drawn.clone()));
+        builder.apply(&edit).unwrap();
+        builder.build().unwrap()
+    };
+    let options = |threshold, cutoff| ColumnFamilyOptions {
+        enable_blob_garbage_collection: true,
+        blob_garbage_collection_force_threshold: threshold,
+        blob_garbage_collection_age_cutoff: cutoff,
+        ..nothing_asked()
+    };
+    let shown = |garbage: &[(u64, u64)], options: &ColumnFamilyOptions| {
+        show(&with(garbage), options, Moment::default())
+    };
+    let half = options(0.5, 1.0);
+    let why = "2 L5->L5 ForcedBlobGC, 4 L6->L6 ForcedBlobGC";
+    assert_eq!(shown(&[(10, 499)], &half), "");
+    assert_eq!(shown(&[(10, 500)], &half), why);
+    // Others than the oldest wait for it; 12 goes with 11.
+    assert_eq!(shown(&[(11, 900), (12, 900), (20, 900)], &half), "");
+    assert_eq!(shown(&[(10, 900)], &options(0.5, 0.2)), "");
+    assert_eq!(shown(&[(10, 900)], &options(1.0, 1.0)), "");
+    assert_eq!(shown(&[], &options(0.0, 1.0)), "");
+    assert_eq!(shown(&[(10, 1)], &options(0.0, 1.0)), why);
+    let off = ColumnFamilyOptions {
+        enable_blob_garbage_collection: false,
+        ..half
+    };
+    assert_eq!(shown(&[(10, 900)], &off), "");
 }
