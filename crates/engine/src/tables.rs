@@ -265,6 +265,18 @@ impl BlobSource for VersionBlobs {
         let value = reader.read_ahead(row, *pointer, user_key, true)?;
         Ok(value.into())
     }
+
+    fn stored(
+        &self,
+        pointer: &BlobPointer,
+        user_key: &[u8],
+    ) -> Result<(PinnedValue, Arc<BlobFileReader>)> {
+        let reader = self.tables.blob_reader(&self.version, pointer.file)?;
+        let mut rows = self.rows.lock();
+        let row = rows.of(pointer.file);
+        let value = reader.read_stored(row, *pointer, user_key)?;
+        Ok((value.into(), reader.clone()))
+    }
 }
 
 impl TableAccess for FamilyTables {

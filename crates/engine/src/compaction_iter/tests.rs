@@ -10,7 +10,7 @@ use orogen_base::{
     Error, ErrorKind, InternalIterator, ParsedInternalKey, PinnedValue, Result, SeqNo,
     UserComparator, ValueKind,
 };
-use orogen_blob::BlobPointer;
+use orogen_blob::{BlobFileReader, BlobPointer};
 use orogen_sst::CompressionType;
 
 use super::{CompactionIter, CompactionIterOptions, surviving_tombstones};
@@ -139,6 +139,10 @@ impl BlobSource for Blobs {
         Ok(PinnedValue::from(
             format!("file{}", pointer.file).into_bytes(),
         ))
+    }
+
+    fn stored(&self, _: &BlobPointer, _: &[u8]) -> Result<(PinnedValue, Arc<BlobFileReader>)> {
+        Err(Error::not_supported("there are no files"))
     }
 }
 

@@ -118,11 +118,24 @@ impl BlobWriter {
             self.table.add(&pointer, user.len());
             return Ok((key, value));
         }
-        let Some(source) = &self.options.source else {
+        let Some(source) = self.options.source.clone() else {
             return Err(Error::invalid_argument(
                 "values of blob files cannot be read here",
             ));
         };
+        // Where it is stored as it would be here it need not be taken out of its codec.
+        let stays = pointer.codec == self.options.file.compression
+            && self.options.file.dictionary.is_none()
+            && usize::try_from(pointer.size).is_ok_and(|size| self.is_large(size));
+        if stays {
+            let (stored, from) = source.stored(&pointer, user)?;
+            let builder = self.builder(new_file, created)?;
+            if builder.takes_stored_of(&from) {
+                let pointer = builder.add_stored(user, &stored, &from)?;
+                self.point_to(key, &pointer)?;
+                return Ok((&self.key, &self.pointer));
+            }
+        }
         let fetched = source.value(&pointer, user)?;
         if self.is_large(fetched.len()) {
             self.put_apart(key, &fetched, new_file, created)?;
@@ -147,7 +160,17 @@ impl BlobWriter {
         new_file: &mut NewFile<'_>,
         created: &mut Vec<DataFile>,
     ) -> Result<()> {
-        let user = user_key(key);
+        let builder = self.builder(new_file, created)?;
+        let pointer = builder.add(user_key(key), value)?;
+        self.point_to(key, &pointer)
+    }
+
+    /// The file at hand, which is begun if there is none.
+    fn builder(
+        &mut self,
+        new_file: &mut NewFile<'_>,
+        created: &mut Vec<DataFile>,
+    ) -> Result<&mut BlobFileBuilder> {
         let (_, builder) = match &mut self.open {
             Some(open) => open,
             none => {
@@ -160,13 +183,17 @@ impl BlobWriter {
                 none.insert((number, BlobFileBuilder::new(file, options)?))
             }
         };
-        let pointer = builder.add(user, value)?;
-        let is_full = builder.file_size() >= self.options.blob_file_size;
+        Ok(builder)
+    }
+
+    /// Makes the entry at hand a pointer to what was added last, and ends the file if it is full.
+    fn point_to(&mut self, key: &[u8], pointer: &BlobPointer) -> Result<()> {
         self.pointer.clear();
         pointer.encode(&mut self.pointer);
-        self.table.add(&pointer, user.len());
+        self.table.add(pointer, user_key(key).len());
         self.take_key(key, ValueKind::BlobIndex);
-        if is_full {
+        let size = self.open.as_ref().map_or(0, |(_, b)| b.file_size());
+        if size >= self.options.blob_file_size {
             self.finish_file()?;
         }
         Ok(())

@@ -6,7 +6,7 @@ use orogen_base::range_del::FragmentedRangeTombstones;
 use orogen_base::slice_transform::SliceTransform;
 use orogen_base::{InternalIterator, PinnedValue, Result, SeqNo, UserComparator};
 
-use orogen_blob::BlobPointer;
+use orogen_blob::{BlobFileReader, BlobPointer};
 
 use super::get::GetState;
 use crate::version::{FileMeta, Level, Version};
@@ -31,6 +31,16 @@ pub trait BlobSource: Send + Sync {
     /// # Errors
     /// `Corruption` if there is no such value; `Io`.
     fn value(&self, pointer: &BlobPointer, user_key: &[u8]) -> Result<PinnedValue>;
+
+    /// [`Self::value`] as its file stores it, and the file.
+    ///
+    /// # Errors
+    /// As [`Self::value`].
+    fn stored(
+        &self,
+        pointer: &BlobPointer,
+        user_key: &[u8],
+    ) -> Result<(PinnedValue, Arc<BlobFileReader>)>;
 }
 
 /// A pointer that is to be followed.
