@@ -22,7 +22,7 @@ use orogen_testkit::Rng;
 use crate::support::{DIR, scan, scan_backward, small};
 
 /// Values of 100 bytes and more go to blob files of some kibibytes.
-fn separated(fs: &MemFileSystem) -> Options {
+pub(crate) fn separated(fs: &MemFileSystem) -> Options {
     let mut options = small(fs);
     options.cf.enable_blob_files = true;
     options.cf.min_blob_size = 100;
@@ -58,7 +58,7 @@ fn assert_holds(db: &Db, family: &ColumnFamily, map: &Map, snapshot: Option<&Sna
 }
 
 /// What the MANIFEST says of each blob file is what the tables point to.
-fn assert_exact(db: &Db, family: &ColumnFamily) {
+pub(crate) fn assert_exact(db: &Db, family: &ColumnFamily) {
     for check in db.check_blob_files(family, true).expect("the disk is well") {
         assert!(check.is_exact(), "{check:?}");
         assert!(check.live_blob_count > 0, "{check:?} should be gone");
@@ -67,7 +67,7 @@ fn assert_exact(db: &Db, family: &ColumnFamily) {
 
 /// The blob files in the directory are those that the version lists, once the background has
 /// taken the others away.
-fn assert_no_strays(fs: &MemFileSystem, db: &Db) {
+pub(crate) fn assert_no_strays(fs: &MemFileSystem, db: &Db) {
     let on_disk = || {
         let mut names: Vec<String> = fs.list(Path::new(DIR)).expect("the disk is well");
         names.retain(|n| n.ends_with(".blob"));
@@ -89,15 +89,15 @@ fn assert_no_strays(fs: &MemFileSystem, db: &Db) {
     assert_eq!(on_disk(), listed);
 }
 
-fn w() -> WriteOptions {
+pub(crate) fn w() -> WriteOptions {
     WriteOptions::default()
 }
 
-fn key(n: usize) -> Vec<u8> {
+pub(crate) fn key(n: usize) -> Vec<u8> {
     format!("key{n:03}").into_bytes()
 }
 
-fn value(rng: &mut Rng) -> Vec<u8> {
+pub(crate) fn value(rng: &mut Rng) -> Vec<u8> {
     let len = match rng.below(4) {
         0 => rng.below(99),
         1 => 99 + rng.below(3),
@@ -144,7 +144,7 @@ fn write_some(db: &Db, family: &ColumnFamily, rng: &mut Rng, map: &mut Map, call
     }
 }
 
-fn compact_all(db: &Db, family: &ColumnFamily) {
+pub(crate) fn compact_all(db: &Db, family: &ColumnFamily) {
     let all = CompactRangeOptions {
         bottommost_level_compaction: BottommostLevelCompaction::Force,
         ..CompactRangeOptions::default()
