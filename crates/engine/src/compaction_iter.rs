@@ -691,8 +691,12 @@ impl<I: InternalIterator> CompactionIter<I> {
     }
 }
 
-/// The value that a pointer leads to, for a job that needs it.
-fn fetch(blobs: Option<&dyn BlobSource>, pointer: &[u8], user_key: &[u8]) -> Result<PinnedValue> {
+/// The value that a pointer leads to, for a job that needs it; `None` if it is damaged.
+fn fetch(
+    blobs: Option<&dyn BlobSource>,
+    pointer: &[u8],
+    user_key: &[u8],
+) -> Result<Option<PinnedValue>> {
     let pointer = BlobPointer::decode(pointer)?;
     match blobs {
         Some(blobs) => blobs.value(&pointer, user_key),
@@ -703,7 +707,8 @@ fn fetch(blobs: Option<&dyn BlobSource>, pointer: &[u8], user_key: &[u8]) -> Res
     }
 }
 
-/// Asks a filter about a value in a blob file, which is read only if the key is not enough.
+/// Asks a filter about a value in a blob file, which is read only if the key is not enough. What is
+/// damaged stays.
 fn filter_blob(
     filter: &mut dyn CompactionFilter,
     blobs: Option<&dyn BlobSource>,
@@ -715,8 +720,10 @@ fn filter_blob(
     if let Some(decision) = filter.filter_blob_by_key(level, user_key, stored_len) {
         return Ok(decision);
     }
-    let value = fetch(blobs, pointer, user_key)?;
-    Ok(filter.filter(level, user_key, &value))
+    Ok(match fetch(blobs, pointer, user_key)? {
+        Some(value) => filter.filter(level, user_key, &value),
+        None => FilterDecision::Keep,
+    })
 }
 
 #[cold]

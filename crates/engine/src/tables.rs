@@ -13,8 +13,8 @@ use orogen_base::range_del::FragmentedRangeTombstones;
 use orogen_base::slice_transform::SliceTransform;
 use orogen_base::sync::Mutex;
 use orogen_base::{
-    Error, FileNo, InternalIterator, ParsedInternalKey, PinnedValue, Result, UserComparator,
-    ValueKind,
+    Error, ErrorKind, FileNo, InternalIterator, ParsedInternalKey, PinnedValue, Result,
+    UserComparator, ValueKind,
 };
 use orogen_blob::{
     BlobFileReader, BlobFileReaderOptions, BlobPointer, BlobRead, BlobReadahead, Coalesce,
@@ -245,6 +245,7 @@ pub(crate) struct VersionBlobs {
     tables: Arc<FamilyTables>,
     version: Arc<Version>,
     rows: Mutex<BlobRows>,
+    damaged: Mutex<Option<Error>>,
 }
 
 impl VersionBlobs {
@@ -253,29 +254,56 @@ impl VersionBlobs {
             tables,
             version,
             rows: Mutex::default(),
+            damaged: Mutex::default(),
         }
+    }
+
+    /// What `read` gives; `None`, with a mark on the file, for damage.
+    fn unless_damaged<T>(
+        &self,
+        pointer: &BlobPointer,
+        read: impl FnOnce(&Arc<BlobFileReader>, &mut BlobReadahead) -> Result<T>,
+    ) -> Result<Option<T>> {
+        let result = self
+            .tables
+            .blob_reader(&self.version, pointer.file)
+            .and_then(|reader| read(reader, self.rows.lock().of(pointer.file)));
+        match result {
+            Ok(value) => Ok(Some(value)),
+            Err(e) if e.kind() == ErrorKind::Corruption => {
+                if let Some(blob) = self.version.blob_files().get(&pointer.file) {
+                    blob.file.damaged.set(true);
+                }
+                self.damaged.lock().get_or_insert(e);
+                Ok(None)
+            }
+            Err(e) => Err(e),
+        }
+    }
+
+    /// The first damage that was met.
+    pub(crate) fn damaged(&self) -> Option<Error> {
+        self.damaged.lock().clone()
     }
 }
 
 impl BlobSource for VersionBlobs {
-    fn value(&self, pointer: &BlobPointer, user_key: &[u8]) -> Result<PinnedValue> {
-        let reader = self.tables.blob_reader(&self.version, pointer.file)?;
-        let mut rows = self.rows.lock();
-        let row = rows.of(pointer.file);
-        let value = reader.read_ahead(row, *pointer, user_key, true)?;
-        Ok(value.into())
+    fn value(&self, pointer: &BlobPointer, user_key: &[u8]) -> Result<Option<PinnedValue>> {
+        self.unless_damaged(pointer, |reader, row| {
+            let value = reader.read_ahead(row, *pointer, user_key, true)?;
+            Ok(value.into())
+        })
     }
 
     fn stored(
         &self,
         pointer: &BlobPointer,
         user_key: &[u8],
-    ) -> Result<(PinnedValue, Arc<BlobFileReader>)> {
-        let reader = self.tables.blob_reader(&self.version, pointer.file)?;
-        let mut rows = self.rows.lock();
-        let row = rows.of(pointer.file);
-        let value = reader.read_stored(row, *pointer, user_key)?;
-        Ok((value.into(), reader.clone()))
+    ) -> Result<Option<(PinnedValue, Arc<BlobFileReader>)>> {
+        self.unless_damaged(pointer, |reader, row| {
+            let value = reader.read_stored(row, *pointer, user_key)?;
+            Ok((value.into(), reader.clone()))
+        })
     }
 }
 

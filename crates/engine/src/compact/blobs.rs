@@ -22,7 +22,9 @@ pub fn forced(version: &Version, options: &ColumnFamilyOptions) -> Option<FileNo
         .iter_files()
         .map(|(_, f)| f.oldest_blob_file_number)
         .collect();
-    let mut files = version.blob_files().iter().take(reach);
+    let blobs = version.blob_files().iter().take(reach);
+    // What is damaged stays in its file, however often that is tried.
+    let mut files = blobs.filter(|(_, blob)| !blob.file.damaged.get());
     let (&oldest, first) = files.next()?;
     let batch = files.take_while(|(number, _)| !linked.contains(number));
     let (mut total, mut garbage) = (0u64, 0u64);
@@ -39,7 +41,7 @@ fn cutoff_count(version: &Version, options: &ColumnFamilyOptions) -> usize {
     (cutoff * version.blob_files().len() as f64) as usize
 }
 
-/// The oldest blob files, as many as the settings say: values in them that a compaction meets are
+/// The oldest blob files, as many as the settings say, but for damaged ones: values in them that a compaction meets are
 /// written anew.
 #[must_use]
 pub fn oldest(version: &Version, options: &ColumnFamilyOptions) -> HashSet<FileNo> {
@@ -47,5 +49,7 @@ pub fn oldest(version: &Version, options: &ColumnFamilyOptions) -> HashSet<FileN
         return HashSet::new();
     }
     let count = cutoff_count(version, options);
-    version.blob_files().keys().copied().take(count).collect()
+    let files = version.blob_files().iter().take(count);
+    let whole = files.filter(|(_, blob)| !blob.file.damaged.get());
+    whole.map(|(&number, _)| number).collect()
 }

@@ -6,8 +6,8 @@
 //!   nothing more of the key, and nothing below                -> full merge -> a value
 //!   an older stripe, or perhaps more below                    -> partial merge -> one operand
 //! ```
-//! Where the operator refuses, operands and base stay as they are: a reader is told, and the
-//! job goes on. Source: RocksDB `db/merge_helper.cc`.
+//! Where the operator refuses, or the base is damaged, operands and base stay as they are: a reader
+//! is told, and the job goes on. Source: RocksDB `db/merge_helper.cc`.
 
 use orogen_base::key::{TRAILER_LEN, user_key};
 use orogen_base::{Error, InternalIterator, Result, SeqNo, ValueKind, memory};
@@ -96,11 +96,16 @@ impl<I: InternalIterator> CompactionIter<I> {
                 Base::Value => Some(self.input.value()),
                 Base::Blob => {
                     fetched = fetch(self.options.blobs.as_deref(), self.input.value(), key)?;
-                    Some(&*fetched)
+                    fetched.as_deref()
                 }
                 _ => None,
             };
-            match operator.full_merge(key, existing, &self.operands.oldest_first()) {
+            let is_damaged = base == Base::Blob && existing.is_none();
+            let merged = match is_damaged {
+                true => None,
+                false => operator.full_merge(key, existing, &self.operands.oldest_first()),
+            };
+            match merged {
                 Some(value) => {
                     self.own = value;
                     self.answered = Some(stripe);
@@ -110,7 +115,7 @@ impl<I: InternalIterator> CompactionIter<I> {
                     };
                     return Ok(self.emit_value(newest, ValueKind::Value, stripe, at));
                 }
-                None => self.stats.merge_failures += 1,
+                None => self.stats.merge_failures += u64::from(!is_damaged),
             }
         } else if self.operands.len() > 1
             && let Some(value) = operator.partial_merge(key, &self.operands.oldest_first())

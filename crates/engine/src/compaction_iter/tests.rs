@@ -128,20 +128,24 @@ fn pointer_into(file: u64) -> BlobPointer {
     }
 }
 
-/// Blob files whose values are `fileN`; those from 100 on cannot be read.
+/// Blob files whose values are `fileN`; those from 100 on cannot be read, from 200 on they are
+/// damaged.
 struct Blobs;
 
 impl BlobSource for Blobs {
-    fn value(&self, pointer: &BlobPointer, _: &[u8]) -> Result<PinnedValue> {
-        if pointer.file >= 100 {
-            return Err(Error::corruption("blob file is damaged"));
+    fn value(&self, pointer: &BlobPointer, _: &[u8]) -> Result<Option<PinnedValue>> {
+        match pointer.file {
+            0..100 => Ok(Some(format!("file{}", pointer.file).into_bytes().into())),
+            100..200 => Err(Error::not_supported("blob file cannot be read")),
+            _ => Ok(None),
         }
-        Ok(PinnedValue::from(
-            format!("file{}", pointer.file).into_bytes(),
-        ))
     }
 
-    fn stored(&self, _: &BlobPointer, _: &[u8]) -> Result<(PinnedValue, Arc<BlobFileReader>)> {
+    fn stored(
+        &self,
+        _: &BlobPointer,
+        _: &[u8],
+    ) -> Result<Option<(PinnedValue, Arc<BlobFileReader>)>> {
         Err(Error::not_supported("there are no files"))
     }
 }
@@ -394,7 +398,7 @@ fn filters_see_the_newest_version_that_no_snapshot_reads() {
 
 #[test]
 fn pointers_are_values_that_pass_unread() {
-    // Nothing can be read: files from 100 on are damaged.
+    // Nothing can be read.
     let history = "a@9*100 a@7=7 b@8*101 b@5*102 c@4~ c@3*103 d@6- d@2*104 e@1*105";
     assert_eq!(
         run(history, "", with_blobs(options(&[]))),
@@ -472,7 +476,26 @@ fn filters_are_asked_before_a_value_is_read() {
         "a@1- b@2=new c@3*7 k@4*100 x@5-"
     );
     let error = run_all("a@1*100", "", filtered()).unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Corruption);
+    assert_eq!(error.kind(), ErrorKind::NotSupported);
+}
+
+#[test]
+fn a_damaged_value_passes_and_stops_nothing() {
+    let filtered = CompactionIterOptions {
+        filter: Some((Box::new(DropByKey), 3)),
+        ..with_blobs(options(&[]))
+    };
+    assert_eq!(run("a@1*200 b@1*5", "", filtered), "a@1*200 b@1-");
+    let history = "a@5+z a@4+y a@3*200 a@2*5 b@2+x b@1*6";
+    assert_eq!(
+        run(history, "", with_blobs(options(&[]))),
+        "a@5+z a@4+y a@3*200 b@2=file6,x"
+    );
+    // A snapshot's older value stays, too, and what hid the rest still does.
+    assert_eq!(
+        run(history, "", with_blobs(bottommost(&[2]))),
+        "a@5+z a@4+y a@3*200 a@0*5 b@0=file6,x"
+    );
 }
 
 #[test]
@@ -484,7 +507,7 @@ fn what_cannot_be_judged_is_an_error() {
     let refused = ErrorKind::InvalidArgument;
     assert_eq!(kind("a@2+x a@1*5", options(&[])), refused);
     let unreadable = with_blobs(options(&[]));
-    assert_eq!(kind("a@2+x a@1*100", unreadable), ErrorKind::Corruption);
+    assert_eq!(kind("a@2+x a@1*100", unreadable), ErrorKind::NotSupported);
     assert_eq!(kind("a@1!b", options(&[])), ErrorKind::Corruption);
     assert_eq!(kind("b@1=1 a@1=1", options(&[])), ErrorKind::Corruption);
     assert_eq!(kind("a@1=1 a@2=2", options(&[])), ErrorKind::Corruption);

@@ -495,7 +495,7 @@ impl CompactionJob {
             filter: filter.map(|f| (f, self.plan.start_level)),
             start,
             end,
-            blobs: Some(source),
+            blobs: Some(source.clone()),
             watch: Some(Arc::new(Counting {
                 job: job.clone(),
                 beside: Some(match &self.watch {
@@ -516,7 +516,7 @@ impl CompactionJob {
             table.creation_time = oldest;
         }
         table.sequence_covered = self.sequence_covered();
-        compact::run::run(
+        let result = compact::run::run(
             &self.plan,
             input,
             tombstones,
@@ -527,8 +527,14 @@ impl CompactionJob {
                 blobs,
             },
             new_file(context, IoPriority::Low, Some(job.clone())),
-        )
-        .and_then(|written| match check_entries(&self.family, &written) {
+        );
+        if let Some(e) = source.damaged() {
+            context.log.error(format_args!(
+                "[{}] compaction job={} leaves a damaged value where it is: {e}",
+                self.family.name, self.id
+            ));
+        }
+        result.and_then(|written| match check_entries(&self.family, &written) {
             Ok(()) => Ok(written),
             Err(error) => Err(Failed {
                 error,

@@ -2,7 +2,7 @@
 //!
 //! Stands between the entries that stay and the table that they go into: a value that is large
 //! enough goes to a blob file, and the table gets a pointer. A pointer that came in passes unread,
-//! unless its file is to be left. Blob files go on over the ends of tables.
+//! unless its file is to be left and its value is whole. Blob files go on over the ends of tables.
 //!
 //! Invariant: what the tables of the job point to is what was passed on and what is in the new
 //! files, value for value; so what was read and not passed on is garbage.
@@ -114,8 +114,7 @@ impl BlobWriter {
         let pointer = BlobPointer::decode(value)?;
         let user = user_key(key);
         if !self.options.relocate.contains(&pointer.file) {
-            self.written.kept.add(&pointer, user.len());
-            self.table.add(&pointer, user.len());
+            self.keep(&pointer, user);
             return Ok((key, value));
         }
         let Some(source) = self.options.source.clone() else {
@@ -128,7 +127,10 @@ impl BlobWriter {
             && self.options.file.dictionary.is_none()
             && usize::try_from(pointer.size).is_ok_and(|size| self.is_large(size));
         if stays {
-            let (stored, from) = source.stored(&pointer, user)?;
+            let Some((stored, from)) = source.stored(&pointer, user)? else {
+                self.keep(&pointer, user);
+                return Ok((key, value));
+            };
             let builder = self.builder(new_file, created)?;
             if builder.takes_stored_of(&from) {
                 let pointer = builder.add_stored(user, &stored, &from)?;
@@ -136,7 +138,10 @@ impl BlobWriter {
                 return Ok((&self.key, &self.pointer));
             }
         }
-        let fetched = source.value(&pointer, user)?;
+        let Some(fetched) = source.value(&pointer, user)? else {
+            self.keep(&pointer, user);
+            return Ok((key, value));
+        };
         if self.is_large(fetched.len()) {
             self.put_apart(key, &fetched, new_file, created)?;
             return Ok((&self.key, &self.pointer));
@@ -144,6 +149,12 @@ impl BlobWriter {
         self.take_key(key, ValueKind::Value);
         let value = self.fetched.insert(fetched);
         Ok((&self.key, value))
+    }
+
+    /// Counts a pointer that goes on as it came.
+    fn keep(&mut self, pointer: &BlobPointer, user_key: &[u8]) {
+        self.written.kept.add(pointer, user_key.len());
+        self.table.add(pointer, user_key.len());
     }
 
     fn take_key(&mut self, key: &[u8], kind: ValueKind) {

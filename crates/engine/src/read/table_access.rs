@@ -26,11 +26,12 @@ pub struct Ask<'a, 'k> {
 
 /// Reads the values that pointers in tables lead to, for jobs.
 pub trait BlobSource: Send + Sync {
-    /// The value of `user_key` at `pointer`.
+    /// The value of `user_key` at `pointer`; `None` if it is damaged. Then the job passes the pointer
+    /// on: readers are told, and the job's other entries have nothing to do with it.
     ///
     /// # Errors
-    /// `Corruption` if there is no such value; `Io`.
-    fn value(&self, pointer: &BlobPointer, user_key: &[u8]) -> Result<PinnedValue>;
+    /// `Io`, `NotSupported`.
+    fn value(&self, pointer: &BlobPointer, user_key: &[u8]) -> Result<Option<PinnedValue>>;
 
     /// [`Self::value`] as its file stores it, and the file.
     ///
@@ -40,7 +41,7 @@ pub trait BlobSource: Send + Sync {
         &self,
         pointer: &BlobPointer,
         user_key: &[u8],
-    ) -> Result<(PinnedValue, Arc<BlobFileReader>)>;
+    ) -> Result<Option<(PinnedValue, Arc<BlobFileReader>)>>;
 }
 
 /// A pointer that is to be followed.

@@ -14,7 +14,7 @@ use orogen_base::coding::{Decoder, put_length_prefixed, put_varint32, put_varint
 use orogen_base::{Error, FileNo, Result};
 use orogen_blob::BlobFileReader;
 
-use super::file_meta::FileChecksum;
+use super::file_meta::{CompactionMark, FileChecksum};
 use super::open_slot::OpenSlot;
 
 const END: u32 = 0;
@@ -53,6 +53,8 @@ pub struct BlobFile {
     pub addition: BlobFileAddition,
     /// The open file.
     pub(crate) reader: OpenSlot<BlobFileReader>,
+    /// Set when a compaction met a damaged value in it; it is not emptied any more.
+    pub(crate) damaged: CompactionMark,
 }
 
 impl BlobFile {
@@ -62,6 +64,7 @@ impl BlobFile {
         Self {
             addition,
             reader: OpenSlot::default(),
+            damaged: CompactionMark::default(),
         }
     }
 }

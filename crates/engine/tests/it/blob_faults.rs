@@ -13,8 +13,8 @@ use orogen_engine::plugin::compaction_filter::{
     CompactionFilter, CompactionFilterFactory, FilterContext, FilterDecision,
 };
 use orogen_engine::plugin::merge_operator::StringAppend;
-use orogen_engine::{ColumnFamily, Db, FlushOptions, ReadOptions, UserKeyRange};
-use orogen_env::fs::read_file;
+use orogen_engine::{ColumnFamily, Db, FlushOptions, Options, ReadOptions, UserKeyRange};
+use orogen_env::fs::{read_file, write_file};
 use orogen_env::{Fault, FaultFileSystem, FileSystem, MemFileSystem, OpKind};
 use orogen_sst::CompressionType;
 use orogen_testkit::Rng;
@@ -25,6 +25,25 @@ use crate::support::{DIR, scan, scan_backward};
 
 fn blob_path(number: u64) -> PathBuf {
     Path::new(DIR).join(format!("{number:06}.blob"))
+}
+
+/// Turns a bit of the value that is all `letter`, in whichever blob file has it.
+fn damage(fs: &MemFileSystem, letter: u8) {
+    for name in fs.list(Path::new(DIR)).expect("is there") {
+        if !name.ends_with(".blob") {
+            continue;
+        }
+        let path = Path::new(DIR).join(&name);
+        let mut bytes = read_file(fs, &path).expect("reads");
+        if let Some(at) = bytes
+            .windows(50)
+            .position(|b| b.iter().all(|&b| b == letter))
+        {
+            bytes[at + 20] ^= 4;
+            return write_file(fs, &path, &bytes).expect("writes");
+        }
+    }
+    panic!("no blob file has the value");
 }
 
 fn put(db: &Db, n: usize, len: usize) {
@@ -83,6 +102,107 @@ fn filters_that_change_values_leave_exact_counts() {
     assert_eq!(get(&db, 4), Some(b"E".to_vec()));
     assert_exact(&db, &family);
     assert_no_strays(&fs, &db);
+}
+
+/// A database with a damaged value, which compactions would have to read.
+fn damaged_value(change: impl FnOnce(&mut Options)) -> (MemFileSystem, Db) {
+    let fs = MemFileSystem::new();
+    let mut options = separated(&fs);
+    options.cf.disable_auto_compactions = true;
+    options.cf.merge_operator = Some(Arc::new(StringAppend::default()));
+    change(&mut options);
+    let db = Db::open(DIR, &options).expect("opens");
+    (0..8).for_each(|n| put(&db, n, 500));
+    db.flush().expect("the disk is well");
+    db.close().expect("closes");
+    drop(db);
+    damage(&fs, b'b');
+    let db = Db::open(DIR, &options).expect("opens");
+    (fs, db)
+}
+
+fn assert_damaged(db: &Db) {
+    let error = db.get(&key(1)).expect_err("the value is damaged");
+    assert_eq!(error.kind(), ErrorKind::Corruption);
+}
+
+/// One value is lost, and nothing else: neither its neighbours, nor writes, nor compactions.
+fn assert_lives_on(db: &Db, others: &[usize]) {
+    let family = db.default_column_family();
+    compact_all(db, &family);
+    assert_damaged(db);
+    for &n in others {
+        assert_eq!(get(db, n), Some(vec![b'a' + n as u8; 500]), "{n}");
+    }
+    put(db, 20, 500);
+    db.flush().expect("writes go on");
+    compact_all(db, &family);
+    assert_eq!(get(db, 20), Some(vec![b'a' + 20; 500]));
+    assert_damaged(db);
+    for check in db
+        .check_blob_files(&family, false)
+        .expect("tables are well")
+    {
+        assert!(check.is_exact(), "{check:?}");
+    }
+    // What is written over or deleted is gone, and with it the damage.
+    db.delete(&key(1)).expect("writes go on");
+    compact_all(db, &family);
+    assert!(get(db, 1).is_none());
+    assert_exact(db, &family);
+    scan(db, &family);
+}
+
+#[test]
+fn a_damaged_value_that_is_to_be_moved_stays_and_the_rest_goes_on() {
+    let (fs, db) = damaged_value(|o| {
+        o.cf.enable_blob_garbage_collection = true;
+        o.cf.blob_garbage_collection_age_cutoff = 1.0;
+    });
+    assert_lives_on(&db, &[0, 2, 3, 4, 5, 6, 7]);
+    assert_no_strays(&fs, &db);
+}
+
+#[test]
+fn a_file_with_a_damaged_value_is_not_emptied_for_ever() {
+    let (_fs, db) = damaged_value(|o| {
+        o.cf.enable_blob_garbage_collection = true;
+        o.cf.blob_garbage_collection_age_cutoff = 1.0;
+        o.cf.blob_garbage_collection_force_threshold = 0.2;
+    });
+    let family = db.default_column_family();
+    let old = db.live_blob_files()[0].number;
+    (2..6).for_each(|n| put(&db, n, 500));
+    // Much of the file becomes garbage, and compactions run for that alone.
+    let auto = [("disable_auto_compactions", "false")];
+    db.set_options(&family, &auto).unwrap();
+    db.flush().unwrap();
+    compact_all(&db, &family);
+    db.wait_for_background_work().unwrap();
+    // One file has the value that is lost, the others were moved.
+    let files = db.live_blob_files();
+    assert_eq!(files[0].number, old);
+    assert_eq!(files[0].total_blob_count - files[0].garbage_blob_count, 1);
+    assert_lives_on(&db, &[0, 2, 3, 4, 5, 6, 7]);
+}
+
+#[test]
+fn a_damaged_value_under_a_merge_stays_and_the_rest_goes_on() {
+    let (_fs, db) = damaged_value(|_| {});
+    let family = db.default_column_family();
+    db.merge_opt(&w(), &family, &key(1), b"more").unwrap();
+    db.merge_opt(&w(), &family, &key(1), b"and more").unwrap();
+    db.merge_opt(&w(), &family, &key(2), b"more").unwrap();
+    db.flush().unwrap();
+    assert_lives_on(&db, &[0, 3, 4, 5, 6, 7]);
+    assert_eq!(get(&db, 2), Some([&[b'c'; 500][..], b",more"].concat()));
+}
+
+#[test]
+fn a_damaged_value_that_a_filter_asks_for_stays_and_the_rest_goes_on() {
+    let (_fs, db) = damaged_value(|o| o.cf.compaction_filter_factory = Some(Arc::new(Nosy)));
+    assert_lives_on(&db, &[0, 5, 6, 7]);
+    assert_eq!(get(&db, 2), None);
 }
 
 #[test]
