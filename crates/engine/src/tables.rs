@@ -28,9 +28,9 @@ use orogen_sst::{
 use crate::filename;
 use crate::memory::MemoryBudget;
 use crate::read::{Ask, AskBlob, BlobSource, GetState, TableAccess};
-use crate::version::Version;
 use crate::version::blob_counts::{BLOB_REFERENCES, BlobCounts};
 use crate::version::file_meta::FileMeta;
+use crate::version::{BlobFileAddition, Version};
 
 /// What opening a table of one family needs.
 pub(crate) struct FamilyTables {
@@ -134,12 +134,16 @@ impl FamilyTables {
         };
         match file.file.reader.get() {
             Some(reader) => Ok(reader),
-            None => Ok(file.file.reader.set(Arc::new(self.open_blob(number)?))),
+            None => {
+                let reader = self.open_blob(file.addition())?;
+                Ok(file.file.reader.set(Arc::new(reader)))
+            }
         }
     }
 
     #[cold]
-    fn open_blob(&self, number: FileNo) -> Result<BlobFileReader> {
+    fn open_blob(&self, listed: &BlobFileAddition) -> Result<BlobFileReader> {
+        let number = listed.number;
         let path = filename::blob_path(&self.dir, number);
         let opened = self.fs.open(&path, Access::Random).map_err(|e| {
             if e.is_file_not_found() {
@@ -157,6 +161,20 @@ impl FamilyTables {
             statistics: Some(self.statistics.clone()),
         };
         let reader = BlobFileReader::open(opened, size, options)?;
+        let is_other = match reader.properties() {
+            Ok(Some(own)) => own.file_number != number,
+            // RocksDB's do not tell, and without what was damaged values are read all the same.
+            Ok(None) => false,
+            Err(e) if matches!(e.kind(), ErrorKind::Corruption | ErrorKind::NotSupported) => false,
+            Err(e) => return Err(e),
+        };
+        if is_other || reader.record_count() != Some(listed.total_blob_count) {
+            return Err(
+                Error::corruption("blob file is another one than the MANIFEST lists")
+                    .with("file", path.display())
+                    .with("values", listed.total_blob_count),
+            );
+        }
         self.statistics.add(Ticker::NoFileOpens, 1);
         Ok(reader)
     }

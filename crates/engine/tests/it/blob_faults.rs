@@ -239,6 +239,29 @@ fn a_missing_file_costs_its_values_and_nothing_else() {
 }
 
 #[test]
+fn a_file_in_the_place_of_another_is_refused() {
+    let fs = MemFileSystem::new();
+    let mut options = separated(&fs);
+    options.cf.disable_auto_compactions = true;
+    let db = Db::open(DIR, &options).unwrap();
+    // The same key, at the same place, with a value of the same length.
+    for n in 0..2 {
+        db.put(&key(0), &[n; 500]).unwrap();
+        db.flush().unwrap();
+    }
+    let numbers: Vec<u64> = db.live_blob_files().iter().map(|b| b.number).collect();
+    db.close().unwrap();
+    drop(db);
+    let older = read_file(&fs, &blob_path(numbers[0])).unwrap();
+    write_file(&fs, &blob_path(numbers[1]), &older).unwrap();
+    let db = Db::open(DIR, &options).unwrap();
+    let error = db.get(&key(0)).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Corruption);
+    let name = format!("{:06}.blob", numbers[1]);
+    assert!(error.to_string().contains(&name), "{error}");
+}
+
+#[test]
 fn a_read_that_fails_fails_alone_and_may_be_tried_again() {
     let below = MemFileSystem::new();
     let fs = FaultFileSystem::over_memory(below.clone());
