@@ -367,6 +367,16 @@ fn options(rng: &mut Rng) -> Options {
         cf.compression_opts.max_dict_bytes = *rng.pick(&[4 << 10, 64 << 10]);
         cf.compression_opts.zstd_max_train_bytes = *rng.pick(&[0, 128 << 10]);
     }
+    cf.enable_blob_files = rng.chance(1, 2);
+    cf.min_blob_size = *rng.pick(&[0, 4 << 10, 64 << 10]);
+    cf.blob_file_size = *rng.pick(&[1, 256 << 10, 4 << 20]);
+    cf.blob_compression_type = *rng.pick(&[
+        CompressionType::None,
+        CompressionType::Lz4,
+        CompressionType::Zstd,
+    ]);
+    cf.enable_blob_garbage_collection = rng.chance(1, 2);
+    cf.blob_garbage_collection_age_cutoff = *rng.pick(&[0.25, 1.0]);
     cf.memtable_protection_bytes_per_key = *rng.pick(&[0, 0, 8]);
     cf.block_protection_bytes_per_key = *rng.pick(&[0, 0, 8]);
     cf.paranoid_file_checks = rng.chance(1, 6);

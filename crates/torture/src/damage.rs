@@ -1,6 +1,6 @@
 //! Bytes on disk that are not what was written.
 //!
-//! A small database with tables of several formats, a log and all other files is damaged in one
+//! A small database with tables of several formats, blob files, a log and all other files is damaged in one
 //! place at a time and opened, read from front to back and key by key; every fourth time it is
 //! compacted before. Then
 //!
@@ -51,6 +51,9 @@ const SECTOR: usize = 512;
 
 /// So many lengths are tried for each bit that is flipped.
 const CUTS_FOR_A_FLIP: usize = 8;
+
+/// Bytes of a value, but for those in the log.
+const VALUE_LEN: usize = 40;
 
 /// What is merged.
 const OPERAND: &[u8] = b"operand";
@@ -295,7 +298,17 @@ fn families() -> BTreeMap<String, ColumnFamilyOptions> {
     };
     use ChecksumType as Sum;
     use CompressionType as Codec;
+    let large = ColumnFamilyOptions {
+        enable_blob_files: true,
+        min_blob_size: VALUE_LEN as u64,
+        blob_file_size: 2 << 10,
+        blob_compression_type: Codec::Zstd,
+        enable_blob_garbage_collection: true,
+        blob_garbage_collection_age_cutoff: 0.5,
+        ..family(6, Sum::Xxh3, Codec::None, 0.0, "none")
+    };
     BTreeMap::from([
+        ("large".to_owned(), large),
         (
             "default".to_owned(),
             family(5, Sum::Xxh3, Codec::Lz4, 10.0, "none"),
@@ -341,6 +354,17 @@ fn drawn_families(number: u64) -> BTreeMap<String, ColumnFamilyOptions> {
         if rng.chance(1, 3) {
             cf.compression_opts.max_dict_bytes = 1024;
         }
+        cf.enable_blob_files = rng.chance(1, 3);
+        cf.min_blob_size = *rng.pick(&[0, VALUE_LEN as u64]);
+        cf.blob_file_size = *rng.pick(&[1, 1 << 10, 1 << 20]);
+        cf.blob_compression_type = *rng.pick(&[
+            CompressionType::None,
+            CompressionType::Snappy,
+            CompressionType::Lz4,
+            CompressionType::Zstd,
+        ]);
+        cf.enable_blob_garbage_collection = rng.chance(1, 2);
+        cf.blob_garbage_collection_age_cutoff = *rng.pick(&[0.25, 1.0]);
         let table = &mut cf.table;
         table.format_version = rng.range(2..7) as u32;
         table.checksum = *rng.pick(&[
@@ -363,8 +387,13 @@ fn drawn_families(number: u64) -> BTreeMap<String, ColumnFamilyOptions> {
     families
 }
 
+/// Those of [`Reference::of_tables`].
 pub(crate) fn options(fs: &MemFileSystem) -> Options {
-    options_of(fs, 0)
+    let mut options = options_of(fs, 0);
+    for cf in options.families.values_mut() {
+        cf.enable_blob_files = false;
+    }
+    options
 }
 
 fn options_of(fs: &MemFileSystem, number: u64) -> Options {
@@ -382,7 +411,19 @@ impl Reference {
     /// The database of a number; see [`Config::reference`].
     pub(crate) fn build(number: u64) -> Result<Self> {
         let fs = MemFileSystem::new();
-        let db = Db::open(DIR, &options_of(&fs, number))?;
+        let options = options_of(&fs, number);
+        Self::fill(number, fs, &options)
+    }
+
+    /// That of number 0 without blob files, which repair does not know.
+    pub(crate) fn of_tables() -> Result<Self> {
+        let fs = MemFileSystem::new();
+        let options = options(&fs);
+        Self::fill(0, fs, &options)
+    }
+
+    fn fill(number: u64, fs: MemFileSystem, options: &Options) -> Result<Self> {
+        let db = Db::open(DIR, options)?;
         let mut rng = Rng::new(number + 1);
         let mut written = BTreeSet::new();
         for round in 0..3 {
@@ -392,8 +433,8 @@ impl Reference {
                 for n in 0..40 {
                     let key = format!("key{:03}", (n * 3 + round) % 97);
                     // Half of a value can be compressed; all are of one length.
-                    let mut value = rng.bytes(20);
-                    value.resize(40, b'.');
+                    let mut value = rng.bytes(VALUE_LEN / 2);
+                    value.resize(VALUE_LEN, b'.');
                     batch.put(id, key.as_bytes(), &value);
                     let family = family.name().to_owned();
                     written.insert((family, key.into_bytes(), value));

@@ -7,6 +7,7 @@
 //! zipf         reads of far more data than the budget, most of them of few keys
 //! scan         threads and idle cursors, forward and backward, over all data
 //! large        values of up to 512 KiB, read while they are written
+//! blobs        the same, in blob files that compactions empty
 //! families     many families of many small tables with partitioned indexes and filters
 //! cycles       open, write, read, close, again and again
 //! ```
@@ -28,7 +29,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use orogen_engine::MemoryBudget;
 use orogen_env::threads;
-use orogen_sst::BlockIndex;
+use orogen_sst::{BlockIndex, CompressionType};
 use orogen_testkit::{Rng, TempDir};
 
 use crate::engine::{ColumnFamily, Db, DbIterator, Options, ReadOptions, WriteOptions};
@@ -97,6 +98,8 @@ pub enum Workload {
     Scan,
     /// Large values.
     Large,
+    /// The same, in blob files that compactions empty.
+    Blobs,
     /// Many families and tables.
     Families,
     /// Open and close.
@@ -105,13 +108,14 @@ pub enum Workload {
 
 impl Workload {
     /// All workloads.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Mixed,
         Self::FillRandom,
         Self::Overwrite,
         Self::Zipf,
         Self::Scan,
         Self::Large,
+        Self::Blobs,
         Self::Families,
         Self::Cycles,
     ];
@@ -124,6 +128,7 @@ impl Workload {
             Self::Zipf => "zipf",
             Self::Scan => "scan",
             Self::Large => "large",
+            Self::Blobs => "blobs",
             Self::Families => "families",
             Self::Cycles => "cycles",
         }
@@ -244,7 +249,7 @@ fn judge(workload: Workload, config: &Config, peaks: &Peaks) -> Result<(), Strin
 /// Lengths of values.
 fn value_bytes(workload: Workload) -> Range<usize> {
     match workload {
-        Workload::Large => 4 << 10..512 << 10,
+        Workload::Large | Workload::Blobs => 4 << 10..512 << 10,
         _ => 20..900,
     }
 }
@@ -263,6 +268,13 @@ fn options(workload: Workload, budget: &Arc<MemoryBudget>) -> Options {
             options.cf.write_buffer_size = 2 << 20;
             options.cf.target_file_size_base = 1 << 20;
             options.cf.max_bytes_for_level_base = 4 << 20;
+        }
+        Workload::Blobs => {
+            options.cf.enable_blob_files = true;
+            options.cf.blob_file_size = 4 << 20;
+            options.cf.blob_compression_type = CompressionType::Lz4;
+            options.cf.enable_blob_garbage_collection = true;
+            options.cf.blob_garbage_collection_age_cutoff = 1.0;
         }
         Workload::Families => {
             options.cf.write_buffer_size = 1 << 20;
@@ -299,11 +311,11 @@ fn play(workload: Workload, config: &Config, peaks: &mut Peaks) -> Result<(), St
         budget,
         keys: match workload {
             Workload::Overwrite => 20_000,
-            Workload::Large => 1000,
+            Workload::Large | Workload::Blobs => 1000,
             _ => 400_000,
         },
         value_bytes: value_bytes(workload),
-        look_every: if workload == Workload::Large {
+        look_every: if let Workload::Large | Workload::Blobs = workload {
             1
         } else {
             LOOK_EVERY
@@ -503,7 +515,7 @@ impl World<'_> {
                         .try_for_each(|c| c.status().map_err(|e| e.to_string()))
                 })
             }
-            Workload::Large => self.together(seed, |t, rng| {
+            Workload::Large | Workload::Blobs => self.together(seed, |t, rng| {
                 let mut written = 0;
                 let mut cursor = self.cursor(rng)?;
                 while written < data {

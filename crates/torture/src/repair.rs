@@ -165,7 +165,7 @@ struct Counts {
 /// If the reference database cannot be made.
 #[must_use]
 pub fn damaged(config: &Config) -> Figure {
-    let reference = Reference::build(0).expect("nothing fails in memory");
+    let reference = Reference::of_tables().expect("nothing fails in memory");
     let counts = Counts::default();
     let ran = guarded(
         config,
@@ -293,7 +293,7 @@ fn compare(reference: &Reference, report: &RepairReport, found: &Contents) -> Re
 /// If the reference database cannot be made.
 #[must_use]
 pub fn crashed(config: &Config) -> Figure {
-    let reference = Reference::build(0).expect("nothing fails in memory");
+    let reference = Reference::of_tables().expect("nothing fails in memory");
     let mut points = 0;
     let mut failures = Vec::new();
     let mut images = 0.0;

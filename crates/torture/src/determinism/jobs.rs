@@ -3,21 +3,27 @@
 //! Each seed draws writes, settings and snapshots; they are flushed from memtables into tables of
 //! level 0, and these are compacted into tables of a level below, through what the jobs of an open
 //! database write all their tables through. The second time it is another thread, and the writes
-//! come into the memtables in another order, as they do from threads.
+//! come into the memtables in another order, as they do from threads. In half of the seeds values go
+//! to blob files, and the compaction writes those of the first file anew.
 
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use orogen_base::key::InternalKeyComparator;
 use orogen_base::range_del::{FragmentedRangeTombstones, RangeTombstone};
-use orogen_base::{InternalIterator, Result, SeqNo, UserComparator, ValueKind};
+use orogen_base::{InternalIterator, PinnedValue, Result, SeqNo, UserComparator, ValueKind};
+use orogen_blob::{
+    BlobFileBuilderOptions, BlobFileReader, BlobFileReaderOptions, BlobPointer, BlobReadahead,
+};
 use orogen_engine::compaction_iter::CompactionIterOptions;
-use orogen_engine::output::{self, OutputOptions, Written};
-use orogen_engine::read::MergingIter;
+use orogen_engine::output::{self, BlobOutputOptions, OutputOptions, Written};
+use orogen_engine::read::{BlobSource, MergingIter};
 use orogen_env::fs::read_file;
 use orogen_env::{Access, FileSystem, MemFileSystem};
 use orogen_memtable::{GuidedListMemTable, MemTable};
-use orogen_sst::{TableBuilderOptions, TableReadOptions, TableReader, TableReaderOptions};
+use orogen_sst::{
+    CompressionType, TableBuilderOptions, TableReadOptions, TableReader, TableReaderOptions,
+};
 use orogen_testkit::Rng;
 
 use crate::engine::merge_operator;
@@ -25,13 +31,46 @@ use crate::engine::merge_operator;
 /// One write: key, number, kind, and the value or a range's end.
 type Write = (Vec<u8>, SeqNo, ValueKind, Vec<u8>);
 
-/// The tables of one database.
+/// The tables and blob files of one database.
 struct Tables {
     fs: MemFileSystem,
     next: u64,
 }
 
-/// The bytes of all tables that the flushes and the compaction of a seed make. `again` only
+/// Reads values of blob files.
+struct Blobs(MemFileSystem);
+
+impl BlobSource for Blobs {
+    fn value(&self, pointer: &BlobPointer, user_key: &[u8]) -> Result<Option<PinnedValue>> {
+        let reader = self.open(pointer.file)?;
+        reader.get(*pointer, user_key, true).map(Some)
+    }
+
+    fn stored(
+        &self,
+        pointer: &BlobPointer,
+        user_key: &[u8],
+    ) -> Result<Option<(PinnedValue, Arc<BlobFileReader>)>> {
+        let reader = self.open(pointer.file)?;
+        let mut ahead = BlobReadahead::new(0);
+        let stored = reader.read_stored(&mut ahead, *pointer, user_key)?;
+        Ok(Some((stored.into(), Arc::new(reader))))
+    }
+}
+
+impl Blobs {
+    fn open(&self, number: u64) -> Result<BlobFileReader> {
+        let file = self.0.open(&path(number), Access::Random)?;
+        let size = file.size()?;
+        let options = BlobFileReaderOptions {
+            file_number: number,
+            ..BlobFileReaderOptions::default()
+        };
+        BlobFileReader::open(file, size, options)
+    }
+}
+
+/// The bytes of all tables and blob files that the flushes and the compaction of a seed make. `again` only
 /// changes what must not matter.
 pub(super) fn run(seed: u64, again: bool) -> Result<Vec<Vec<u8>>> {
     let mut rng = Rng::new(seed);
@@ -47,19 +86,65 @@ pub(super) fn run(seed: u64, again: bool) -> Result<Vec<Vec<u8>>> {
         fs: MemFileSystem::new(),
         next: 1,
     };
-    let mut made = Vec::new();
+    let blobs = blobs(&mut rng);
+    let (mut made, mut blobs_made) = (Vec::new(), Vec::new());
     for mut flush in flushes {
         if again {
             Rng::new(!seed).shuffle(&mut flush);
         }
-        made.extend(tables.flush(&flush, &table, &snapshots)?.files);
+        let written = tables.flush(&flush, &table, &snapshots, &blobs)?;
+        made.extend(written.files);
+        blobs_made.extend(written.blob_files);
     }
     let inputs: Vec<u64> = made.iter().map(|f| f.number).rev().collect();
-    let written = tables.compact(&inputs, &table, &snapshots, target, bottommost)?;
+    let source = Arc::new(Blobs(tables.fs.clone()));
+    let blobs = BlobOutputOptions {
+        relocate: Arc::new(blobs_made.iter().take(1).map(|b| b.number).collect()),
+        source: Some(source.clone()),
+        ..blobs
+    };
+    let options = OutputOptions {
+        table,
+        output_level: 1,
+        target_file_size: target,
+        max_file_size: target * 2,
+        max_compaction_bytes: target * 25,
+        blobs,
+        ..OutputOptions::default()
+    };
+    let rules = CompactionIterOptions {
+        bottommost,
+        blobs: Some(source),
+        ..rules(&snapshots)
+    };
+    let written = tables.compact(&inputs, options, rules)?;
     made.extend(written.files);
-    made.iter()
-        .map(|f| read_file(&tables.fs, &path(f.number)))
+    blobs_made.extend(written.blob_files);
+    let numbers = made.iter().map(|f| f.number);
+    numbers
+        .chain(blobs_made.iter().map(|b| b.number))
+        .map(|number| read_file(&tables.fs, &path(number)))
         .collect()
+}
+
+/// Where the large values of a seed go.
+fn blobs(rng: &mut Rng) -> BlobOutputOptions {
+    let min = *rng.pick(&[0, 1, 40]);
+    BlobOutputOptions {
+        min_blob_size: rng.chance(1, 2).then_some(min),
+        blob_file_size: *rng.pick(&[1, 4 << 10, 1 << 20]),
+        file: BlobFileBuilderOptions {
+            compression: *rng.pick(&[
+                CompressionType::None,
+                CompressionType::Lz4,
+                CompressionType::Zstd,
+            ]),
+            creation_time: 1_700_000_000,
+            file_checksum: rng.chance(1, 2),
+            ..BlobFileBuilderOptions::default()
+        },
+        ..BlobOutputOptions::default()
+    }
 }
 
 fn path(number: u64) -> PathBuf {
@@ -116,6 +201,7 @@ impl Tables {
         writes: &[Write],
         table: &TableBuilderOptions,
         snapshots: &[SeqNo],
+        blobs: &BlobOutputOptions,
     ) -> Result<Written> {
         let memtable = GuidedListMemTable::new(UserComparator::BYTEWISE);
         for (key, seqno, kind, value) in writes {
@@ -130,6 +216,7 @@ impl Tables {
             target_file_size: u64::MAX,
             max_file_size: u64::MAX,
             max_compaction_bytes: u64::MAX,
+            blobs: blobs.clone(),
             ..OutputOptions::default()
         };
         let tombstones = memtable.range_tombstones();
@@ -140,10 +227,8 @@ impl Tables {
     fn compact(
         &mut self,
         inputs: &[u64],
-        table: &TableBuilderOptions,
-        snapshots: &[SeqNo],
-        target: u64,
-        bottommost: bool,
+        options: OutputOptions,
+        rules: CompactionIterOptions,
     ) -> Result<Written> {
         let mut children = Vec::new();
         let mut tombstones = Vec::new();
@@ -162,18 +247,6 @@ impl Tables {
         let order = UserComparator::BYTEWISE;
         let tombstones = Arc::new(FragmentedRangeTombstones::new(&order, tombstones));
         let input = MergingIter::new(InternalKeyComparator::default(), children);
-        let rules = CompactionIterOptions {
-            bottommost,
-            ..rules(snapshots)
-        };
-        let options = OutputOptions {
-            table: table.clone(),
-            output_level: 1,
-            target_file_size: target,
-            max_file_size: target * 2,
-            max_compaction_bytes: target * 25,
-            ..OutputOptions::default()
-        };
         self.write(input, tombstones, rules, options)
     }
 }
