@@ -3,21 +3,25 @@
 //! ```text
 //! MANIFEST readable   tables keep their levels; a damaged one is replaced by what is left of it
 //! MANIFEST lost       all tables of a family are merged into one sorted run in its last level
-//! both                what the logs hold becomes tables of level 0
+//! both                what the logs hold becomes tables of level 0; blob files that tables point to
+//!                     are taken, and of damaged ones the values that verify are written anew
 //! ```
 //! The old directory is only read. [`examine`] tells what would be done; [`repair`] does it,
 //! under a temporary name that is renamed at the end. Of a directory that is whole there is
 //! nothing to repair, and nothing is made.
 //!
-//! Invariants: (1) an entry is kept if its block, or its record of a log, verifies; (2) where it is
-//! not, the report names the file, the bytes and the user keys between which it stood; (3) newer
+//! Invariants: (1) an entry is kept if its block, or its record of a log, verifies, and so does the
+//! value in a blob file that it points to; (2) where it is not, the report names the file, the bytes
+//! and the user keys between which it stood, or the key whose value is lost; (3) newer
 //! versions win over older ones: levels and epochs are kept, and where they are not known entries
-//! are merged by their sequence numbers.
+//! are merged by their sequence numbers; (4) no two entries point to one value.
 //!
 //! What cannot be known without a MANIFEST: whether a table was out of use already. A table whose
-//! entries a compaction had dropped, and that a crash left behind, brings them back. The report
-//! says when tables were taken without a MANIFEST.
+//! entries a compaction had dropped, and that a crash left behind, brings them back; where it points
+//! into a blob file that is gone with it, values are told as lost that nobody misses. The report says
+//! when tables were taken without a MANIFEST.
 
+mod blobs;
 mod examine;
 mod logs;
 mod rebuild;
@@ -70,6 +74,35 @@ pub struct LogDamage {
     pub errors: Vec<Error>,
 }
 
+/// A blob file that is not whole.
+#[derive(Clone, Debug)]
+pub struct BlobFileDamage {
+    /// Its number.
+    pub number: FileNo,
+    /// Its column family; empty if that is not known.
+    pub column_family: String,
+    /// Values of it that tables point to and that are kept.
+    pub values: u64,
+    /// What is wrong with it, or with the first value of it that is lost.
+    pub error: Error,
+}
+
+/// A value that a table points to and that cannot be read. The entry is dropped: an older version
+/// of the key may show again.
+#[derive(Clone, Debug)]
+pub struct LostValue {
+    /// The column family.
+    pub column_family: String,
+    /// The table that points to it.
+    pub table: FileNo,
+    /// The user key.
+    pub key: Vec<u8>,
+    /// The blob file; `None` if the pointer itself cannot be read.
+    pub blob_file: Option<FileNo>,
+    /// What is wrong.
+    pub error: Error,
+}
+
 /// What was found, and what of it is taken.
 #[derive(Clone, Debug)]
 pub struct RepairReport {
@@ -88,6 +121,12 @@ pub struct RepairReport {
     pub tables_of_unknown_age: Vec<FileNo>,
     /// Entries that are taken from tables.
     pub table_entries: u64,
+    /// Blob files that are whole.
+    pub blob_files_whole: u64,
+    /// The others, as far as the MANIFEST lists them or tables point to them.
+    pub blob_files_damaged: Vec<BlobFileDamage>,
+    /// Values in blob files that are lost.
+    pub values_lost: Vec<LostValue>,
     /// Operations that are taken from logs.
     pub log_operations: u64,
     /// Logs with damage. A torn tail, as a crash leaves it, is none.
@@ -100,6 +139,8 @@ impl RepairReport {
     pub fn is_healthy(&self) -> bool {
         matches!(self.manifest, ManifestState::Current(_))
             && self.tables_damaged.is_empty()
+            && self.blob_files_damaged.is_empty()
+            && self.values_lost.is_empty()
             && self.logs_damaged.is_empty()
     }
 }
@@ -111,7 +152,7 @@ pub type Progress<'a> = &'a mut dyn FnMut(u64, u64);
 ///
 /// # Errors
 /// `Busy` if somebody has it open; `InvalidArgument` if there is nothing of a database;
-/// `NotSupported` for blob files or an order that is not built in; `Io`.
+/// `NotSupported` for values that expire, and for an order or a codec that is not built in; `Io`.
 pub fn examine(
     dir: impl AsRef<Path>,
     options: &Options,

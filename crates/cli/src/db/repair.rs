@@ -119,6 +119,16 @@ fn tell(report: &RepairReport, terminal: &mut Terminal) -> Result<(), Failure> {
     ] {
         terminal.line(&format!("{name:<16} {what}"))?;
     }
+    let damaged = &report.blob_files_damaged;
+    if report.blob_files_whole > 0 || !damaged.is_empty() || !report.values_lost.is_empty() {
+        terminal.line(&format!(
+            "{:<16} {} whole, {} damaged, {} lost",
+            "blob files",
+            text::count(report.blob_files_whole),
+            text::count(damaged.len() as u64),
+            text::plural(report.values_lost.len() as u64, "value")
+        ))?;
+    }
     if !report.tables_ignored.is_empty() {
         let n = text::plural(report.tables_ignored.len() as u64, "table");
         terminal.line(&format!(
@@ -152,6 +162,29 @@ fn tell(report: &RepairReport, terminal: &mut Terminal) -> Result<(), Failure> {
         if table.range_tombstones_lost {
             terminal.line("  range deletions may be lost: what they deleted may show again")?;
         }
+    }
+    for file in &report.blob_files_damaged {
+        let family = match file.column_family.as_str() {
+            "" => "of an unknown column family".to_owned(),
+            name => format!("of {name}"),
+        };
+        let kept = text::plural(file.values, "value");
+        let line = format!(
+            "blob file {:06} {family}, {kept} kept: {}",
+            file.number, file.error
+        );
+        terminal.line(&terminal.ink(Ink::Bad, &line))?;
+    }
+    for lost in &report.values_lost {
+        terminal.line(&format!(
+            "  lost: value of '{}' in {}, by table {:06}{}: {}",
+            terminal.show(&lost.key),
+            lost.column_family,
+            lost.table,
+            lost.blob_file
+                .map_or_else(String::new, |n| format!(" and blob file {n:06}")),
+            lost.error
+        ))?;
     }
     for log in &report.logs_damaged {
         for error in &log.errors {
@@ -206,6 +239,31 @@ fn to_json(report: &RepairReport, terminal: &Terminal) -> Value {
         .iter()
         .map(|(id, name)| json!({ "id": id, "name": name }))
         .collect();
+    let blob_files: Vec<Value> = report
+        .blob_files_damaged
+        .iter()
+        .map(|f| {
+            json!({
+                "number": f.number,
+                "column_family": f.column_family,
+                "values_kept": f.values,
+                "message": f.error.to_string(),
+            })
+        })
+        .collect();
+    let values: Vec<Value> = report
+        .values_lost
+        .iter()
+        .map(|v| {
+            json!({
+                "column_family": v.column_family,
+                "key": terminal.show(&v.key),
+                "table": v.table,
+                "blob_file": v.blob_file,
+                "message": v.error.to_string(),
+            })
+        })
+        .collect();
     json!({
         "healthy": report.is_healthy(),
         "manifest": manifest_text(&report.manifest),
@@ -215,6 +273,9 @@ fn to_json(report: &RepairReport, terminal: &Terminal) -> Value {
         "tables_ignored": report.tables_ignored,
         "tables_of_unknown_age": report.tables_of_unknown_age,
         "table_entries": report.table_entries,
+        "blob_files_whole": report.blob_files_whole,
+        "blob_files_damaged": blob_files,
+        "values_lost": values,
         "log_operations": report.log_operations,
         "logs_damaged": logs,
     })

@@ -6,7 +6,6 @@ use std::sync::Arc;
 
 use orogen_base::UserComparator;
 use orogen_base::key::InternalKeyComparator;
-use orogen_compat::Case;
 use orogen_engine::backup::{BackupEngine, BackupOptions};
 use orogen_engine::repair::TableDamage;
 use orogen_engine::version::manifest;
@@ -158,8 +157,7 @@ fn ldb_reads_what_repair_made() {
 fn what_rocksdb_wrote_is_repaired() {
     let dir = scratch("repair-rocksdb");
     let mut wrong = Vec::new();
-    let is_repaired = |c: &&Case| is_supported(c) && !c.features().contains(&"blob");
-    for original in written_by_rocksdb().iter().filter(is_repaired) {
+    for original in written_by_rocksdb().iter().filter(|c| is_supported(c)) {
         for without_manifest in [false, true] {
             let name = original.name();
             let case = original
@@ -203,12 +201,16 @@ fn what_rocksdb_wrote_is_repaired() {
                 }
                 // What a killed process did not finish tells no age either; nothing is lost with it.
                 let is_damaged = |t: &TableDamage| !without_manifest || live.contains(&t.number);
-                if got != want || report.tables_damaged.iter().any(is_damaged) {
+                if got != want
+                    || report.tables_damaged.iter().any(is_damaged)
+                    || !report.blob_files_damaged.is_empty()
+                {
                     wrong.push(format!(
-                        "{name} {without_manifest} {family}: {} of {} {:?}",
+                        "{name} {without_manifest} {family}: {} of {} {:?} {:?}",
                         got.len(),
                         want.len(),
-                        report.tables_damaged
+                        report.tables_damaged,
+                        report.blob_files_damaged
                     ));
                 }
             }

@@ -11,6 +11,7 @@ use orogen_env::{Access, FileLock, FileSystem};
 use orogen_sst::salvage::{LostBlock, Salvaged, Visitor, salvage};
 use orogen_sst::{TableProperties, TableReader, TableReaderOptions};
 
+use super::blobs::Blobs;
 use super::logs::{each_record, read_logs};
 use super::{ManifestState, Progress, RepairReport, TableDamage};
 use crate::batch::BatchReader;
@@ -18,6 +19,7 @@ use crate::column_family::DEFAULT_COLUMN_FAMILY_NAME;
 use crate::filename::{self, FileKind};
 use crate::options::{ColumnFamilyOptions, Options};
 use crate::options_map;
+use crate::version::blob_counts::BlobCounts;
 use crate::version::file_meta::FileMeta;
 use crate::version::manifest::{self, RecoveredManifest};
 
@@ -30,6 +32,10 @@ pub(super) struct TablePlan {
     pub(super) is_whole: bool,
     /// Bytes of the file to look at.
     pub(super) bytes: u64,
+    /// Values in blob files that it points to and that can be read.
+    pub(super) points_to: BlobCounts,
+    /// Others.
+    pub(super) values_lost: u64,
 }
 
 /// A family as it will be.
@@ -54,6 +60,7 @@ pub(super) struct Plan {
     /// Above every number in the old directory.
     pub(super) next_file: FileNo,
     pub(super) newest_options: Option<FileNo>,
+    pub(super) blobs: Arc<Blobs>,
 }
 
 /// Keeps others out of the old directory, if its LOCK file is there: none is made.
@@ -81,9 +88,6 @@ pub(super) fn examine(
                 .with("path", dir.display()),
         );
     }
-    if found.blobs && found.manifests.is_empty() {
-        return Err(Error::not_supported("directory holds blob files").with("path", dir.display()));
-    }
     let stored = options_map::load_newest(fs, dir, &names);
     let family_options = |name: &str, comparator: Option<&str>| {
         let mut cf = options.family(name).clone();
@@ -102,7 +106,12 @@ pub(super) fn examine(
         last_sequence: recovered.as_ref().map_or(0, |m| m.last_sequence),
         next_file: found.newest + 1,
         newest_options: found.newest_options,
+        blobs: Arc::default(),
     };
+    let mut blobs = Blobs::default();
+    for &number in &found.blobs {
+        blobs.take_up(fs, dir, number, None)?;
+    }
     let mut report = RepairReport {
         manifest: state,
         families: Vec::new(),
@@ -111,13 +120,24 @@ pub(super) fn examine(
         tables_ignored: Vec::new(),
         tables_of_unknown_age: Vec::new(),
         table_entries: 0,
+        blob_files_whole: 0,
+        blob_files_damaged: Vec::new(),
+        values_lost: Vec::new(),
         log_operations: 0,
         logs_damaged: Vec::new(),
     };
     match recovered {
         Some(recovered) => {
             plan.next_file = plan.next_file.max(recovered.next_file_number);
-            with_manifest(dir, options, &recovered, &found, &family_options, &mut plan)?;
+            with_manifest(
+                dir,
+                options,
+                &recovered,
+                &found,
+                &family_options,
+                &mut plan,
+                &mut blobs,
+            )?;
             let listed: Vec<FileNo> = plan
                 .families
                 .values()
@@ -139,7 +159,8 @@ pub(super) fn examine(
             &mut report,
         )?,
     }
-    read_tables(options, &mut plan, &mut report, progress)?;
+    read_tables(options, &mut plan, &mut blobs, &mut report, progress)?;
+    plan.blobs = Arc::new(blobs);
     read_logs(dir, options, &mut plan, &mut report, &family_options)?;
     report.families = plan
         .families
@@ -158,7 +179,7 @@ struct Found {
     manifests: Vec<FileNo>,
     newest_options: Option<FileNo>,
     newest: FileNo,
-    blobs: bool,
+    blobs: Vec<FileNo>,
 }
 
 impl Found {
@@ -183,7 +204,7 @@ impl Found {
                     n
                 }
                 Some(FileKind::Blob(n)) => {
-                    found.blobs = true;
+                    found.blobs.push(n);
                     n
                 }
                 _ => 0,
@@ -238,14 +259,15 @@ fn with_manifest(
     found: &Found,
     family_options: FamilyOptions<'_>,
     plan: &mut Plan,
+    blobs: &mut Blobs,
 ) -> Result<()> {
     for (&id, family) in &recovered.families {
         let cf = family_options(&family.name, family.comparator.as_deref())?;
         let icmp = InternalKeyComparator::new(cf.comparator.clone());
         let version = family.version(&icmp, NUM_LEVELS_MAX)?;
-        if !version.blob_files().is_empty() {
-            return Err(Error::not_supported("directory holds blob files")
-                .with("column_family", &family.name));
+        for (&number, file) in version.blob_files() {
+            let listed = Some((id, file.addition().clone()));
+            blobs.take_up(&*options.db.fs, dir, number, listed)?;
         }
         let mut tables = Vec::new();
         for (level, file) in version.iter_files() {
@@ -258,6 +280,8 @@ fn with_manifest(
                 listed: Some((level, file.clone())),
                 is_whole: false,
                 bytes: on_disk.min(file.size),
+                points_to: BlobCounts::default(),
+                values_lost: 0,
             });
         }
         plan.families.insert(
@@ -300,6 +324,8 @@ fn without_manifest(
             listed: None,
             is_whole: false,
             bytes,
+            points_to: BlobCounts::default(),
+            values_lost: 0,
         };
         let properties = match properties_of(&*options.db.fs, &table) {
             Ok(properties) => properties,
@@ -442,6 +468,7 @@ fn everything(table: &TablePlan, error: Option<Error>) -> LostBlock {
 fn read_tables(
     options: &Options,
     plan: &mut Plan,
+    blobs: &mut Blobs,
     report: &mut RepairReport,
     progress: Progress<'_>,
 ) -> Result<()> {
@@ -453,18 +480,30 @@ fn read_tables(
         .sum();
     let mut done = 0;
     progress(0, total);
-    for family in plan.families.values_mut() {
+    let mut points_to = BlobCounts::default();
+    let mut names = BTreeMap::new();
+    for (&id, family) in &mut plan.families {
+        names.insert(id, family.name.clone());
         let mut tables = std::mem::take(&mut family.tables);
         let mut newest = 0;
         for table in &mut tables {
-            let mut visit = |key: &[u8], _: &[u8]| {
+            let mut counts = BlobCounts::default();
+            let lost_before = report.values_lost.len();
+            let number = table.number;
+            let mut visit = |key: &[u8], value: &[u8]| {
                 newest = newest.max(orogen_base::key::seqno_of(key));
+                let of = (id, family.name.as_str());
+                let lost = blobs.follow(of, number, key, value, &mut counts)?;
+                report.values_lost.extend(lost);
                 Ok(())
             };
             let salvaged = read_table(fs, family, table, &mut visit);
+            table.values_lost = (report.values_lost.len() - lost_before) as u64;
+            points_to.add_all(&counts);
+            table.points_to = counts;
             let found = judge(family, table, salvaged)?;
             newest = newest.max(found.covered_up_to);
-            report.table_entries += found.entries;
+            report.table_entries += found.entries.saturating_sub(table.values_lost);
             table.is_whole = found.damage.is_none();
             report.tables_whole += u64::from(table.is_whole);
             report.tables_damaged.extend(found.damage);
@@ -477,7 +516,7 @@ fn read_tables(
         }
         family.tables = tables;
     }
-    Ok(())
+    blobs.judge(&points_to, &names, report)
 }
 
 struct Judged {

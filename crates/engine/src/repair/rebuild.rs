@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use orogen_base::key::{InternalKeyComparator, ParsedInternalKey, user_key};
 use orogen_base::range_del::{FragmentedRangeTombstones, RangeTombstone};
-use orogen_base::{FileNo, InternalIterator as _, Result, SeqNo, UserComparator, ValueKind};
+use orogen_base::{Error, FileNo, InternalIterator as _, Result, SeqNo, UserComparator, ValueKind};
+use orogen_blob::BlobFileBuilderOptions;
 use orogen_env::fs::{read_file, write_file};
 use orogen_env::{Access, BufferedFile, FileSystem, WritableFile};
 use orogen_memtable::MemTable;
@@ -14,6 +15,7 @@ use orogen_sst::salvage::Visitor;
 use orogen_sst::{TableBuilderOptions, TableIter, TableReadOptions, TableReader};
 use orogen_wal::Writer;
 
+use super::blobs::{Blobs, Once};
 use super::examine::{FamilyPlan, Plan, TablePlan, read_table, reader_options};
 use super::logs::each_record;
 use crate::batch::BatchOp;
@@ -21,8 +23,10 @@ use crate::checkpoint::{link_or_copy, remove_all};
 use crate::compact::run::clip_tombstones;
 use crate::filename::{self, DataFile, DataFileKind};
 use crate::options::{FileChecksumKind, Options};
-use crate::output::{BlobOutputOptions, NewFile, OutputOptions, OutputWriter};
+use crate::output::{BlobOutputOptions, NewFile, OutputOptions, OutputWriter, Written};
 use crate::read::MergingIter;
+use crate::version::blob_counts::BlobCounts;
+use crate::version::blob_meta::BlobFileGarbage;
 use crate::version::builder::VersionBuilder;
 use crate::version::edit::VersionEdit;
 use crate::version::file_meta::FileMeta;
@@ -68,6 +72,23 @@ struct Rebuild<'a> {
     plan: &'a Plan,
 }
 
+/// Where tables go.
+#[derive(Clone, Copy)]
+struct At {
+    level: usize,
+    epoch_number: u64,
+}
+
+impl At {
+    /// Never cut.
+    fn level_0(epoch_number: u64) -> Self {
+        Self {
+            level: 0,
+            epoch_number,
+        }
+    }
+}
+
 /// Memory for what the logs hold, and the tables that were made of it.
 struct FromLogs {
     memtable: Arc<dyn MemTable>,
@@ -80,51 +101,111 @@ impl Rebuild<'_> {
         let mut edits = BTreeMap::new();
         for (&id, family) in &self.plan.families {
             let mut edit = VersionEdit::of_column_family(id);
-            if self.plan.has_manifest {
-                self.keep_levels(id, family, &mut edit, &mut next_file)?;
+            let points_to = if self.plan.has_manifest {
+                self.keep_levels(id, family, &mut edit, &mut next_file)?
             } else {
-                self.merge(id, family, &mut edit, &mut next_file)?;
-            }
+                self.merge(id, family, &mut edit, &mut next_file)?
+            };
+            self.take_blob_files(&points_to, &mut edit)?;
             edits.insert(id, edit);
         }
         self.logs(&mut edits, &mut next_file)?;
         self.head(edits, next_file)
     }
 
-    /// Tables stay where they are; damaged ones are replaced.
+    /// Tables stay where they are; damaged ones are replaced. Gives what all of them point to in old
+    /// blob files.
     fn keep_levels(
         &self,
         id: u32,
         family: &FamilyPlan,
         edit: &mut VersionEdit,
         next_file: &mut FileNo,
-    ) -> Result<()> {
+    ) -> Result<BlobCounts> {
+        let mut points_to = BlobCounts::default();
         for table in &family.tables {
             let Some((level, file)) = &table.listed else {
                 continue;
             };
-            if table.is_whole {
+            if table.is_whole && self.keeps_its_pointers(table) {
                 let target = filename::table_path(self.to, table.number);
                 link_or_copy(self.fs, &table.path, &target)?;
                 edit.add_file(*level, file.clone());
-            } else if let Some(left) = self.rewrite(id, family, table, next_file)? {
-                edit.add_file(*level, Arc::new(left));
+                points_to.add_all(&table.points_to);
+            } else {
+                let blobs = self.blob_options(id, family);
+                let left = self.rewrite(id, family, table, blobs, next_file)?;
+                points_to.add_all(&left.pointers_kept);
+                left.add_to(*level, edit);
+            }
+        }
+        Ok(points_to)
+    }
+
+    fn keeps_its_pointers(&self, table: &TablePlan) -> bool {
+        let relocate = self.plan.blobs.relocate();
+        table.values_lost == 0 && table.points_to.iter().all(|(n, _)| !relocate.contains(&n))
+    }
+
+    /// Blob files that tables point to come along. What they do not point to is garbage.
+    fn take_blob_files(&self, points_to: &BlobCounts, edit: &mut VersionEdit) -> Result<()> {
+        for (number, count) in points_to.iter() {
+            let (path, addition) = self.plan.blobs.taken(number)?;
+            let values = addition.total_blob_count.checked_sub(count.values);
+            let bytes = addition.total_blob_bytes.checked_sub(count.bytes);
+            let (Some(values), Some(bytes)) = (values, bytes) else {
+                return Err(
+                    Error::corruption("tables point to more values than a blob file has")
+                        .with("blob_file", number),
+                );
+            };
+            link_or_copy(self.fs, path, &filename::blob_path(self.to, number))?;
+            edit.blob_file_additions.push(addition.clone());
+            if values > 0 {
+                edit.blob_file_garbages.push(BlobFileGarbage {
+                    number,
+                    garbage_blob_count: values,
+                    garbage_blob_bytes: bytes,
+                });
             }
         }
         Ok(())
     }
 
-    /// What is left of a damaged table, as a table; `None` if that is nothing.
+    /// Values of damaged blob files are written anew.
+    fn blob_options(&self, id: u32, family: &FamilyPlan) -> BlobOutputOptions {
+        let cf = &family.options;
+        let source: Arc<Blobs> = self.plan.blobs.clone();
+        BlobOutputOptions {
+            min_blob_size: cf.enable_blob_files.then_some(cf.min_blob_size),
+            blob_file_size: cf.blob_file_size,
+            file: BlobFileBuilderOptions {
+                compression: cf.blob_compression_type,
+                comparator: cf.comparator.clone(),
+                column_family_id: id,
+                column_family_name: family.name.clone(),
+                creation_time: self.options.db.clock.unix_secs(),
+                db_id: self.plan.db_id.clone().unwrap_or_default(),
+                file_checksum: self.options.db.file_checksum == FileChecksumKind::Crc32c,
+                ..BlobFileBuilderOptions::default()
+            },
+            relocate: Arc::new(source.relocate().clone()),
+            source: Some(source),
+        }
+    }
+
+    /// What is left of a damaged table, as a table; none if that is nothing.
     fn rewrite(
         &self,
         id: u32,
         family: &FamilyPlan,
         table: &TablePlan,
+        blobs: BlobOutputOptions,
         next_file: &mut FileNo,
-    ) -> Result<Option<FileMeta>> {
+    ) -> Result<Written> {
         // Tombstones go first, and are known only after all was read.
         let found = match read_table(self.fs, family, table, &mut |_, _| Ok(())) {
-            Err(e) if e.is_file_not_found() => return Ok(None),
+            Err(e) if e.is_file_not_found() => return Ok(Written::default()),
             other => other?,
         };
         let order = &family.options.comparator;
@@ -137,33 +218,49 @@ impl Rebuild<'_> {
             let clipped = clip_tombstones(&icmp, *level, &[(file.clone(), tombstones)]);
             tombstones = Arc::new(FragmentedRangeTombstones::new(order, clipped));
         }
-        let mut writer = self.writer(id, family, 0, epoch_number, &tombstones, next_file);
-        read_table(self.fs, family, table, &mut |key, value| {
-            writer.add(key, value)
+        let mut writer = self.writer(
+            id,
+            family,
+            At::level_0(epoch_number),
+            &tombstones,
+            blobs,
+            next_file,
+        );
+        read_table(self.fs, family, table, &mut |key, value| match self
+            .plan
+            .blobs
+            .holds(key, value)?
+        {
+            true => writer.add(key, value),
+            false => Ok(()),
         })?;
-        Ok(writer.finish()?.files.into_iter().next())
+        writer.finish()
     }
 
-    /// All tables of a family become one sorted run.
+    /// All tables of a family become one sorted run. Gives what it points to in old blob files.
     fn merge(
         &self,
         id: u32,
         family: &FamilyPlan,
         edit: &mut VersionEdit,
         next_file: &mut FileNo,
-    ) -> Result<()> {
+    ) -> Result<BlobCounts> {
         let order = &family.options.comparator;
         let icmp = InternalKeyComparator::new(order.clone());
         let (mut children, mut tombstones, mut partial) = (Vec::new(), Vec::new(), Vec::new());
         for table in &family.tables {
             let (path, bytes) = if table.is_whole {
                 (table.path.clone(), table.bytes)
-            } else if let Some(left) = self.rewrite(id, family, table, next_file)? {
+            } else {
+                // Values move later, and once.
+                let blobs = BlobOutputOptions::default();
+                let left = self.rewrite(id, family, table, blobs, next_file)?;
+                let Some(left) = left.files.into_iter().next() else {
+                    continue;
+                };
                 let path = filename::table_path(self.to, left.number);
                 partial.push(path.clone());
                 (path, left.size)
-            } else {
-                continue;
             };
             let file = self.fs.open(&path, Access::Sequential)?;
             let reader = TableReader::open(file, bytes, reader_options(family, table))?;
@@ -177,17 +274,29 @@ impl Rebuild<'_> {
         }
         let tombstones = FragmentedRangeTombstones::new(order, tombstones);
         let level = family.options.num_levels - 1;
-        let mut writer = self.writer(id, family, level, 1, &tombstones, next_file);
+        let at = At {
+            level,
+            epoch_number: 1,
+        };
+        let blobs = self.blob_options(id, family);
+        let mut writer = self.writer(id, family, at, &tombstones, blobs, next_file);
+        let mut once = Once::default();
         merge_entries(
             order,
             MergingIter::new(icmp, children),
-            &mut |key, value| writer.add(key, value),
+            &self.plan.blobs,
+            &mut |key, value| match once.is_again(key, value)? {
+                true => Ok(()),
+                false => writer.add(key, value),
+            },
         )?;
-        writer.finish()?.add_to(level, edit);
+        let written = writer.finish()?;
+        let points_to = written.pointers_kept.clone();
+        written.add_to(level, edit);
         for path in partial {
             self.fs.remove_file(&path)?;
         }
-        Ok(())
+        Ok(points_to)
     }
 
     /// What the logs hold and the tables lack becomes tables of level 0.
@@ -263,7 +372,16 @@ impl Rebuild<'_> {
         next_file: &mut FileNo,
     ) -> Result<Option<FileMeta>> {
         let tombstones = memtable.range_tombstones();
-        let mut writer = self.writer(id, family, 0, epoch, &tombstones, next_file);
+        // As large as they are: a compaction puts them apart.
+        let blobs = BlobOutputOptions::default();
+        let mut writer = self.writer(
+            id,
+            family,
+            At::level_0(epoch),
+            &tombstones,
+            blobs,
+            next_file,
+        );
         let mut iter = memtable.clone().iter();
         iter.seek_to_first();
         while iter.valid() {
@@ -278,11 +396,15 @@ impl Rebuild<'_> {
         &'w self,
         id: u32,
         family: &FamilyPlan,
-        level: usize,
-        epoch_number: u64,
+        at: At,
         tombstones: &FragmentedRangeTombstones,
+        blobs: BlobOutputOptions,
         next_file: &'w mut FileNo,
     ) -> OutputWriter<'w> {
+        let At {
+            level,
+            epoch_number,
+        } = at;
         let cf = &family.options;
         let now = self.options.db.clock.unix_secs();
         let size = cf.target_file_size_base;
@@ -314,7 +436,7 @@ impl Rebuild<'_> {
             grandparents: Vec::new(),
             epoch_number,
             compact_on_deletion: None,
-            blobs: BlobOutputOptions::default(),
+            blobs,
         };
         let new_file: NewFile<'w> = Box::new(move |kind: DataFileKind| {
             let number = *next_file;
@@ -402,18 +524,24 @@ fn insert(memtable: &dyn MemTable, op: &BatchOp<'_>, seqno: SeqNo) -> Result<()>
     }
 }
 
-/// Passes all entries on, each user key and sequence number once.
+/// Passes all entries on, each user key and sequence number once, but pointers to values that are
+/// lost.
 ///
 /// Two tables have the same entry where one is what a compaction made of the other; then an
 /// operand may stand in one of them and the value that it became in the other.
 fn merge_entries(
     order: &UserComparator,
     mut input: MergingIter<TableIter>,
+    blobs: &Blobs,
     visit: Visitor<'_>,
 ) -> Result<()> {
     let mut held: Option<(Vec<u8>, Vec<u8>)> = None;
     input.seek_to_first();
     while input.valid() {
+        if !blobs.holds(input.key(), input.value())? {
+            input.next();
+            continue;
+        }
         let entry = (input.key().to_vec(), input.value().to_vec());
         let again = match &held {
             Some((key, _)) => {

@@ -108,7 +108,9 @@ fn run(fs: &MemFileSystem) -> RepairReport {
 fn repaired(fs: &MemFileSystem) -> Content {
     let db = Db::open(NEW, &options(fs)).expect("opens");
     db.verify_checksums().expect("is whole");
+    db.verify_file_checksums().expect("is whole");
     let content = content(&db);
+    assert_exact(&db);
     // It can be written and compacted.
     for family in db.column_families() {
         let write = WriteOptions::default();
@@ -116,7 +118,17 @@ fn repaired(fs: &MemFileSystem) -> Content {
         db.compact_range(&CompactRangeOptions::default(), &family, None, None)
             .expect("compacts");
     }
+    assert_exact(&db);
     content
+}
+
+/// What the MANIFEST says of blob files is what tables point to, and all values are there.
+fn assert_exact(db: &Db) {
+    for family in db.column_families() {
+        for file in db.check_blob_files(&family, true).expect("is whole") {
+            assert!(file.is_exact() && file.live_blob_count > 0, "{file:?}");
+        }
+    }
 }
 
 fn tables(fs: &MemFileSystem) -> Vec<String> {
@@ -147,7 +159,11 @@ fn check(report: &RepairReport, want: &Content, got: &Content, what: &str) {
                 .any(|lost| {
                     lost.after.as_ref().is_none_or(|a| a <= key)
                         && lost.up_to.as_ref().is_none_or(|b| key <= b)
-                });
+                })
+                || report
+                    .values_lost
+                    .iter()
+                    .any(|lost| &lost.column_family == family && &lost.key == key);
             let key = key.escape_ascii();
             assert!(
                 told,
@@ -463,4 +479,215 @@ fn a_crash_at_any_call_leaves_the_new_directory_whole_or_not_there() {
         }
         assert!(calls > 10, "{calls}");
     }
+}
+
+fn blobs(fs: &MemFileSystem) -> Vec<String> {
+    let mut names = fs.list(Path::new(DIR)).expect("lists");
+    names.retain(|n| n.ends_with(".blob"));
+    names.sort();
+    names.iter().map(|n| format!("{DIR}/{n}")).collect()
+}
+
+fn with_blobs(fs: &MemFileSystem) -> Options {
+    let mut options = options(fs);
+    options.cf.enable_blob_files = true;
+    options.cf.min_blob_size = 100;
+    options.cf.blob_file_size = 8 << 10;
+    options
+}
+
+/// Two families with values in blob files, some of them garbage, killed; and what it held.
+fn sample_with_blobs() -> (MemFileSystem, Content) {
+    let fs = MemFileSystem::new();
+    let options = with_blobs(&fs);
+    let db = Db::open(DIR, &options).expect("opens");
+    let rocks = db
+        .create_column_family("rocks", options.cf)
+        .expect("is made");
+    let write = WriteOptions::default();
+    let everything = [db.default_column_family(), rocks.clone()];
+    for n in 0..420u32 {
+        let key = format!("key{:03}", n * 7 % 150);
+        let len = 90 + (n as usize * 37) % 600;
+        db.put(key.as_bytes(), &vec![n as u8; len]).expect("writes");
+        if n % 4 == 0 {
+            let key = format!("rock{:02}", n % 31);
+            db.put_opt(&write, &rocks, key.as_bytes(), &vec![!n as u8; len])
+                .expect("writes");
+        }
+        if n % 13 == 0 {
+            let key = format!("key{:03}", n * 3 % 150);
+            db.delete(key.as_bytes()).expect("writes");
+        }
+        if n % 90 == 89 {
+            db.flush_opt(&FlushOptions::default(), &everything)
+                .expect("flushes");
+        }
+        if n == 200 {
+            for family in &everything {
+                db.compact_range(&CompactRangeOptions::default(), family, None, None)
+                    .expect("compacts");
+            }
+        }
+    }
+    db.wait_for_background_work().expect("rests");
+    let want = content(&db);
+    let mut live: Vec<String> = db
+        .live_files()
+        .iter()
+        .map(|f| format!("{DIR}/{:06}.sst", f.number))
+        .collect();
+    let listed = db.live_blob_files();
+    assert!(listed.iter().any(|b| b.garbage_blob_count > 0));
+    live.extend(listed.iter().map(|b| format!("{DIR}/{:06}.blob", b.number)));
+    let image = fs.crash(PowerCut::KeepAll);
+    let files = tables(&image).into_iter().chain(blobs(&image));
+    for file in files.filter(|t| !live.contains(t)) {
+        image.remove_file(Path::new(&file)).expect("removes");
+    }
+    (image, want)
+}
+
+fn without_manifest(fs: &MemFileSystem) {
+    for name in fs.list(Path::new(DIR)).expect("lists") {
+        if name == "CURRENT" || name.starts_with("MANIFEST") {
+            fs.remove_file(&Path::new(DIR).join(name)).expect("removes");
+        }
+    }
+}
+
+#[test]
+fn blob_files_come_along() {
+    let (sound, want) = sample_with_blobs();
+    let report = run(&sound);
+    assert!(report.is_healthy(), "{report:?}");
+    assert_eq!(report.blob_files_whole as usize, blobs(&sound).len());
+    for lost in [false, true] {
+        let fs = sound.fork();
+        match lost {
+            true => without_manifest(&fs),
+            false => fs.remove_file(&Path::new(DIR).join("CURRENT")).unwrap(),
+        }
+        // Nothing points to it.
+        write_file(&fs, &Path::new(DIR).join("900000.blob"), b"begun").unwrap();
+        let before = everything(&fs, DIR);
+        let report = run(&fs);
+        assert!(report.blob_files_damaged.is_empty() && report.values_lost.is_empty());
+        assert_eq!(report.blob_files_whole as usize, blobs(&sound).len());
+        assert!(!fs.exists(&Path::new(NEW).join("900000.blob")).unwrap());
+        assert!(repaired(&fs) == want, "{lost}");
+        assert!(everything(&fs, DIR) == before);
+    }
+}
+
+#[test]
+fn a_damaged_blob_file_costs_the_values_that_are_told() {
+    let (sound, want) = sample_with_blobs();
+    let names = blobs(&sound);
+    assert!(names.len() >= 6, "{names:?}");
+    for way in 0..7 {
+        for (i, name) in names.iter().enumerate() {
+            for lost in [false, true] {
+                let fs = sound.fork();
+                let path = Path::new(name);
+                let good = read_file(&fs, path).unwrap();
+                let mut bad = good.clone();
+                match way {
+                    0 => bad[good.len() / 2] ^= 4,
+                    1 => bad.truncate(good.len() / 2),
+                    2 => bad.truncate(good.len() - 3),
+                    3 => bad[12] ^= 4,
+                    4 => bad[good.len() - 20] ^= 4,
+                    5 => bad.fill(0),
+                    _ => {}
+                }
+                match way {
+                    6 => fs.remove_file(path).unwrap(),
+                    _ => write_file(&fs, path, &bad).unwrap(),
+                }
+                // A family that separates no values any more gets them back into its tables.
+                if lost {
+                    without_manifest(&fs);
+                }
+                let what = format!("way {way} file {i} no manifest {lost}");
+                let before = everything(&fs, DIR);
+                let mut options = if i % 2 == 0 {
+                    with_blobs(&fs)
+                } else {
+                    options(&fs)
+                };
+                if i % 2 == 1 {
+                    for name in fs.list(Path::new(DIR)).unwrap() {
+                        if name.starts_with("OPTIONS") {
+                            fs.remove_file(&Path::new(DIR).join(name)).unwrap();
+                        }
+                    }
+                }
+                options.db.create_if_missing = false;
+                let report = repair::repair(DIR, NEW, &options, &mut |_, _| {}).unwrap();
+                if i % 2 == 0 {
+                    assert!(everything(&fs, DIR) == before, "{what}");
+                }
+                // Also if it is garbage that is hit.
+                assert_eq!(report.blob_files_damaged.len(), 1, "{what} {report:?}");
+                let got = repaired(&fs);
+                check(&report, &want, &got, &what);
+                // All of a file that is gone, and nothing of one whose end alone is.
+                let told = report.values_lost.len();
+                match way {
+                    0 => assert!(told <= 1, "{what} {report:?}"),
+                    2 | 4 => assert_eq!(told, 0, "{what} {report:?}"),
+                    3 | 5 | 6 => assert!(told > 0, "{what}"),
+                    _ => {}
+                }
+                if !lost || told > 0 {
+                    let numbers: Vec<_> = report.values_lost.iter().map(|l| l.blob_file).collect();
+                    let of_it = numbers
+                        .iter()
+                        .all(|n| n.is_some_and(|n| name.ends_with(&format!("{n:06}.blob"))));
+                    assert!(of_it, "{what}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_table_that_was_replaced_does_not_point_to_values_again() {
+    let fs = MemFileSystem::new();
+    let options = with_blobs(&fs);
+    let db = Db::open(DIR, &options).unwrap();
+    let mut old = Vec::new();
+    for n in 0..60u32 {
+        db.put(format!("key{:02}", n % 40).as_bytes(), &[n as u8; 200])
+            .unwrap();
+        if n % 20 == 19 {
+            db.flush().unwrap();
+            for name in tables(&fs) {
+                let bytes = read_file(&fs, Path::new(&name)).unwrap();
+                if old.iter().all(|(n, _)| n != &name) {
+                    old.push((name, bytes));
+                }
+            }
+        }
+    }
+    // In the last level entries lose their sequence numbers, and keep their pointers.
+    let all = CompactRangeOptions {
+        bottommost_level_compaction: BottommostLevelCompaction::Force,
+        ..CompactRangeOptions::default()
+    };
+    let family = db.default_column_family();
+    db.compact_range(&all, &family, None, None).unwrap();
+    db.put(b"key01", b"new").unwrap();
+    let want = content(&db);
+    assert!(!db.live_blob_files().is_empty());
+    db.close().unwrap();
+    for (name, bytes) in &old {
+        write_file(&fs, Path::new(name), bytes).unwrap();
+    }
+    assert!(tables(&fs).len() > 2);
+    without_manifest(&fs);
+    let report = run(&fs);
+    assert_eq!(report.tables_whole as usize, tables(&fs).len());
+    assert!(repaired(&fs) == want);
 }

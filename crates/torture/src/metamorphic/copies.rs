@@ -9,7 +9,6 @@ use orogen_engine::repair;
 use orogen_engine::{UserKeyRange, VerifyOptions};
 use orogen_env::FileSystem as _;
 
-use super::actions::must_be;
 use super::world::{DIR, World};
 use crate::engine::{Db, ErrorKind, Result as EngineResult};
 
@@ -68,11 +67,6 @@ impl World {
         let options = self.draw_options();
         let quiet = &mut |_, _| {};
         let names = fine(self.fs.list(Path::new(&from)))?;
-        if names.iter().any(|n| n.ends_with(".blob")) {
-            let refused = repair::examine(&from, &options, quiet).map(drop);
-            must_be(refused, ErrorKind::NotSupported)?;
-            return fine(Db::destroy(&from, &options));
-        }
         if !fine(repair::examine(&from, &options, quiet))?.is_healthy() {
             return Err("a whole checkpoint is said to need repair".to_owned());
         }
@@ -88,6 +82,8 @@ impl World {
         if report.is_healthy()
             || !report.tables_damaged.is_empty()
             || !report.logs_damaged.is_empty()
+            || !report.blob_files_damaged.is_empty()
+            || !report.values_lost.is_empty()
         {
             return Err(format!("repair finds {report:?}"));
         }
