@@ -543,7 +543,11 @@ impl Logs {
     }
 
     /// Gives up the logs before `min_needed`; returns those whose files can go.
-    pub(crate) fn release_before(&self, min_needed: FileNo) -> Vec<FileNo> {
+    ///
+    /// Only logs before `min_to_keep`, which the MANIFEST says, are kept to be written over: a
+    /// power loss may bring back the old name with what was written under the new one, and a
+    /// recovery that reads the log takes that for damage.
+    pub(crate) fn release_before(&self, min_needed: FileNo, min_to_keep: FileNo) -> Vec<FileNo> {
         let mut removable = Vec::new();
         let mut alive = self.alive.lock();
         while !self.archives
@@ -565,7 +569,10 @@ impl Logs {
                 removable.push(number);
             } else if number >= alive.oldest_pin() {
                 alive.kept.push_back((number, bytes));
-            } else if number >= alive.first_own && alive.recyclable.len() < self.recycle_max {
+            } else if number >= alive.first_own
+                && number < min_to_keep
+                && alive.recyclable.len() < self.recycle_max
+            {
                 alive.recyclable.push(number);
             } else {
                 removable.push(number);

@@ -52,7 +52,10 @@ pub(crate) fn purge(context: &Context) {
     for number in removed.manifests {
         delete(context, &filename::manifest_path(&context.dir, number));
     }
-    let logs = context.logs.release_before(context.min_log_needed());
+    let min_to_keep = context.set.min_log_number_to_keep();
+    let logs = context
+        .logs
+        .release_before(context.min_log_needed(), min_to_keep);
     if logs.is_empty() {
         return;
     }

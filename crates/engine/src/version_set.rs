@@ -162,6 +162,11 @@ impl VersionSet {
         &self.db_id
     }
 
+    /// Logs before this one are not needed, as the MANIFEST says it.
+    pub(crate) fn min_log_number_to_keep(&self) -> FileNo {
+        self.min_log_number_to_keep.load(Ordering::Relaxed)
+    }
+
     /// The number of the current MANIFEST.
     pub(crate) fn manifest_number(&self) -> FileNo {
         self.manifest.lock().number

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use orogen_engine::{Db, FlushOptions, WriteOptions};
+use orogen_engine::{ColumnFamily, Db, FlushOptions, WriteOptions};
 use orogen_env::{FileSystem, MemFileSystem, PowerCut};
 
 use crate::support::{DIR, scan, small};
@@ -132,4 +132,45 @@ fn bytes_behind_a_log_are_not_damage_if_the_next_log_goes_on_where_it_ends() {
     let db = Db::open(DIR, &small(&killed)).unwrap();
     let got = ["busy", "default"].map(|name| scan(&db, &db.column_family(name).unwrap()));
     assert_eq!(got, want);
+}
+
+#[test]
+fn a_log_that_the_manifest_still_names_is_not_written_over() {
+    // The power goes at each call of the next flush.
+    for calls in 0..24 {
+        let fs = MemFileSystem::new();
+        let mut options = small(&fs);
+        options.db.recycle_log_file_num = 2;
+        let db = Db::open(DIR, &options).unwrap();
+        let idle = db.create_column_family("idle", options.cf.clone()).unwrap();
+        let pins = db.create_column_family("pins", options.cf).unwrap();
+        let default = db.default_column_family();
+        let write = WriteOptions::default();
+        let flush = |family: &ColumnFamily| {
+            db.flush_opt(&FlushOptions::default(), std::slice::from_ref(family))
+        };
+        // The MANIFEST says that a log is needed: for a family that is dropped then.
+        db.put_opt(&write, &pins, b"a", &[b'v'; 400]).unwrap();
+        db.put_opt(&write, &idle, b"a", &[b'v'; 400]).unwrap();
+        flush(&idle).unwrap();
+        db.put_opt(&write, &default, b"b", &[b'v'; 400]).unwrap();
+        flush(&default).unwrap();
+        db.drop_column_family(&pins).unwrap();
+        db.wait_for_background_work().unwrap();
+        db.put_opt(&write, &default, b"c", &[b'v'; 400]).unwrap();
+        fs.crash_after(calls);
+        // Another log begins, perhaps in the file of one that was given up.
+        let _ = flush(&default);
+        for seed in 0..20 {
+            for cut in [PowerCut::Names { seed }, PowerCut::Torn { seed }] {
+                let disk = fs.crash(cut);
+                let mut options = small(&disk);
+                options.db.recycle_log_file_num = 2;
+                let after =
+                    Db::open(DIR, &options).unwrap_or_else(|e| panic!("{calls} {cut:?}: {e}"));
+                let family = after.default_column_family();
+                assert!(!scan(&after, &family).is_empty(), "{calls} {cut:?}");
+            }
+        }
+    }
 }
