@@ -28,7 +28,7 @@ use orogen_env::{PerfTimer, RandomAccessFile};
 
 use crate::cursor::RecordCursor;
 use crate::format::{
-    FOOTER_LEN, FileFooter, FileHeader, HEADER_LEN, RECORD_HEADER_LEN, RecordHeader,
+    FOOTER_LEN, FileFooter, FileHeader, HEADER_LEN, RECORD_HEADER_LEN, RecordHeader, VERSION,
     VERSION_WITH_DICTIONARY, record_checksum,
 };
 use crate::meta::Extent;
@@ -313,6 +313,12 @@ impl BlobFileReader {
     pub fn read(&self, pointer: BlobPointer, user_key: &[u8], verify: bool) -> Result<BlobValue> {
         let extent = self.record_extent(pointer, user_key)?;
         self.read_extent(extent, user_key, How::value(verify))
+    }
+
+    /// True if a new file of this codec, without a dictionary, stores values as this one does.
+    #[must_use]
+    pub fn stores_as(&self, codec: CompressionType) -> bool {
+        (self.header.codec, self.header.version) == (codec, VERSION)
     }
 
     /// As [`Self::read`] with checksums, but the value as it is stored, for

@@ -131,8 +131,8 @@ impl BlobWriter {
                 self.keep(&pointer, user);
                 return Ok((key, value));
             };
-            let builder = self.builder(new_file, created)?;
-            if builder.takes_stored_of(&from) {
+            if from.stores_as(self.options.file.compression) {
+                let builder = self.builder(new_file, created)?;
                 let pointer = builder.add_stored(user, &stored, &from)?;
                 self.point_to(key, &pointer)?;
                 return Ok((&self.key, &self.pointer));
