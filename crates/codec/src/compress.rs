@@ -103,6 +103,13 @@ impl CompressionType {
         }
     }
 
+    /// True if this build reads what was written with it.
+    #[must_use]
+    pub fn can_read(self) -> bool {
+        let is_legacy = matches!(self, Self::Zlib | Self::Bzip2);
+        self.can_write() || (is_legacy && cfg!(feature = "legacy-codecs"))
+    }
+
     /// True if blocks can be written with it.
     #[must_use]
     pub fn can_write(self) -> bool {
