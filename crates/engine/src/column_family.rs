@@ -5,7 +5,7 @@
 //! twice in the life of a database.
 
 use orogen_base::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 
 use orogen_base::key::InternalKeyComparator;
 use orogen_base::seqno::SEQNO_MAX;
@@ -16,6 +16,7 @@ use orogen_env::Clock;
 use orogen_sst::BlockCache;
 
 use crate::compact::Running;
+use crate::context::Signal;
 use crate::options::ColumnFamilyOptions;
 use crate::plugin::merge_operator::MergeOperator;
 use crate::super_version::{MemHandle, SuperVersion};
@@ -72,6 +73,17 @@ pub(crate) struct ColumnFamilyData {
     /// Super versions that were replaced, and when; only those that somebody still reads matter.
     /// Leaf lock.
     replaced: Mutex<Vec<(Weak<SuperVersion>, u64)>>,
+    /// Set when the family is dropped. The last of the fields: what they refer to is free then.
+    gone: OnceLock<RaisedAtDrop>,
+}
+
+/// Tells the background that the last who could read a dropped family is gone.
+struct RaisedAtDrop(Arc<Signal>);
+
+impl Drop for RaisedAtDrop {
+    fn drop(&mut self) {
+        self.0.raise();
+    }
 }
 
 impl ColumnFamilyData {
@@ -119,6 +131,7 @@ impl ColumnFamilyData {
             current: ArcSwap::from_pointee(current),
             clock,
             replaced: Mutex::default(),
+            gone: OnceLock::new(),
         })
     }
 
@@ -178,6 +191,11 @@ impl ColumnFamilyData {
     /// The memtables and version for a longer read.
     pub(crate) fn pin(&self) -> Arc<SuperVersion> {
         self.current.load_full()
+    }
+
+    /// Raises `work` when the last who could read the family, which is dropped, is gone.
+    pub(crate) fn raise_when_gone(&self, work: &Arc<Signal>) {
+        self.gone.get_or_init(|| RaisedAtDrop(work.clone()));
     }
 
     pub(crate) fn is_dropped(&self) -> bool {

@@ -133,6 +133,7 @@ pub(crate) fn drop(
         edit,
         install: None,
     }])?;
+    family.raise_when_gone(&context.work);
     write.refresh_memtables();
     write.note_stall(family);
     renew_options_file(context);

@@ -1,11 +1,13 @@
 //! Column families.
 
+use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use orogen_base::ErrorKind;
 use orogen_engine::plugin::merge_operator::StringAppend;
 use orogen_engine::{ColumnFamilyOptions, Db, ReadOptions, WriteBatch, WriteOptions};
-use orogen_env::MemFileSystem;
+use orogen_env::{Clock, FileSystem, MemFileSystem, SystemClock};
 
 use crate::support::{DIR, scan, small};
 
@@ -86,4 +88,37 @@ fn merges_fold_in_memory_in_tables_and_after_reopen() {
     let cf = db.default_column_family();
     let refused = db.merge_opt(&write, &cf, b"k", b"x").unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::InvalidArgument);
+}
+
+#[test]
+fn tables_of_a_dropped_family_go_with_its_last_reader() {
+    let fs = MemFileSystem::new();
+    let db = Db::open(DIR, &small(&fs)).unwrap();
+    let family = db.create_column_family("f", small(&fs).cf).unwrap();
+    db.put_opt(&WriteOptions::default(), &family, b"k", b"v")
+        .unwrap();
+    db.flush_opt(&Default::default(), std::slice::from_ref(&family))
+        .unwrap();
+    let tables = || {
+        let names = fs.list(Path::new(DIR)).unwrap();
+        names.iter().filter(|n| n.ends_with(".sst")).count()
+    };
+    db.drop_column_family(&family).unwrap();
+    db.wait_for_background_work().unwrap();
+    // The background looks a last time and goes to sleep.
+    SystemClock.sleep(Duration::from_millis(100));
+    assert_eq!(tables(), 1);
+    assert!(
+        db.get_opt(&ReadOptions::default(), &family, b"k")
+            .unwrap()
+            .is_some()
+    );
+    drop(family);
+    for _ in 0..5_000 {
+        if tables() == 0 {
+            return;
+        }
+        SystemClock.sleep(Duration::from_millis(1));
+    }
+    panic!("nobody deleted it");
 }
