@@ -27,7 +27,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use orogen_base::sync::Mutex;
-use orogen_base::{Error, Result, SeqNo};
+use orogen_base::{Error, ErrorKind, Result, SeqNo};
 use orogen_env::fs::read_file;
 use orogen_env::{Clock, FileLock, FileSystem, PosixFileSystem, RateLimiter, SystemClock};
 
@@ -175,14 +175,16 @@ impl BackupEngine {
     /// see [`Self::damaged`].
     ///
     /// # Errors
-    /// `Io`.
+    /// `Io` if it cannot be told of one whether it is damaged.
     pub fn list(&self) -> Result<Vec<BackupInfo>> {
-        let metas = self.metas()?;
-        let good: Vec<(u32, Meta)> = metas
-            .into_iter()
-            .filter_map(|(id, meta)| Some((id, meta.ok()?)))
-            .filter(|(_, meta)| self.check_sizes(meta).is_ok())
-            .collect();
+        let mut good: Vec<(u32, Meta)> = Vec::new();
+        for (id, meta) in self.metas()? {
+            match meta.and_then(|meta| self.check_sizes(&meta).map(|()| meta)) {
+                Ok(meta) => good.push((id, meta)),
+                Err(e) if is_damage(&e) => {}
+                Err(e) => return Err(e.with("backup", id)),
+            }
+        }
         let mut users: HashMap<&str, usize> = HashMap::new();
         for (_, meta) in &good {
             for file in &meta.files {
@@ -211,7 +213,7 @@ impl BackupEngine {
         Ok(infos)
     }
 
-    /// The backups that cannot be restored as they are, and why.
+    /// The backups that cannot be restored as they are, or not be looked at, and why.
     ///
     /// # Errors
     /// `Io`.
@@ -400,6 +402,11 @@ impl std::fmt::Debug for BackupEngine {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "BackupEngine({})", self.dir.display())
     }
+}
+
+/// True for what is in a list or missing, false for what kept us from looking.
+fn is_damage(e: &Error) -> bool {
+    e.is_file_not_found() || matches!(e.kind(), ErrorKind::Corruption | ErrorKind::NotSupported)
 }
 
 fn is_temporary(name: &str) -> bool {

@@ -7,7 +7,9 @@ use orogen_base::ErrorKind;
 use orogen_engine::backup::{BackupEngine, BackupOptions};
 use orogen_engine::{ColumnFamilyOptions, Db, FlushOptions, Options, WriteOptions};
 use orogen_env::fs::{read_file, write_file};
-use orogen_env::{FileSystem, ManualClock, MemFileSystem, PowerCut};
+use orogen_env::{
+    Fault, FaultFileSystem, FileSystem, ManualClock, MemFileSystem, OpKind, PowerCut,
+};
 
 use crate::support::{DIR, scan, small};
 
@@ -200,6 +202,23 @@ fn damage_in_any_file_of_a_backup_is_found_and_not_restored() {
         write_file(&fs, Path::new(file), &good).unwrap();
     }
     backups.verify(1).unwrap();
+    // A disk that fails tells nothing of the backups.
+    let failing = Arc::new(FaultFileSystem::new(Arc::new(fs.clone())));
+    drop(backups);
+    let options = BackupOptions {
+        fs: failing.clone(),
+        ..BackupOptions::default()
+    };
+    let backups = BackupEngine::open(BACKUPS, options).unwrap();
+    for kind in [OpKind::Open, OpKind::Read, OpKind::Metadata] {
+        failing.faults().add(Fault::io().on(&[kind]));
+        assert_eq!(
+            backups.list().unwrap_err().kind(),
+            ErrorKind::Io,
+            "{kind:?}"
+        );
+        assert_eq!(backups.list().unwrap().len(), 2);
+    }
     // A list that cannot be read keeps every table.
     let list = Path::new("/backups/meta/1");
     let good = read_file(&fs, list).unwrap();
