@@ -36,6 +36,9 @@ use serde::Serialize;
 use serde::ser::{SerializeMap, Serializer};
 use serde_json::Value;
 
+/// This file, as panics name it.
+pub(crate) const FILE: &str = file!();
+
 /// The version of `reliability.json`.
 const SCHEMA: u32 = 1;
 
