@@ -146,6 +146,18 @@ tickers! {
     FileReadCorruptionRetry = "rocksdb.file.read.corruption.retry.count",
     /// Among those, the ones that were right then.
     FileReadCorruptionRetrySuccess = "rocksdb.file.read.corruption.retry.success.count",
+    /// Values of blob files not found in the cache.
+    BlobDbCacheMiss = "rocksdb.blobdb.cache.miss",
+    /// Values of blob files found in the cache.
+    BlobDbCacheHit = "rocksdb.blobdb.cache.hit",
+    /// Values of blob files put into the cache.
+    BlobDbCacheAdd = "rocksdb.blobdb.cache.add",
+    /// Values of blob files that were too large to be put there.
+    BlobDbCacheAddFailures = "rocksdb.blobdb.cache.add.failures",
+    /// Bytes of values of blob files read out of the cache.
+    BlobDbCacheBytesRead = "rocksdb.blobdb.cache.bytes.read",
+    /// Bytes of values of blob files put into the cache.
+    BlobDbCacheBytesWrite = "rocksdb.blobdb.cache.bytes.write",
     /// Bytes read out of blob files, for values.
     BlobDbBlobFileBytesRead = "rocksdb.blobdb.blob.file.bytes.read",
     /// Tables that turned out to be damaged and that compactions leave out.

@@ -91,6 +91,8 @@ counters! {
     BlockChecksumTime = "block_checksum_time" Nanos,
     /// Time in which they were decompressed.
     BlockDecompressTime = "block_decompress_time" Nanos,
+    /// Values of blob files found in the cache.
+    BlobCacheHitCount = "blob_cache_hit_count" Count,
     /// Reads of blob files; values that were read together are one.
     BlobReadCount = "blob_read_count" Count,
     /// Bytes of these reads.

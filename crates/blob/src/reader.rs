@@ -65,6 +65,12 @@ impl BlobValue {
     pub fn memory_usage(&self) -> usize {
         self.bytes.capacity()
     }
+
+    /// The bytes that were read, and where the value begins in them; it goes to their end.
+    #[must_use]
+    pub fn into_parts(self) -> (Vec<u8>, usize) {
+        (self.bytes, self.start)
+    }
 }
 
 impl Pin for BlobValue {

@@ -34,6 +34,9 @@ const SHARDS_MAX: usize = 64;
 /// Bytes below which splitting further would leave too few blocks in a shard.
 const SHARD_BYTES_MIN: usize = 512 << 10;
 
+/// Values of one size that a shard has at least, if their sizes differ.
+const VALUES_IN_SHARD_MIN: usize = 16;
+
 /// What a value is found by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct CacheKey {
@@ -46,6 +49,9 @@ pub struct CacheKey {
 /// How a value enters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Priority {
+    /// As [`Self::Low`], but it waits apart for being asked for again, and pushes out others of this
+    /// kind first: what takes much room for each lookup that it helps.
+    Bottom,
     /// It must be asked for again before it counts as worth keeping: a scan's blocks are not.
     #[default]
     Low,
@@ -134,6 +140,14 @@ impl<V: Send + Sync + 'static> Cache<V> {
         priority: Priority,
     ) -> (Arc<V>, Option<Arc<V>>) {
         self.shard(key.mix()).insert(key, value, charge, priority)
+    }
+
+    /// Bytes that one value may have to be worth keeping: with larger ones a shard would hold little
+    /// else.
+    #[must_use]
+    pub fn charge_max(&self) -> usize {
+        let capacity = self.capacity().saturating_sub(self.reserved_usage());
+        capacity / self.shards.len() / VALUES_IN_SHARD_MIN
     }
 
     /// Drops the value of `key`, if it is here.

@@ -2,16 +2,20 @@
 //!
 //! ```text
 //! insert --new--> small (a tenth) --hit twice--> main (the rest) --no hit--> out
-//!    |               |                             ^   |
-//!    |               +--fewer hits--> out, key     |   +--hit: again at the tail
-//!    +--key in ghost, or of high priority----------+
+//!    |  |            |                             ^ ^ |
+//!    |  |            +--fewer hits--> out, key     | | +--hit: again at the tail
+//!    |  +--key in ghost, or of high priority-------+ |
+//!    +--of bottom priority--> bottom --hit twice-----+
 //! ```
 //! Most entries are never asked for again; they leave by the small queue and never reach the
 //! main one. A key that comes back soon after it left was misjudged and enters main at once.
+//! Entries of bottom priority wait in a queue of their own, which may be as large as the small one and
+//! larger only while nobody wants the room; their keys are not remembered when they leave it. So they fill
+//! what others leave, and cost others no more than a tenth unless they are asked for as often.
 //!
-//! 1. `small.bytes + main.bytes` is the sum of the charges in `table`, and with `held_bytes` at
+//! 1. The queues' `bytes` together are the sum of the charges in `table`, and with `held_bytes` at
 //!    most `capacity`, unless what is held takes more by itself: then nothing is kept.
-//! 2. Each entry of `table` has exactly one slot with its ticket, in the queue `in_main` says;
+//! 2. Each entry of `table` has exactly one slot with its ticket, in the queue `stand` says;
 //!    slots with another ticket are left over from an erase and are skipped.
 //! 3. Hit counts rise only under the shared lock and fall only under the exclusive one, so an
 //!    eviction ends; it gives at most `SECOND_CHANCES_MAX` second chances, so it ends soon.
@@ -30,6 +34,9 @@ use crate::{CacheKey, Priority};
 /// The small queue's share of the capacity is one part in this many.
 const SMALL_PART: usize = 10;
 
+/// And that of the bottom queue, while others want room.
+const BOTTOM_PART: usize = 10;
+
 /// Hits are counted up to here.
 const HITS_MAX: u8 = 3;
 
@@ -46,12 +53,20 @@ const HELD_LOOK_EVERY: usize = 64;
 /// Left-over slots that are not worth a clean-up.
 const STALE_SLOTS_MAX: usize = 64;
 
+/// The queue that an entry stands in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stand {
+    Bottom,
+    Small,
+    Main,
+}
+
 struct Entry<V> {
     value: Arc<V>,
     charge: usize,
     ticket: u64,
     hits: AtomicU8,
-    in_main: bool,
+    stand: Stand,
 }
 
 #[derive(Clone, Copy)]
@@ -132,6 +147,7 @@ impl<V> Leaving<V> {
 
 pub(crate) struct Residents<V> {
     table: HashMap<CacheKey, Entry<V>, RandomState>,
+    bottom: Queue,
     small: Queue,
     main: Queue,
     ghost: Ghost,
@@ -148,6 +164,7 @@ impl<V> Residents<V> {
     pub(crate) fn new(capacity: usize) -> Self {
         Self {
             table: HashMap::default(),
+            bottom: Queue::default(),
             small: Queue::default(),
             main: Queue::default(),
             ghost: Ghost::default(),
@@ -194,19 +211,19 @@ impl<V> Residents<V> {
             ticket: self.inserted,
             address: Arc::as_ptr(value).addr(),
         };
-        let in_main = self.ghost.take(key) || priority == Priority::High;
-        let queue = if in_main {
-            &mut self.main
-        } else {
-            &mut self.small
+        let stand = match priority {
+            Priority::Bottom => Stand::Bottom,
+            _ if self.ghost.take(key) => Stand::Main,
+            Priority::Low => Stand::Small,
+            Priority::High => Stand::Main,
         };
-        queue.push(slot, charge);
+        self.queue(stand).push(slot, charge);
         let entry = Entry {
             value: value.clone(),
             charge,
             ticket: slot.ticket,
             hits: AtomicU8::new(0),
-            in_main,
+            stand,
         };
         let before = self.table.insert(key, entry);
         debug_assert!(before.is_none(), "the key was not here");
@@ -217,10 +234,10 @@ impl<V> Residents<V> {
         if Arc::strong_count(&entry.value) > 1 {
             self.hold(&entry.value, entry.charge);
         }
-        let queue = if entry.in_main {
-            &mut self.main
-        } else {
-            &mut self.small
+        let queue = match entry.stand {
+            Stand::Bottom => &mut self.bottom,
+            Stand::Small => &mut self.small,
+            Stand::Main => &mut self.main,
         };
         queue.forget(entry.charge);
         if queue.slots.len() > 2 * queue.live + STALE_SLOTS_MAX {
@@ -263,35 +280,53 @@ impl<V> Residents<V> {
             }
         }
         while self.usage() > 0 && self.usage() + self.held_bytes + charge > self.capacity {
-            if self.is_small_next() {
-                self.step_small(leaving);
-            } else {
-                self.step_main(&mut chances, leaving);
+            match self.next_to_leave() {
+                Stand::Main => self.step_main(&mut chances, leaving),
+                on_probation => self.step_probation(on_probation, leaving),
             }
         }
     }
 
-    fn is_small_next(&self) -> bool {
-        self.small.live > 0
-            && (self.main.live == 0 || self.small.bytes > self.capacity / SMALL_PART)
+    /// The queue whose oldest entry is asked next.
+    fn next_to_leave(&self) -> Stand {
+        let is_over = |queue: &Queue, part| queue.live > 0 && queue.bytes > self.capacity / part;
+        if is_over(&self.bottom, BOTTOM_PART) {
+            Stand::Bottom
+        } else if is_over(&self.small, SMALL_PART) {
+            Stand::Small
+        } else if self.main.live > 0 {
+            Stand::Main
+        } else if self.bottom.live > 0 {
+            Stand::Bottom
+        } else {
+            Stand::Small
+        }
+    }
+
+    fn queue(&mut self, stand: Stand) -> &mut Queue {
+        match stand {
+            Stand::Bottom => &mut self.bottom,
+            Stand::Small => &mut self.small,
+            Stand::Main => &mut self.main,
+        }
     }
 
     /// Asks the processor for what the next eviction will look at.
     #[inline]
     pub(crate) fn prefetch_victim(&self) {
-        let queue = if self.is_small_next() {
-            &self.small
-        } else {
-            &self.main
+        let queue = match self.next_to_leave() {
+            Stand::Bottom => &self.bottom,
+            Stand::Small => &self.small,
+            Stand::Main => &self.main,
         };
         if let Some(slot) = queue.slots.front() {
             prefetch(slot.address);
         }
     }
 
-    /// Takes the oldest entry off the small queue: to main if it was hit, else out.
-    fn step_small(&mut self, leaving: &mut Leaving<V>) {
-        let Some(slot) = self.small.slots.pop_front() else {
+    /// Takes the oldest entry off one of the first two queues: to main if it was hit, else out.
+    fn step_probation(&mut self, stand: Stand, leaving: &mut Leaving<V>) {
+        let Some(slot) = self.queue(stand).slots.pop_front() else {
             return;
         };
         let Some(entry) = self
@@ -301,15 +336,21 @@ impl<V> Residents<V> {
         else {
             return;
         };
-        self.small.forget(entry.charge);
-        if *entry.hits.get_mut() >= HITS_TO_MAIN {
+        let charge = entry.charge;
+        let is_wanted = *entry.hits.get_mut() >= HITS_TO_MAIN;
+        if is_wanted {
             *entry.hits.get_mut() = 0;
-            entry.in_main = true;
-            self.main.push(slot, entry.charge);
+            entry.stand = Stand::Main;
+        }
+        self.queue(stand).forget(charge);
+        if is_wanted {
+            self.main.push(slot, charge);
             return;
         }
-        // The ghost remembers about as many keys as main holds.
-        self.ghost.add(slot, self.main.live.max(STALE_SLOTS_MAX));
+        if stand == Stand::Small {
+            // The ghost remembers about as many keys as main holds.
+            self.ghost.add(slot, self.main.live.max(STALE_SLOTS_MAX));
+        }
         self.remove(slot.key, leaving);
     }
 
@@ -347,7 +388,7 @@ impl<V> Residents<V> {
     }
 
     pub(crate) fn usage(&self) -> usize {
-        self.small.bytes + self.main.bytes
+        self.bottom.bytes + self.small.bytes + self.main.bytes
     }
 
     /// Bytes of values that left while somebody had them, and still has.
@@ -383,13 +424,19 @@ impl<V> Residents<V> {
             self.usage(),
             self.table.values().map(|e| e.charge).sum::<usize>()
         );
-        assert_eq!(self.small.live + self.main.live, self.table.len());
-        for (queue, in_main) in [(&self.small, false), (&self.main, true)] {
+        let queues = [
+            (&self.bottom, Stand::Bottom),
+            (&self.small, Stand::Small),
+            (&self.main, Stand::Main),
+        ];
+        let live: usize = queues.iter().map(|(q, _)| q.live).sum();
+        assert_eq!(live, self.table.len());
+        for (queue, stand) in queues {
             assert!(queue.slots.len() <= 2 * queue.live + STALE_SLOTS_MAX + 1);
             let is_live = |s: &&Slot| {
                 self.table
                     .get(&s.key)
-                    .is_some_and(|e| e.ticket == s.ticket && e.in_main == in_main)
+                    .is_some_and(|e| e.ticket == s.ticket && e.stand == stand)
             };
             assert_eq!(queue.slots.iter().filter(is_live).count(), queue.live);
         }

@@ -83,7 +83,12 @@ fn charges_stay_within_the_capacity_under_any_operations() {
     for i in 0..60_000u64 {
         let k = key(rng.below(900));
         match rng.below(10) {
-            0..5 => drop(cache.insert(k, Arc::new(k.offset), 1 + rng.below(9000) as usize)),
+            0..5 => {
+                let priority = [Priority::Bottom, Priority::Low, Priority::High];
+                let priority = priority[k.offset as usize % 3];
+                let charge = 1 + rng.below(9000) as usize;
+                drop(cache.insert_and_take(k, Arc::new(k.offset), charge, priority));
+            }
             5..8 => assert!(cache.get(k).is_none_or(|v| *v == k.offset)),
             _ => cache.erase(k),
         }
@@ -149,6 +154,42 @@ fn what_is_of_high_priority_stays_over_a_scan_though_it_was_asked_once() {
             .count()
     };
     assert_eq!((kept(0), kept(1000)), (100, 0));
+}
+
+#[test]
+fn what_is_of_bottom_priority_takes_what_others_leave_and_a_tenth() {
+    let cache = Cache::new(100_000);
+    let insert = |i, priority| drop(cache.insert_and_take(key(i), Arc::new(i), 100, priority));
+    let kept = |keys: std::ops::Range<u64>| keys.filter(|&i| cache.get(key(i)).is_some()).count();
+    // All of an empty cache.
+    (0..1000).for_each(|i| insert(i, Priority::Bottom));
+    assert_eq!(cache.entry_count(), 1000);
+    // Others push it out down to a tenth, oldest first.
+    (1000..1890).for_each(|i| insert(i, Priority::Low));
+    assert_eq!((kept(0..890), kept(890..1000)), (0, 110));
+    assert_eq!(kept(1000..1890), 890);
+    // It pushes out its like alone, whether those were asked for or not.
+    (10_000..60_000).for_each(|i| insert(i, Priority::Bottom));
+    assert_eq!(kept(1000..1890), 890);
+    check(&cache);
+}
+
+#[test]
+fn what_is_of_bottom_priority_stays_if_it_is_asked_for_again() {
+    let cache = Cache::new(100_000);
+    let insert = |i, priority| drop(cache.insert_and_take(key(i), Arc::new(i), 100, priority));
+    let kept = |keys: std::ops::Range<u64>| keys.filter(|&i| cache.get(key(i)).is_some()).count();
+    (0..50).for_each(|i| insert(i, Priority::Bottom));
+    assert_eq!(kept(0..50) + kept(0..50), 100);
+    (10_000..60_000).for_each(|i| insert(i, Priority::Bottom));
+    assert_eq!(kept(0..50), 50);
+    (100_000..160_000).for_each(|i| insert(i, Priority::Low));
+    assert_eq!(kept(0..50), 50);
+    // A key that left is none that was misjudged.
+    insert(10_000, Priority::Bottom);
+    (200_000..260_000).for_each(|i| insert(i, Priority::Bottom));
+    assert_eq!(kept(10_000..10_001), 0);
+    check(&cache);
 }
 
 /// Strict least-recently-used over values of equal size: what the cache is compared with.

@@ -364,6 +364,14 @@ pub struct ColumnFamilyOptions {
     /// The part of the oldest blob file that is garbage from which on the tables that point into it
     /// are compacted for that alone. 0.0 to 1.0; 1.0, the default: they never are.
     pub blob_garbage_collection_force_threshold: f64,
+    /// Keep values of blob files, decompressed, in the block cache, with the lowest priority: they
+    /// take what blocks leave, and a tenth. Default false.
+    ///
+    /// True where the values that are read again and again fit into the cache beside the blocks: a hit
+    /// saves the read, the checksum and the codec. Where they do not, blocks lose room for nothing, and
+    /// the system's cache serves as well. A value of more than a 16th of a shard (of
+    /// the default cache: 32 KiB) is never kept.
+    pub blob_cache: bool,
     /// Cache of blocks. `None`, the default: one of 32 MiB shared by the families of the
     /// database.
     pub block_cache: Option<Arc<BlockCache>>,
@@ -414,6 +422,7 @@ impl Default for ColumnFamilyOptions {
             enable_blob_garbage_collection: false,
             blob_garbage_collection_age_cutoff: 0.25,
             blob_garbage_collection_force_threshold: 1.0,
+            blob_cache: false,
             block_cache: None,
         }
     }

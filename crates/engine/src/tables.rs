@@ -30,7 +30,9 @@ use crate::memory::MemoryBudget;
 use crate::read::{Ask, AskBlob, BlobSource, GetState, TableAccess};
 use crate::version::blob_counts::{BLOB_REFERENCES, BlobCounts};
 use crate::version::file_meta::FileMeta;
-use crate::version::{BlobFileAddition, Version};
+use crate::version::{BlobFile, BlobFileAddition, Version};
+
+mod kept_values;
 
 /// What opening a table of one family needs.
 pub(crate) struct FamilyTables {
@@ -39,6 +41,8 @@ pub(crate) struct FamilyTables {
     pub(crate) fs: Arc<dyn FileSystem>,
     pub(crate) statistics: Arc<Statistics>,
     pub(crate) cache: Arc<BlockCache>,
+    /// It keeps values of blob files, too.
+    pub(crate) blob_cache: bool,
     pub(crate) comparator: UserComparator,
     /// That of the open, which knows tables of the user's own extractor by its name; those that
     /// are built in need nobody. What iterators cut with is the family's setting.
@@ -126,17 +130,28 @@ impl FamilyTables {
         version: &'v Version,
         number: FileNo,
     ) -> Result<&'v Arc<BlobFileReader>> {
-        let Some(file) = version.blob_files().get(&number) else {
-            return Err(
+        self.reader_of(self.blob_file(version, number)?)
+    }
+
+    /// A blob file of `version`.
+    #[inline]
+    fn blob_file<'v>(&self, version: &'v Version, number: FileNo) -> Result<&'v BlobFile> {
+        match version.blob_files().get(&number) {
+            Some(file) => Ok(&file.file),
+            None => Err(
                 Error::corruption("pointer leads to a blob file that is not listed")
                     .with("file", filename::blob_path(&self.dir, number).display()),
-            );
-        };
-        match file.file.reader.get() {
+            ),
+        }
+    }
+
+    #[inline]
+    fn reader_of<'v>(&self, file: &'v BlobFile) -> Result<&'v Arc<BlobFileReader>> {
+        match file.reader.get() {
             Some(reader) => Ok(reader),
             None => {
-                let reader = self.open_blob(file.addition())?;
-                Ok(file.file.reader.set(Arc::new(reader)))
+                let reader = self.open_blob(&file.addition)?;
+                Ok(file.reader.set(Arc::new(reader)))
             }
         }
     }
@@ -399,8 +414,14 @@ impl TableAccess for FamilyTables {
         options: &TableReadOptions,
     ) -> Result<PinnedValue> {
         let pointer = BlobPointer::decode(pointer)?;
-        let reader = self.blob_reader(version, pointer.file)?;
-        reader.get(pointer, user_key, options.verify_checksums)
+        let file = self.blob_file(version, pointer.file)?;
+        if let Some(value) = self.cached_value(file, &pointer) {
+            return Ok(value);
+        }
+        let value = self
+            .reader_of(file)?
+            .read(pointer, user_key, options.verify_checksums)?;
+        Ok(self.keep_value(file, &pointer, value, options))
     }
 
     fn blob_in_row(
@@ -412,30 +433,40 @@ impl TableAccess for FamilyTables {
         ahead: &mut BlobRows,
     ) -> Result<PinnedValue> {
         let pointer = BlobPointer::decode(pointer)?;
-        let reader = self.blob_reader(version, pointer.file)?;
+        let file = self.blob_file(version, pointer.file)?;
+        if let Some(value) = self.cached_value(file, &pointer) {
+            return Ok(value);
+        }
         let row = ahead.of(pointer.file);
         let verify = options.verify_checksums;
-        let value = reader.read_ahead(row, pointer, user_key, verify)?;
-        Ok(value.into())
+        let value = self
+            .reader_of(file)?
+            .read_ahead(row, pointer, user_key, verify)?;
+        Ok(self.keep_value(file, &pointer, value, options))
     }
 
     fn blobs(&self, version: &Version, asks: &mut [AskBlob<'_>], options: &TableReadOptions) {
         let mut reads = Vec::with_capacity(asks.len());
         let mut asked = Vec::with_capacity(asks.len());
         for (i, ask) in asks.iter_mut().enumerate() {
-            let found = BlobPointer::decode(ask.pointer)
-                .and_then(|pointer| Ok((self.blob_reader(version, pointer.file)?, pointer)));
-            match found {
-                Ok((reader, pointer)) => {
-                    reads.push(BlobRead::new(reader, pointer, ask.user_key));
-                    asked.push(i);
+            let found = BlobPointer::decode(ask.pointer).and_then(|pointer| {
+                let file = self.blob_file(version, pointer.file)?;
+                ask.value = self.cached_value(file, &pointer).map(Ok);
+                if ask.value.is_none() {
+                    let read = BlobRead::new(self.reader_of(file)?, pointer, ask.user_key);
+                    reads.push(read);
+                    asked.push((i, file));
                 }
-                Err(e) => ask.value = Some(Err(e)),
+                Ok(())
+            });
+            if let Err(e) = found {
+                ask.value = Some(Err(e));
             }
         }
         BlobRead::read_many(&mut reads, options.verify_checksums, Coalesce::default());
-        for (read, i) in reads.into_iter().zip(asked) {
-            asks[i].value = read.outcome.map(|found| found.map(Into::into));
+        for (read, (i, file)) in reads.into_iter().zip(asked) {
+            let keep = |value| self.keep_value(file, &read.pointer, value, options);
+            asks[i].value = read.outcome.map(|found| found.map(keep));
         }
     }
 

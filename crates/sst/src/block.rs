@@ -23,6 +23,8 @@ pub(crate) use cursor::{BlockCursor, KeyOrder, compare_internal};
 pub(crate) use digest::{IndexDigest, Located};
 pub(crate) use index::{IndexCursor, IndexFormat};
 
+use std::ops::Range;
+
 use orogen_base::checksum::hash_xxh3;
 use orogen_base::coding::get_fixed32;
 use orogen_base::pinned::Pin;
@@ -38,7 +40,7 @@ const NUM_RESTARTS_MAX: u32 = SEPARATED_VALUES - 1;
 /// The bytes of a block after decompression, as the cache keeps them.
 pub struct Block {
     bytes: Vec<u8>,
-    /// Where the restart array starts: the entries' end.
+    /// Where the restart array starts: the entries' end. Of a value: where it begins.
     restarts: u32,
     num_restarts: u32,
     /// Of `bytes`, where that is wanted; 0 stands for none.
@@ -70,14 +72,35 @@ impl Block {
         }
     }
 
+    /// A value that is in no block, behind the first `start` bytes.
+    ///
+    /// # Panics
+    /// If there are fewer bytes.
+    #[must_use]
+    pub fn of_value(bytes: Vec<u8>, start: usize) -> Self {
+        assert!(start <= bytes.len(), "value begins within its bytes");
+        Self {
+            restarts: u32::try_from(start).expect("a key and a header are shorter than 4 GiB"),
+            ..Self::raw(bytes)
+        }
+    }
+
+    /// Where the value of [`Self::of_value`] is.
+    #[inline]
+    #[must_use]
+    pub fn value_range(&self) -> Range<usize> {
+        self.restarts as usize..self.bytes.len()
+    }
+
     /// Keeps a checksum of the bytes as they are now.
-    pub(crate) fn protect(&mut self) {
+    pub fn protect(&mut self) {
         self.protection = hash_xxh3(&self.bytes).max(1);
     }
 
     /// False if it has a checksum that is not that of its bytes.
     #[inline]
-    pub(crate) fn is_intact(&self) -> bool {
+    #[must_use]
+    pub fn is_intact(&self) -> bool {
         self.protection == 0 || self.protection == hash_xxh3(&self.bytes).max(1)
     }
 

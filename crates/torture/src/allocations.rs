@@ -377,6 +377,7 @@ fn options(rng: &mut Rng) -> Options {
     ]);
     cf.enable_blob_garbage_collection = rng.chance(1, 2);
     cf.blob_garbage_collection_age_cutoff = *rng.pick(&[0.25, 1.0]);
+    cf.blob_cache = rng.chance(1, 2);
     cf.memtable_protection_bytes_per_key = *rng.pick(&[0, 0, 8]);
     cf.block_protection_bytes_per_key = *rng.pick(&[0, 0, 8]);
     cf.paranoid_file_checks = rng.chance(1, 6);

@@ -43,6 +43,7 @@ pub(crate) fn assemble(
         fs: context.fs.clone(),
         statistics: context.statistics.clone(),
         cache,
+        blob_cache: options.blob_cache,
         comparator: options.comparator.clone(),
         prefix_extractor: options.prefix_extractor.clone(),
         protect_cached_blocks: options.block_protection_bytes_per_key > 0,

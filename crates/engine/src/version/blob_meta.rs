@@ -9,6 +9,7 @@
 //! RocksDB `db/blob/blob_file_addition.cc`, `db/blob/blob_file_garbage.cc`.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use orogen_base::coding::{Decoder, put_length_prefixed, put_varint32, put_varint64};
 use orogen_base::{Error, FileNo, Result};
@@ -55,7 +56,28 @@ pub struct BlobFile {
     pub(crate) reader: OpenSlot<BlobFileReader>,
     /// Set when a compaction met a damaged value in it; it is not emptied any more.
     pub(crate) damaged: CompactionMark,
+    identity: Identity,
 }
+
+/// A number that no other file of this process has: that of its place in caches.
+#[derive(Debug)]
+struct Identity(u64);
+
+impl Default for Identity {
+    fn default() -> Self {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        Self(NEXT.fetch_add(1, Relaxed))
+    }
+}
+
+/// It is not part of what makes files equal.
+impl PartialEq for Identity {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+
+impl Eq for Identity {}
 
 impl BlobFile {
     /// A file that nobody has opened yet.
@@ -65,7 +87,14 @@ impl BlobFile {
             addition,
             reader: OpenSlot::default(),
             damaged: CompactionMark::default(),
+            identity: Identity::default(),
         }
+    }
+
+    /// A number that no other file of this process has, whatever its own number is.
+    #[inline]
+    pub(crate) fn identity(&self) -> u64 {
+        self.identity.0
     }
 }
 

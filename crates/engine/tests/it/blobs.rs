@@ -168,6 +168,7 @@ fn what_was_written_is_read_whatever_becomes_of_the_files() {
         ]);
         options.cf.enable_blob_garbage_collection = rng.chance(1, 2);
         options.cf.blob_garbage_collection_age_cutoff = *rng.pick(&[0.25, 0.5, 1.0]);
+        options.cf.blob_cache = rng.chance(1, 2);
         options.db.max_subcompactions = 1 + rng.below(3) as usize;
         options.db.avoid_flush_during_recovery = rng.chance(1, 2);
         let mut map = Map::new();

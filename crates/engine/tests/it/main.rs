@@ -3,6 +3,7 @@
 mod admission;
 mod backup;
 mod basic;
+mod blob_cache;
 mod blob_faults;
 mod blobs;
 mod compaction;

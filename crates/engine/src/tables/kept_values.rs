@@ -1,0 +1,97 @@
+//! Values of blob files in the block cache.
+//!
+//! They are kept as they are given, decompressed, and looked up before the file is read or even
+//! opened; a hit costs what that of a block does, and the value is pinned. Invariants: (1) a key of
+//! the cache means one file of one open database: a number that is used again, there or in another
+//! directory, meets nothing old; (2) what compactions read is not looked up and not kept; (3) without
+//! `fill_cache` nothing is added. `Hot path`.
+
+use std::sync::Arc;
+
+use orogen_base::PinnedValue;
+use orogen_base::metrics::Ticker;
+use orogen_base::perf::{self, PerfCounter};
+use orogen_blob::{BlobPointer, BlobValue};
+use orogen_cache::{CacheKey, Priority};
+use orogen_sst::{CachedBlock, TableReadOptions};
+
+use super::FamilyTables;
+use crate::version::BlobFile;
+
+/// In ids of blob files; those that caches give to tables count up from 1.
+const BLOB_FILE: u64 = 1 << 63;
+
+fn key(file: &BlobFile, pointer: &BlobPointer) -> CacheKey {
+    CacheKey {
+        id: BLOB_FILE | file.identity(),
+        offset: pointer.offset,
+    }
+}
+
+impl FamilyTables {
+    /// The value at `pointer`, if the cache has it. It was compared with its key when it was read.
+    #[inline]
+    pub(super) fn cached_value(
+        &self,
+        file: &BlobFile,
+        pointer: &BlobPointer,
+    ) -> Option<PinnedValue> {
+        if !self.blob_cache {
+            return None;
+        }
+        let key = key(file, pointer);
+        let found = self.cache.get(key).filter(|found| {
+            let intact = found.is_intact();
+            if !intact {
+                self.cache.erase(key);
+                self.statistics.add(Ticker::BlockCacheCorruption, 1);
+            }
+            intact
+        });
+        let Some(found) = found else {
+            self.statistics.add(Ticker::BlobDbCacheMiss, 1);
+            return None;
+        };
+        let range = found.value_range();
+        perf::add(PerfCounter::BlobCacheHitCount, 1);
+        self.statistics.add(Ticker::BlobDbCacheHit, 1);
+        self.statistics
+            .add(Ticker::BlobDbCacheBytesRead, range.len() as u64);
+        Some(PinnedValue::pinned(found, range))
+    }
+
+    /// Gives a value that was read to its reader, and to the cache if that is wanted and it is not
+    /// too large.
+    pub(super) fn keep_value(
+        &self,
+        file: &BlobFile,
+        pointer: &BlobPointer,
+        value: BlobValue,
+        options: &TableReadOptions,
+    ) -> PinnedValue {
+        if !self.blob_cache || !options.fill_cache {
+            return value.into();
+        }
+        let charge = value.memory_usage() + size_of::<CachedBlock>();
+        if charge > self.cache.charge_max() {
+            self.statistics.add(Ticker::BlobDbCacheAddFailures, 1);
+            return value.into();
+        }
+        let (bytes, start) = value.into_parts();
+        let mut kept = CachedBlock::of_value(bytes, start);
+        if self.protect_cached_blocks {
+            kept.protect();
+        }
+        self.statistics.add(Ticker::BlobDbCacheAdd, 1);
+        self.statistics
+            .add(Ticker::BlobDbCacheBytesWrite, charge as u64);
+        let kept = Arc::new(kept);
+        let key = key(file, pointer);
+        let (kept, left) = self
+            .cache
+            .insert_and_take(key, kept, charge, Priority::Bottom);
+        drop(left);
+        let range = kept.value_range();
+        PinnedValue::pinned(kept, range)
+    }
+}
