@@ -57,6 +57,8 @@ pub enum OpKind {
     Read,
     /// [`FileSystem::truncate`].
     Truncate,
+    /// [`FileSystem::punch_hole`].
+    PunchHole,
     /// [`FileSystem::metadata`] and [`RandomAccessFile::size`].
     Metadata,
     /// [`FileSystem::list`].
@@ -79,7 +81,7 @@ pub enum OpKind {
 
 impl OpKind {
     /// All kinds.
-    pub const ALL: [Self; 19] = [
+    pub const ALL: [Self; 20] = [
         Self::Create,
         Self::OpenAppend,
         Self::Reuse,
@@ -90,6 +92,7 @@ impl OpKind {
         Self::Preallocate,
         Self::Read,
         Self::Truncate,
+        Self::PunchHole,
         Self::Metadata,
         Self::List,
         Self::CreateDir,
@@ -102,12 +105,13 @@ impl OpKind {
     ];
 
     /// The kinds that change what is on the disk.
-    pub const CHANGING: [Self; 11] = [
+    pub const CHANGING: [Self; 12] = [
         Self::Create,
         Self::Reuse,
         Self::Append,
         Self::Sync,
         Self::Truncate,
+        Self::PunchHole,
         Self::CreateDir,
         Self::Remove,
         Self::Rename,
@@ -409,6 +413,12 @@ impl FileSystem for FaultFileSystem {
     fn truncate(&self, path: &Path, size: u64) -> Result<()> {
         self.faults
             .call(OpKind::Truncate, path, || self.below.truncate(path, size))
+    }
+
+    fn punch_hole(&self, path: &Path, offset: u64, len: u64) -> Result<()> {
+        self.faults.call(OpKind::PunchHole, path, || {
+            self.below.punch_hole(path, offset, len)
+        })
     }
 
     fn metadata(&self, path: &Path) -> Result<Metadata> {

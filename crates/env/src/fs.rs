@@ -203,6 +203,13 @@ pub trait FileSystem: Send + Sync {
     /// # Errors
     /// `Io`.
     fn truncate(&self, path: &Path, size: u64) -> Result<()>;
+    /// Gives the disk space of a part of a file back, as far as it is whole blocks. It reads as
+    /// zeros from then on, and the file keeps its size. Before a sync of the file a power loss
+    /// may bring bytes back.
+    ///
+    /// # Errors
+    /// `NotSupported` where the file system has no holes; `Io`.
+    fn punch_hole(&self, path: &Path, offset: u64, len: u64) -> Result<()>;
     /// What is known of a file.
     ///
     /// # Errors

@@ -394,6 +394,17 @@ impl FileSystem for MemFileSystem {
         })
     }
 
+    fn punch_hole(&self, path: &Path, offset: u64, len: u64) -> Result<()> {
+        let now = self.shared.now();
+        self.change("cannot punch a hole into the file", path, |tree| {
+            let inode = tree.file(path)?;
+            let mut state = inode.state.write();
+            state.punch(to_usize(offset)?, to_usize(offset.saturating_add(len))?);
+            state.modified_secs = now;
+            Ok(())
+        })
+    }
+
     fn metadata(&self, path: &Path) -> Result<Metadata> {
         let inode = self.look("cannot ask about the file", path, |tree| {
             tree.file_or_dir(path)
@@ -411,7 +422,8 @@ impl FileSystem for MemFileSystem {
                 let size = state.len() as u64;
                 Metadata {
                     size,
-                    allocated: size.max(state.reserved).next_multiple_of(4096),
+                    allocated: size.max(state.reserved).next_multiple_of(4096)
+                        - state.punched_bytes(),
                     is_dir: false,
                     modified_secs: state.modified_secs,
                     links: state.links,

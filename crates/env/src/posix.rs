@@ -27,7 +27,7 @@ use std::sync::Arc;
 
 use orogen_base::perf::{self, PerfCounter};
 use orogen_base::{Error, Result};
-use rustix::fs::Advice;
+use rustix::fs::{Advice, FallocateFlags};
 use rustix::io::Errno;
 
 use calls::{Calls, System};
@@ -174,6 +174,23 @@ impl FileSystem for PosixFileSystem {
             .open(path)
             .and_then(|file| file.set_len(size))
             .map_err(|e| failed("cannot truncate the file", path, e))
+    }
+
+    fn punch_hole(&self, path: &Path, offset: u64, len: u64) -> Result<()> {
+        let doing = "cannot punch a hole into the file";
+        let file = OpenOptions::new()
+            .write(true)
+            .open(path)
+            .map_err(|e| failed(doing, path, e))?;
+        let how = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        match rustix::fs::fallocate(&file, how, offset, len) {
+            Ok(()) => Ok(()),
+            Err(Errno::OPNOTSUPP | Errno::NOSYS) => Err(Error::not_supported(
+                "the file system has no holes in files",
+            )
+            .with("file", path.display())),
+            Err(e) => Err(failed(doing, path, e)),
+        }
     }
 
     fn metadata(&self, path: &Path) -> Result<Metadata> {

@@ -210,6 +210,9 @@ impl FileSystem for HookFileSystem {
     fn truncate(&self, path: &Path, size: u64) -> Result<()> {
         self.below.truncate(path, size)
     }
+    fn punch_hole(&self, path: &Path, offset: u64, len: u64) -> Result<()> {
+        self.below.punch_hole(path, offset, len)
+    }
     fn metadata(&self, path: &Path) -> Result<Metadata> {
         self.below.metadata(path)
     }

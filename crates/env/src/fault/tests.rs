@@ -28,6 +28,7 @@ fn history(fs: &dyn FileSystem) -> Result<()> {
     fs.list(&path("/db"))?;
     fs.free_space(&path("/db"))?;
     fs.hard_link(&path("/db/a"), &path("/db/b"))?;
+    fs.punch_hole(&path("/db/b"), 0, 1)?;
     fs.truncate(&path("/db/b"), 1)?;
     drop(fs.reuse(&path("/db/b"), &path("/db/c"))?);
     fs.rename(&path("/db/c"), &path("/db/d"))?;

@@ -4,7 +4,7 @@
 //! bytes of the sectors that were written over since. So appending and syncing, which is nearly
 //! all that a database does, copies nothing.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use parking_lot::RwLock;
@@ -36,7 +36,12 @@ pub(super) struct FileState {
     pub(super) modified_secs: u64,
     /// Up to here disk space was reserved.
     pub(super) reserved: u64,
+    /// Blocks without disk space, by number.
+    holes: BTreeSet<usize>,
 }
+
+/// The unit in which disk space is taken.
+const BLOCK: usize = 4096;
 
 #[derive(Clone)]
 struct OldSector {
@@ -72,12 +77,38 @@ impl FileState {
         if bytes.is_empty() {
             return;
         }
+        if !self.holes.is_empty() {
+            let last = (offset + bytes.len() - 1) / BLOCK;
+            self.holes
+                .retain(|block| !(offset / BLOCK..=last).contains(block));
+        }
         // A gap beyond the end is written too, with zeros.
         self.keep_old(offset.min(self.len()), offset + bytes.len());
         self.content.write_at(offset, bytes);
     }
 
+    /// Makes zeros of the bytes from `start` to `end`, and holes of the whole blocks in between.
+    pub(super) fn punch(&mut self, start: usize, end: usize) {
+        let end = end.min(self.len());
+        if start >= end {
+            return;
+        }
+        self.write_at(start, &vec![0; end - start]);
+        let last = if end == self.len() {
+            end.div_ceil(BLOCK)
+        } else {
+            end / BLOCK
+        };
+        self.holes.extend(start.div_ceil(BLOCK)..last);
+    }
+
+    /// Disk space that the file does not take.
+    pub(super) fn punched_bytes(&self) -> u64 {
+        (self.holes.len() * BLOCK) as u64
+    }
+
     pub(super) fn set_len(&mut self, len: usize) {
+        self.holes.retain(|block| block * BLOCK < len);
         if len > self.len() {
             self.keep_old(self.len(), len);
         } else {
@@ -293,7 +324,14 @@ impl FileState {
 
     fn on_disk(&self, content: Content) -> Self {
         let len = content.len();
+        // What is back has its space back.
+        let is_zeros = |block: usize| {
+            let bytes = content.range(block * BLOCK, (block + 1) * BLOCK);
+            !bytes.is_empty() && bytes.iter().all(|&b| b == 0)
+        };
+        let holes = self.holes.iter().copied();
         Self {
+            holes: holes.filter(|&block| is_zeros(block)).collect(),
             content,
             durable_len: len,
             least_len: len,

@@ -72,6 +72,10 @@ impl FileSystem for ShortCallsFileSystem {
         PosixFileSystem.truncate(path, size)
     }
 
+    fn punch_hole(&self, path: &Path, offset: u64, len: u64) -> Result<()> {
+        PosixFileSystem.punch_hole(path, offset, len)
+    }
+
     fn metadata(&self, path: &Path) -> Result<Metadata> {
         PosixFileSystem.metadata(path)
     }

@@ -233,6 +233,35 @@ fn metadata_tells_size_and_space() {
 }
 
 #[test]
+fn a_hole_reads_as_zeros_and_takes_no_space() {
+    everywhere(|fs, dir| {
+        let path = dir.join("a");
+        let mut want = vec![b'x'; 100_000];
+        write_file(fs, &path, &want).unwrap();
+        let full = fs.metadata(&path).unwrap().allocated;
+        // No whole block, then several and parts of two, then the end.
+        for (offset, len) in [(10, 100), (5000, 40_000), (90_000, 10_000), (200_000, 5)] {
+            match fs.punch_hole(&path, offset, len) {
+                Ok(()) => {}
+                Err(e) => {
+                    assert_eq!(e.kind(), ErrorKind::NotSupported);
+                    return;
+                }
+            }
+            let (start, end) = (offset as usize, (offset + len) as usize);
+            let end = end.min(want.len());
+            want[start.min(end)..end].fill(0);
+            assert_eq!(read_file(fs, &path).unwrap(), want);
+        }
+        let punched = fs.metadata(&path).unwrap();
+        assert_eq!(punched.size, 100_000);
+        // Blocks of 4 KiB, or of less.
+        assert!(punched.allocated + 36_000 <= full, "{punched:?} of {full}");
+        assert!(fs.punch_hole(&dir.join("none"), 0, 1).is_err());
+    });
+}
+
+#[test]
 fn a_lock_keeps_others_out_until_it_is_dropped() {
     everywhere(|fs, dir| {
         let path = dir.join("LOCK");
