@@ -139,9 +139,10 @@ fn explore(reader: &BlobFileReader, len: u64) {
                 }
                 (r.offset, r.record_len())
             }
-            Piece::Meta { extent, .. } | Piece::Zeros(extent) | Piece::Damage { extent, .. } => {
-                (extent.offset, extent.size)
-            }
+            Piece::Meta { extent, .. }
+            | Piece::Zeros(extent)
+            | Piece::Hole(extent)
+            | Piece::Damage { extent, .. } => (extent.offset, extent.size),
         };
         assert_eq!(offset, next);
         next += size;

@@ -11,6 +11,8 @@
 //! 4. In a file that was not finished, what does not hold is its end and no damage;
 //!    [`RecordCursor::position`] then is the offset behind the last whole record. Who thinks
 //!    otherwise of it skips it as damage.
+//! 5. Space is given up in whole blocks, so a record that nobody points to may have lost its middle and
+//!    is damage here; [`RecordCursor::is_at_hole`] tells it from other damage, as far as bytes can.
 
 use orogen_base::{Error, ErrorKind, Result};
 
@@ -25,6 +27,9 @@ use crate::window::{WINDOW_LEN, Window};
 const FAR_LEN: u64 = 32 << 10;
 /// Bytes that a head and its key are read with then.
 const PAGE_LEN: u64 = 4 << 10;
+
+/// The unit in which space inside a file is given up.
+pub const HOLE_BLOCK: u64 = 4 << 10;
 
 /// A record of the user.
 #[derive(Clone, Copy)]
@@ -133,6 +138,47 @@ impl<'r> RecordCursor<'r> {
     #[must_use]
     pub fn is_at_damage(&self) -> bool {
         self.is_at_damage
+    }
+
+    /// Goes to the record at `offset`, which a pointer or the record index tells of.
+    pub fn seek(&mut self, offset: u64) {
+        self.next = offset;
+        self.is_at_damage = false;
+        self.is_done = false;
+    }
+
+    /// True if the damage that [`Self::next`] told of may be a record of which whole blocks were
+    /// given up: one of it is zeros, or the one around its head. Such a block may also be what a user has written, so this is for files of which something was given up, or
+    /// may have been.
+    ///
+    /// # Errors
+    /// `Io`.
+    pub fn is_at_hole(&mut self) -> Result<bool> {
+        if !self.is_at_damage {
+            return Ok(false);
+        }
+        let at = self.next;
+        let Some(header) = self.head_at(at)? else {
+            // The end of a record, or one whose head the hole begins in.
+            let block = at / HOLE_BLOCK * HOLE_BLOCK;
+            let next = at.next_multiple_of(HOLE_BLOCK);
+            return Ok((block >= HOLE_BLOCK && self.is_zeros(block - HOLE_BLOCK)?)
+                || (next < at + RECORD_HEADER_LEN as u64 && self.is_zeros(next)?));
+        };
+        let end = at + header.record_len().unwrap_or(0);
+        let mut block = at.next_multiple_of(HOLE_BLOCK);
+        while block < end {
+            if self.is_zeros(block)? {
+                return Ok(true);
+            }
+            block += HOLE_BLOCK;
+        }
+        Ok(false)
+    }
+
+    fn is_zeros(&mut self, block: u64) -> Result<bool> {
+        let bytes = self.window.get(block, HOLE_BLOCK)?;
+        Ok(bytes.is_some_and(|b| b.iter().all(|&b| b == 0)))
     }
 
     /// The offset at which records end at the latest.

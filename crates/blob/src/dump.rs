@@ -23,6 +23,8 @@ pub enum Piece<'p> {
     },
     /// Nothing: padding, or space that was given up.
     Zeros(Extent),
+    /// Records that nobody points to any more, and of which whole blocks were given up.
+    Hole(Extent),
     /// What cannot be read, up to where something can.
     Damage {
         /// Where it stands.
@@ -49,6 +51,8 @@ pub struct DumpSummary {
     pub meta_bytes: u64,
     /// Bytes of zeros between records.
     pub zero_bytes: u64,
+    /// Bytes of records of which blocks were given up.
+    pub hole_bytes: u64,
     /// Damaged places.
     pub damages: u64,
     /// Their bytes.
@@ -111,8 +115,19 @@ pub fn dump(
             }
             Err(e) if e.kind() == ErrorKind::Corruption => {
                 shown = show_zeros(shown, cursor.position(), &mut summary, visit)?;
+                let is_hole = cursor.is_at_hole()?;
                 cursor.skip_damage()?;
                 let end = cursor.position();
+                if is_hole {
+                    let size = end - shown;
+                    summary.hole_bytes += size;
+                    visit(Piece::Hole(Extent {
+                        offset: shown,
+                        size,
+                    }))?;
+                    shown = end;
+                    continue;
+                }
                 show_damage(shown, end, &e, &mut summary, visit)?;
                 shown = end;
             }

@@ -2,6 +2,7 @@
 
 use orogen_base::{Error, Result};
 
+use crate::cursor::HOLE_BLOCK;
 use crate::format::HEADER_LEN;
 use crate::meta::Extent;
 use crate::pointer::BlobPointer;
@@ -15,6 +16,19 @@ impl BlobPointer {
         Some(Extent {
             offset,
             size: self.record_len(key_len),
+        })
+    }
+}
+
+impl Extent {
+    /// The whole blocks in it, in which space can be given up; `None` if there are none.
+    #[must_use]
+    pub fn whole_blocks(&self) -> Option<Self> {
+        let offset = self.offset.next_multiple_of(HOLE_BLOCK);
+        let end = self.end() / HOLE_BLOCK * HOLE_BLOCK;
+        (end > offset).then(|| Self {
+            offset,
+            size: end - offset,
         })
     }
 }

@@ -208,7 +208,8 @@ impl BlobFileReader {
     }
 
     /// An error at `offset` of this file.
-    pub(crate) fn locate(&self, error: Error, offset: u64) -> Error {
+    #[must_use]
+    pub fn locate(&self, error: Error, offset: u64) -> Error {
         if error.context("file").is_some() {
             return error;
         }

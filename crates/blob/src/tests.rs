@@ -4,6 +4,7 @@ mod damage;
 mod golden;
 mod rocksdb_tools;
 
+use std::collections::HashSet;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -554,6 +555,65 @@ fn what_nothing_points_to_is_dead_and_nothing_else() {
             }];
             assert!(extents::dead_extents(&reader, &mut outside).is_err());
         }
+    }
+}
+
+#[test]
+fn records_without_their_middle_are_told_from_damage() {
+    let mut rng = Rng::new(11);
+    for is_ours in [true, false] {
+        let records = records(&mut rng, 80, 30_000);
+        let (mut bytes, pointers, _) = build(options(CompressionType::None), &records);
+        if !is_ours {
+            let index = open(&bytes).unwrap().meta_index().unwrap().unwrap();
+            let start = index.extents().next().unwrap().offset as usize;
+            bytes.drain(start..bytes.len() - format::FOOTER_LEN);
+        }
+        let lives: Vec<usize> = (0..80).filter(|_| rng.chance(1, 2)).collect();
+        let extent = |i: usize| pointers[i].record_extent(records[i].0.len()).unwrap();
+        let mut live: Vec<Extent> = lives.iter().map(|&i| extent(i)).collect();
+        let dead = extents::dead_extents(&open(&bytes).unwrap(), &mut live).unwrap();
+        let mut given_up = 0;
+        for e in dead.iter().filter_map(Extent::whole_blocks) {
+            assert!(e.offset % HOLE_BLOCK == 0 && e.size % HOLE_BLOCK == 0);
+            bytes[e.offset as usize..e.end() as usize].fill(0);
+            given_up += e.size;
+        }
+        assert!(given_up > 100_000);
+        let found = |bytes: &[u8]| {
+            let (mut damages, mut seen) = (0, HashSet::new());
+            let reader = open(bytes).unwrap();
+            let summary = dump::dump(&reader, true, &mut |piece| {
+                match piece {
+                    dump::Piece::Record(record) => drop(seen.insert(record.offset)),
+                    dump::Piece::Damage { .. } => damages += 1,
+                    _ => {}
+                }
+                Ok(())
+            })
+            .unwrap();
+            assert_eq!(damages, summary.damages);
+            (seen, summary)
+        };
+        let (seen, summary) = found(&bytes);
+        assert_eq!(summary.damages, 0);
+        assert!(summary.hole_bytes + summary.zero_bytes >= given_up);
+        assert!(live.iter().all(|e| seen.contains(&e.offset)));
+        // The records that live are found one by one, too.
+        let reader = open(&bytes).unwrap();
+        let mut cursor = reader.records();
+        for &i in &lives {
+            cursor.seek(extent(i).offset);
+            let record = cursor.next().unwrap().unwrap();
+            assert_eq!(record.pointer(), pointers[i]);
+            assert!(*record.value().unwrap().unwrap() == records[i].1[..]);
+        }
+        // A bit in one that lives is damage all the same.
+        let hurt = extent(lives[3]);
+        bytes[hurt.end() as usize - 1] ^= 1;
+        let (seen, summary) = found(&bytes);
+        assert_eq!(summary.damages, 1);
+        assert!(!seen.contains(&hurt.offset));
     }
 }
 

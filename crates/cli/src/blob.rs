@@ -166,6 +166,7 @@ fn list(args: &ListArgs, terminal: &mut Terminal) -> Result<(), Failure> {
                     "garbage_values": f.garbage_blob_count,
                     "garbage_bytes": f.garbage_blob_bytes,
                     "garbage_percent": percent(f.garbage_blob_bytes, f.total_blob_bytes),
+                    "given_up_bytes": f.given_up_bytes,
                     "file_bytes": disk.map(|d| d.0),
                     "disk_bytes": disk.map(|d| d.1),
                 })
@@ -269,6 +270,14 @@ impl Printer<'_> {
                 (
                     json!({ "piece": "zeros", "offset": offset, "bytes": size }),
                     format!("{offset:>12} {size:>10}  zeros"),
+                )
+            }
+            Piece::Hole(_) if self.left == 0 => return Ok(()),
+            Piece::Hole(extent) => {
+                let (offset, size) = (extent.offset, extent.size);
+                (
+                    json!({ "piece": "hole", "offset": offset, "bytes": size }),
+                    format!("{offset:>12} {size:>10}  given up"),
                 )
             }
             Piece::Damage { extent, error } => {
@@ -431,6 +440,7 @@ fn tell_summary(
             "value_bytes": with_values.then_some(summary.raw_bytes),
             "meta_bytes": summary.meta_bytes,
             "zero_bytes": summary.zero_bytes,
+            "hole_bytes": summary.hole_bytes,
             "damages": summary.damages,
             "damaged_bytes": summary.damaged_bytes,
             "damaged_values": damaged_values,
@@ -442,13 +452,14 @@ fn tell_summary(
         false => String::new(),
     };
     Ok(terminal.line(&format!(
-        "{} in {}: keys {}, values {}{raw}; meta records {}, zeros {}",
+        "{} in {}: keys {}, values {}{raw}; meta records {}, zeros {}, given up {}",
         text::plural(summary.records, "record"),
         text::size(summary.record_bytes),
         text::size(summary.key_bytes),
         text::size(summary.stored_bytes),
         text::size(summary.meta_bytes),
-        text::size(summary.zero_bytes)
+        text::size(summary.zero_bytes),
+        text::size(summary.hole_bytes)
     ))?)
 }
 

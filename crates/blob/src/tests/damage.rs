@@ -201,6 +201,7 @@ fn pieces(bytes: &[u8]) -> (Vec<(&'static str, u64, u64)>, DumpSummary) {
             Piece::Record(r) => ("record", r.offset, r.record_len()),
             Piece::Meta { extent, .. } => ("meta", extent.offset, extent.size),
             Piece::Zeros(extent) => ("zeros", extent.offset, extent.size),
+            Piece::Hole(extent) => ("hole", extent.offset, extent.size),
             Piece::Damage { extent, .. } => ("damage", extent.offset, extent.size),
         });
         Ok(())
