@@ -14,7 +14,7 @@ use orogen_base::{Error, ErrorKind, Result};
 use orogen_env::threads::{self, Thread};
 
 use crate::context::Context;
-use crate::jobs::{compaction, flush};
+use crate::jobs::{compaction, flush, punch};
 use crate::obsolete;
 use crate::quarantine;
 use crate::resume;
@@ -127,6 +127,7 @@ impl Background {
 
 const FLUSH: &str = "flush";
 const COMPACTION: &str = "compaction";
+const HOLE_PUNCHING: &str = "hole punching";
 
 /// A thread waits so long at least before it looks again for what is to be retried.
 const RETRY_MICROS_MIN: u64 = 1000;
@@ -158,7 +159,7 @@ fn work(write: &WritePath, budget: &Budget, place: usize) {
                 obsolete::purge(context);
             }
             let retry = context.next_retry_micros().unwrap_or(u64::MAX);
-            let due = compaction::idle_micros(context);
+            let due = compaction::idle_micros(context).min(punch::idle_micros(context));
             context
                 .work
                 .wait_after_for(seen, retry.min(due).max(RETRY_MICROS_MIN));
@@ -191,6 +192,11 @@ fn run_one(write: &WritePath, budget: &Budget) -> bool {
     if budget.compactions.fetch_add(1, Ordering::AcqRel) >= budget.compactions_max() {
         budget.compactions.fetch_sub(1, Ordering::AcqRel);
         return false;
+    }
+    if let Some(job) = punch::next(context) {
+        finish(context, HOLE_PUNCHING, job.run(context));
+        budget.compactions.fetch_sub(1, Ordering::AcqRel);
+        return true;
     }
     let job = compaction::next(context);
     let found = job.is_some();

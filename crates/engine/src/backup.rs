@@ -288,7 +288,9 @@ impl BackupEngine {
         let metas = self.metas()?;
         let id = self.next_id(&metas)?;
         context.logs.hold();
+        context.hole_punching.hold();
         let result = self.create(core, id, &metas, progress);
+        context.hole_punching.unhold();
         context.logs.unhold();
         let created = result.inspect_err(|e| {
             quarantine::note(context, e);

@@ -27,6 +27,8 @@ pub struct LiveBlobFile {
     pub garbage_blob_count: u64,
     /// Bytes of their records.
     pub garbage_blob_bytes: u64,
+    /// Bytes whose space was given up inside the file; `None` if it is what was written.
+    pub given_up_bytes: Option<u64>,
 }
 
 impl LiveBlobFile {
@@ -39,6 +41,7 @@ impl LiveBlobFile {
             total_blob_bytes: addition.total_blob_bytes,
             garbage_blob_count: blob.garbage_blob_count,
             garbage_blob_bytes: blob.garbage_blob_bytes,
+            given_up_bytes: blob.given_up_bytes,
         }
     }
 }

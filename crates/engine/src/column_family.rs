@@ -12,6 +12,7 @@ use orogen_base::seqno::SEQNO_MAX;
 use orogen_base::sync::ArcSwap;
 use orogen_base::sync::{Mutex, MutexGuard};
 use orogen_base::{FileNo, Result, SeqNo};
+use orogen_blob::Extent;
 use orogen_env::Clock;
 use orogen_sst::BlockCache;
 
@@ -21,7 +22,7 @@ use crate::options::ColumnFamilyOptions;
 use crate::plugin::merge_operator::MergeOperator;
 use crate::super_version::{MemHandle, SuperVersion};
 use crate::tables::FamilyTables;
-use crate::version::version::Version;
+use crate::version::version::{Era, Version};
 
 /// The family that always exists.
 pub const DEFAULT_COLUMN_FAMILY_NAME: &str = "default";
@@ -50,6 +51,29 @@ pub(crate) struct FamilyState {
     pub(crate) claims: Vec<(u64, Running)>,
     /// The epoch that the next file of level 0 gets.
     pub(crate) next_epoch: u64,
+    /// What is done about dead places in blob files.
+    pub(crate) holes: Holes,
+}
+
+/// What is done about dead places in the blob files of a family.
+#[derive(Default)]
+pub(crate) enum Holes {
+    /// Nothing.
+    #[default]
+    Idle,
+    /// A job looks for them, or gives them up.
+    Running,
+    /// They are given up when no version of this era is held.
+    Waiting(Era, Vec<HolesOfFile>),
+}
+
+/// Places of a file that are to be given up.
+pub(crate) struct HolesOfFile {
+    pub(crate) number: FileNo,
+    /// Whole blocks, in the order of the file.
+    pub(crate) extents: Vec<Extent>,
+    /// Bytes of them.
+    pub(crate) bytes: u64,
 }
 
 /// One column family.
@@ -127,6 +151,7 @@ impl ColumnFamilyData {
                 manual_running: 0,
                 claims: Vec::new(),
                 next_epoch,
+                holes: Holes::Idle,
             }),
             current: ArcSwap::from_pointee(current),
             clock,

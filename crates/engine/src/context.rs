@@ -2,7 +2,7 @@
 //!
 //! A move (write, flush, compaction) is handed the context and nothing else of the database.
 
-use orogen_base::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use orogen_base::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use orogen_base::sync::thread::{self, ThreadId};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -12,7 +12,7 @@ use std::time::Duration;
 use orogen_base::metrics::{Statistics, Ticker};
 use orogen_base::seqno::SEQNO_MAX;
 use orogen_base::sync::ArcSwap;
-use orogen_base::sync::{Condvar, Mutex};
+use orogen_base::sync::{Condvar, Mutex, MutexGuard};
 use orogen_base::{Error, FileNo, Result};
 use orogen_env::memory::PagePool;
 use orogen_env::threads::Thread;
@@ -89,6 +89,7 @@ pub(crate) struct Context {
     pub(crate) options_files: Mutex<Vec<FileNo>>,
     /// Huge pages that memtables gave back; unused under a memory budget.
     pages: Arc<PagePool>,
+    pub(crate) hole_punching: HolePunching,
     next_memtable_id: AtomicU64,
     next_job_id: AtomicU64,
 }
@@ -184,6 +185,7 @@ impl Context {
             background: Mutex::default(),
             damaged: Mutex::default(),
             options_files: Mutex::default(),
+            hole_punching: HolePunching::default(),
             next_memtable_id: AtomicU64::new(1),
             next_job_id: AtomicU64::new(1),
         }
@@ -563,6 +565,50 @@ impl LogHolders {
         others
             .map(|f| f.state().min_log_needed())
             .fold(self.current, FileNo::min)
+    }
+}
+
+/// Whether holes may be punched into blob files: not while somebody copies them as wholes.
+#[derive(Default)]
+pub(crate) struct HolePunching {
+    holds: AtomicUsize,
+    /// Families that wait for versions to go.
+    waiting: AtomicUsize,
+    /// Held while holes are punched.
+    running: Mutex<()>,
+}
+
+impl HolePunching {
+    pub(crate) fn is_allowed(&self) -> bool {
+        self.holds.load(Ordering::SeqCst) == 0
+    }
+
+    pub(crate) fn is_waiting(&self) -> bool {
+        self.waiting.load(Ordering::Relaxed) > 0
+    }
+
+    pub(crate) fn note_waiting(&self, waits: bool) {
+        match waits {
+            true => self.waiting.fetch_add(1, Ordering::Relaxed),
+            false => self.waiting.fetch_sub(1, Ordering::Relaxed),
+        };
+    }
+
+    /// Begins to punch, unless that is not allowed; it ends when the guard is dropped.
+    pub(crate) fn begin(&self) -> Option<MutexGuard<'_, ()>> {
+        let guard = self.running.lock();
+        self.is_allowed().then_some(guard)
+    }
+
+    /// Keeps holes from being punched, from the end of those on until [`Self::unhold`].
+    pub(crate) fn hold(&self) {
+        self.holds.fetch_add(1, Ordering::SeqCst);
+        drop(self.running.lock());
+    }
+
+    /// Ends one [`Self::hold`].
+    pub(crate) fn unhold(&self) {
+        self.holds.fetch_sub(1, Ordering::SeqCst);
     }
 }
 

@@ -16,6 +16,7 @@ pub mod batch;
 mod logs;
 pub mod read;
 mod tables;
+mod holes;
 mod super_version;
 pub mod compaction_iter;
 pub mod output;

@@ -372,6 +372,17 @@ pub struct ColumnFamilyOptions {
     /// the system's cache serves as well. A value of more than a 16th of a shard (of
     /// the default cache: 32 KiB) is never kept.
     pub blob_cache: bool,
+    /// Give back the disk space of values in the middle of blob files that nothing points to any more, as
+    /// holes of whole blocks of 4 KiB; no value is moved. Values of less than 8 KiB leave few whole
+    /// blocks, unless their neighbours are dead too. Files with several names, such as those of a checkpoint,
+    /// are left alone. Default true; ours.
+    pub blob_hole_punching: bool,
+    /// Look for holes once the dead values that were not looked at yet come to this part of the
+    /// live ones of the family. Looking reads the tables that point to the files with most of
+    /// them. 0.0 to 1.0, default 0.125.
+    pub blob_hole_punching_threshold: f64,
+    /// And to so many bytes. Default 4 MiB.
+    pub blob_hole_punching_min_bytes: u64,
     /// Cache of blocks. `None`, the default: one of 32 MiB shared by the families of the
     /// database.
     pub block_cache: Option<Arc<BlockCache>>,
@@ -423,6 +434,9 @@ impl Default for ColumnFamilyOptions {
             blob_garbage_collection_age_cutoff: 0.25,
             blob_garbage_collection_force_threshold: 1.0,
             blob_cache: false,
+            blob_hole_punching: true,
+            blob_hole_punching_threshold: 0.125,
+            blob_hole_punching_min_bytes: 4 << 20,
             block_cache: None,
         }
     }
@@ -490,6 +504,10 @@ impl ColumnFamilyOptions {
             (
                 "blob_garbage_collection_force_threshold",
                 self.blob_garbage_collection_force_threshold,
+            ),
+            (
+                "blob_hole_punching_threshold",
+                self.blob_hole_punching_threshold,
             ),
         ] {
             if !(0.0..=1.0).contains(&share) {

@@ -105,8 +105,7 @@ pub(crate) fn verify_checksums(
             progress(done, total);
         }
         for &number in super_version.version.blob_files().keys() {
-            let reader = tables.blob_reader(&super_version.version, number)?;
-            verify_blob_file(reader, &mut |bytes| {
+            verify_blob_file(tables, &super_version.version, number, &mut |bytes| {
                 done += bytes;
                 progress(done, total);
             })?;

@@ -8,14 +8,16 @@ use std::sync::Arc;
 
 use orogen_base::checksum::crc32c_extend;
 use orogen_base::{Error, ErrorKind, FileNo, Result, memory};
-use orogen_blob::BlobFileReader;
+use orogen_blob::Extent;
 use orogen_env::{Access, FileSystem, RateLimiter};
 
 use crate::context::Context;
 use crate::filename;
+use crate::holes;
 use crate::quarantine;
+use crate::tables::FamilyTables;
 use crate::version::file_meta::FileMeta;
-use crate::version::{BlobFileAddition, Version};
+use crate::version::{BlobFileMeta, Version};
 
 /// Bytes read at a time.
 const READ_LEN: usize = 1 << 20;
@@ -100,19 +102,50 @@ pub(crate) fn table_path(context: &Context, file: &FileMeta) -> Result<std::path
     })
 }
 
-/// Reads and checks every record of a blob file; `advance` is told of the bytes of each.
+/// Reads and checks every record of a blob file, or, where space of it was given up, every one that a table
+/// points to; `advance` is told of the bytes of each.
 ///
 /// # Errors
 /// The first damage, with file and offset; `Io`.
 pub(crate) fn verify_blob_file(
-    reader: &BlobFileReader,
+    tables: &FamilyTables,
+    version: &Version,
+    number: FileNo,
     advance: &mut dyn FnMut(u64),
 ) -> Result<()> {
+    let reader = tables.blob_reader(version, number)?;
+    let blob = version.blob_files().get(&number);
     let mut records = reader.records();
-    while let Some(record) = records.next()? {
-        advance(record.record_len());
+    if blob.is_none_or(|b| b.given_up_bytes.is_none()) {
+        while let Some(record) = records.next()? {
+            advance(record.record_len());
+        }
+        return Ok(());
+    }
+    for place in live_places(tables, version, number)? {
+        records.seek(place.offset);
+        let found = records.next()?.map(|r| (r.offset, r.record_len()));
+        if found != Some((place.offset, place.size)) {
+            let error = Error::corruption("blob record is not where tables point to");
+            return Err(reader.locate(error, place.offset));
+        }
+        advance(place.size);
     }
     Ok(())
+}
+
+/// Where the values of a file stand that tables of the version point to, in the order of the file.
+///
+/// # Errors
+/// What a reader of the tables meets; `Corruption` if they are not as many as the MANIFEST says.
+fn live_places(tables: &FamilyTables, version: &Version, number: FileNo) -> Result<Vec<Extent>> {
+    let mut marked = holes::mark(tables, version, &[number], &mut || Ok(()))?;
+    let mut live = marked.remove(&number).ok_or_else(|| {
+        Error::corruption("tables point to other values than the MANIFEST says")
+            .with("blob_file", number)
+    })?;
+    live.sort_unstable();
+    Ok(live)
 }
 
 /// Bytes of the blob files of a version, about: those of their records.
@@ -176,16 +209,12 @@ pub(crate) fn scrub(
                 return Err(Error::aborted("database closes"));
             }
             let before = done;
-            let verified = tables
-                .blob_reader(&super_version.version, number)
-                .and_then(|reader| {
-                    verify_blob_file(reader, &mut |bytes| {
-                        limiter.request(bytes);
-                        found.blob_records += 1;
-                        done += bytes;
-                        progress(done, total);
-                    })
-                });
+            let verified = verify_blob_file(tables, &super_version.version, number, &mut |bytes| {
+                limiter.request(bytes);
+                found.blob_records += 1;
+                done += bytes;
+                progress(done, total);
+            });
             found.blob_files += 1;
             match verified {
                 Ok(()) => {}
@@ -216,12 +245,15 @@ pub(crate) fn verify_file_checksums(
         .iter()
         .flat_map(|p| p.version.iter_files().map(|(_, f)| f))
         .collect();
-    let blobs: Vec<&BlobFileAddition> = pinned
+    let blobs: Vec<&Arc<BlobFileMeta>> = pinned
         .iter()
-        .flat_map(|p| p.version.blob_files().values().map(|b| b.addition()))
+        .flat_map(|p| p.version.blob_files().values())
         .collect();
     let total = files.iter().map(|f| f.size).sum::<u64>()
-        + blobs.iter().map(|b| b.total_blob_bytes).sum::<u64>();
+        + blobs
+            .iter()
+            .map(|b| b.addition().total_blob_bytes)
+            .sum::<u64>();
     let limiter = limiter(context, options);
     let (mut done, mut found) = (0, FilesVerified::default());
     for file in files {
@@ -253,7 +285,7 @@ pub(crate) fn verify_file_checksums(
         match blob.checksum().and_then(|c| c.crc32c()) {
             None => found.without_checksum += 1,
             Some(wanted) => {
-                let path = filename::blob_path(&context.dir, blob.number);
+                let path = filename::blob_path(&context.dir, blob.addition().number);
                 let (_, crc) = file_crc32c(&*context.fs, &path, &limiter, &mut |n| {
                     done += n;
                     progress(done, total);
@@ -269,7 +301,7 @@ pub(crate) fn verify_file_checksums(
                 found.verified += 1;
             }
         }
-        done = before + blob.total_blob_bytes;
+        done = before + blob.addition().total_blob_bytes;
         progress(done, total);
     }
     Ok(found)

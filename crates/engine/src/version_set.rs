@@ -304,6 +304,10 @@ impl VersionSet {
                 .unwrap_or_else(|| family.state().version.clone());
             let mut edit = change.edit.clone();
             edit.column_family = family.id;
+            // Of files that are gone there is nothing to tell.
+            edit.blob_file_garbages.retain(|g| {
+                g.given_up_bytes.is_none() || base.blob_files().contains_key(&g.number)
+            });
             let version = if edit.column_family_change.is_none() {
                 let mut builder = VersionBuilder::new(&base);
                 builder.apply(&edit)?;

@@ -288,7 +288,7 @@ impl Drop for DbIterator {
     fn drop(&mut self) {
         self.iter = None;
         // What only this cursor kept can go now.
-        if self.context.set.has_removed() {
+        if self.context.set.has_removed() || self.context.hole_punching.is_waiting() {
             self.context.work.raise();
         }
     }

@@ -63,6 +63,20 @@ impl Writer {
         }
     }
 
+    /// Values of two to four blocks under some keys of `families`.
+    fn large(&mut self, families: &[Family], keys: &[usize]) {
+        for &n in keys {
+            let ops = families.iter().map(|&family| {
+                let mut value = self.value();
+                let len = 8200 + self.rng.below(8000) as usize;
+                value.resize(len, b'a' + self.rng.below(26) as u8);
+                Op::Put(family, format!("large{n}").into_bytes(), value)
+            });
+            let ops = ops.collect();
+            self.write(ops, n % 2 == 0);
+        }
+    }
+
     fn unlogged(&mut self, family: Family, n: usize) {
         for _ in 0..n {
             let ops = vec![self.put(family)];
@@ -248,6 +262,41 @@ fn blobs() -> Script {
     w.puts("default", 10, 0);
     w.step(Step::Compact("default"));
     w.script("blobs", small_blobs)
+}
+
+fn holey_blobs() -> Options {
+    let mut options = small_options();
+    options.cf.write_buffer_size = 64 << 10;
+    options.cf.enable_blob_files = true;
+    options.cf.min_blob_size = 50;
+    options.cf.blob_file_size = 64 << 10;
+    options.cf.blob_hole_punching_threshold = 0.0;
+    options.cf.blob_hole_punching_min_bytes = 1;
+    options
+}
+
+/// Values of several blocks, of which some are written over: space comes back inside the files.
+fn holes() -> Script {
+    let mut w = Writer::new(23);
+    w.step(Step::Create("a"));
+    w.large(&["default", "a"], &[0, 1, 2, 3, 4]);
+    w.step(Step::Flush(vec!["default", "a"]));
+    w.large(&["default"], &[1, 4]);
+    w.step(Step::Compact("default"));
+    w.step(Step::Wait);
+    w.step(Step::Checkpoint(0));
+    w.large(&["default", "a"], &[0]);
+    w.step(Step::Compact("default"));
+    w.step(Step::Compact("a"));
+    w.step(Step::Wait);
+    w.step(Step::Backup);
+    w.large(&["default"], &[2, 3]);
+    w.step(Step::Reopen);
+    w.step(Step::Compact("default"));
+    w.step(Step::Wait);
+    w.step(Step::Drop("a"));
+    w.puts("default", 3, 2);
+    w.script("holes", holey_blobs)
 }
 
 fn few_log_bytes() -> Options {
@@ -520,6 +569,7 @@ pub fn all() -> Vec<Script> {
         together(),
         long(),
         blobs(),
+        holes(),
     ]
 }
 

@@ -16,7 +16,7 @@ use crate::context::Context;
 use crate::core::Core;
 use crate::filename;
 use crate::scrub::{file_crc32c, table_path};
-use crate::version::BlobFileAddition;
+use crate::version::BlobFileMeta;
 use crate::version::file_meta::FileMeta;
 
 /// Bytes copied at a time.
@@ -125,7 +125,7 @@ impl BackupEngine {
         }
         for (_, version, _) in &moment.families {
             for blob in version.blob_files().values() {
-                sources.push(self.blob_source(context, blob.addition())?);
+                sources.push(self.blob_source(context, blob)?);
             }
         }
         for (log, bytes) in moment.needed_logs() {
@@ -141,8 +141,8 @@ impl BackupEngine {
     }
 
     /// A blob file, which is shared by its checksum, as RocksDB does it.
-    fn blob_source(&self, context: &Context, blob: &BlobFileAddition) -> Result<Source> {
-        let number: FileNo = blob.number;
+    fn blob_source(&self, context: &Context, blob: &BlobFileMeta) -> Result<Source> {
+        let number: FileNo = blob.addition().number;
         let from = filename::blob_path(&context.dir, number);
         let wanted = blob.checksum().and_then(|c| c.crc32c());
         let (bytes, crc) = match wanted {

@@ -21,7 +21,7 @@ use crate::context::Context;
 use crate::filename;
 use crate::jobs::compaction::CompactionJob;
 use crate::jobs::compaction_handle::{CompactionHandle, Control};
-use crate::jobs::manual_flush;
+use crate::jobs::{manual_flush, punch};
 use crate::obsolete;
 use crate::options::{BottommostLevelCompaction, CompactRangeOptions, FlushOptions};
 use crate::quarantine;
@@ -451,6 +451,9 @@ pub(crate) fn wait_until_idle(context: &Context) -> Result<()> {
                     .imm
                     .first()
                     .is_some_and(|m| m.id <= state.flush_requested_up_to);
+            if punch::is_busy(family, &state, context) {
+                return true;
+            }
             if flushes || !state.running.is_empty() || state.manual_running > 0 {
                 return true;
             }

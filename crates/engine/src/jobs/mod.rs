@@ -4,4 +4,5 @@ pub(crate) mod flush;
 pub(crate) mod manual_flush;
 pub(crate) mod compaction_handle;
 pub(crate) mod compaction;
+pub(crate) mod punch;
 pub(crate) mod manual_compaction;

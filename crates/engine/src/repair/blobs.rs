@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use orogen_base::key::{ParsedInternalKey, ValueKind};
 use orogen_base::{Error, ErrorKind, FileNo, PinnedValue, Result};
-use orogen_blob::{BlobFileReader, BlobFileReaderOptions, BlobPointer, BlobReadahead};
+use orogen_blob::{BlobFileReader, BlobFileReaderOptions, BlobPointer, BlobReadahead, HOLE_BLOCK};
 use orogen_env::{Access, FileSystem};
 
 use super::{BlobFileDamage, LostValue, RepairReport};
@@ -33,6 +33,8 @@ struct File {
     /// As the MANIFEST has it; without one, as it was counted.
     addition: Option<BlobFileAddition>,
     is_listed: bool,
+    /// Space of records that nobody points to was given up in it.
+    has_holes: bool,
     /// Why the first value of it was lost.
     value_error: Option<Error>,
 }
@@ -75,6 +77,7 @@ impl Blobs {
             end_error,
             is_listed: addition.is_some(),
             addition,
+            has_holes: false,
             value_error: None,
         };
         self.files.insert(number, file);
@@ -118,6 +121,7 @@ impl Blobs {
             end_error: None,
             addition: None,
             is_listed: false,
+            has_holes: false,
             value_error: None,
         });
         match self.read(family.0, &pointer, key.user_key) {
@@ -206,7 +210,9 @@ impl Blobs {
                     // What nobody points to is looked at, too: files are taken whole.
                     if file.end_error.is_none() && file.value_error.is_none() {
                         match counted(reader, number, file.addition.as_ref()) {
-                            Ok(addition) => file.addition = Some(addition),
+                            Ok((addition, has_holes)) => {
+                                (file.addition, file.has_holes) = (Some(addition), has_holes);
+                            }
                             Err(e) if e.kind() == ErrorKind::Corruption => {
                                 file.end_error = Some(e);
                             }
@@ -239,10 +245,11 @@ impl Blobs {
         &self.relocate
     }
 
-    /// Where a file is that is taken as it is, and what a MANIFEST says of it.
-    pub(super) fn taken(&self, number: FileNo) -> Result<(&Path, &BlobFileAddition)> {
+    /// Where a file is that is taken as it is, what a MANIFEST says of it, and whether it has
+    /// holes.
+    pub(super) fn taken(&self, number: FileNo) -> Result<(&Path, &BlobFileAddition, bool)> {
         let file = self.files.get(&number);
-        let taken = file.and_then(|f| Some((&*f.path, f.addition.as_ref()?)));
+        let taken = file.and_then(|f| Some((&*f.path, f.addition.as_ref()?, f.has_holes)));
         taken
             .filter(|_| !self.relocate.contains(&number))
             .ok_or_else(|| {
@@ -301,24 +308,46 @@ fn open(
     }
 }
 
-/// What a MANIFEST says of a file, which is read and verified for it.
+/// What a MANIFEST says of a file, which is read and verified for it, and whether it has holes: records
+/// of which blocks were given up. Those that are pointed to are known to be whole.
 fn counted(
     reader: &BlobFileReader,
     number: FileNo,
     listed: Option<&BlobFileAddition>,
-) -> Result<BlobFileAddition> {
+) -> Result<(BlobFileAddition, bool)> {
     reader.meta_index()?;
     let mut addition = listed.cloned().unwrap_or_else(|| BlobFileAddition {
         number,
         ..BlobFileAddition::default()
     });
-    let (mut count, mut bytes) = (0, 0);
+    let (mut count, mut bytes, mut has_holes) = (0, 0, false);
     let mut records = reader.records();
-    while let Some(record) = records.next()? {
-        count += 1;
-        bytes += record.record_len();
+    loop {
+        let next = records.next().map(|r| r.map(|r| r.record_len()));
+        match next {
+            Ok(None) => break,
+            Ok(Some(len)) => {
+                count += 1;
+                bytes += len;
+            }
+            Err(e) if e.kind() == ErrorKind::Corruption && records.is_at_hole()? => {
+                has_holes = true;
+                records.skip_damage()?;
+            }
+            Err(e) => return Err(e),
+        }
     }
     let told = reader.record_count();
+    let has_less = told.is_some_and(|told| count < told);
+    if has_less && (has_holes || records.zeros() >= HOLE_BLOCK) {
+        has_holes = true;
+        (addition.checksum_method, addition.checksum_value) = Default::default();
+        if let Some(all) = by_index(reader)? {
+            (count, bytes) = all;
+        } else if listed.is_some() {
+            (count, bytes) = (addition.total_blob_count, addition.total_blob_bytes);
+        }
+    }
     let by_manifest = (addition.total_blob_count, addition.total_blob_bytes);
     if told != Some(count) || (listed.is_some() && by_manifest != (count, bytes)) {
         return Err(Error::corruption(
@@ -329,7 +358,20 @@ fn counted(
         .with("bytes", bytes));
     }
     (addition.total_blob_count, addition.total_blob_bytes) = (count, bytes);
-    Ok(addition)
+    Ok((addition, has_holes))
+}
+
+/// Records and their bytes by the record index, if the file has one.
+fn by_index(reader: &BlobFileReader) -> Result<Option<(u64, u64)>> {
+    let Some(mut places) = reader.places()? else {
+        return Ok(None);
+    };
+    let (mut count, mut bytes) = (0, 0u64);
+    while let Some(place) = places.next()? {
+        count += 1;
+        bytes = bytes.saturating_add(place.record_len().unwrap_or(0));
+    }
+    Ok(Some((count, bytes)))
 }
 
 /// Passes each pointer of a user key once.

@@ -150,7 +150,7 @@ impl Rebuild<'_> {
     /// Blob files that tables point to come along. What they do not point to is garbage.
     fn take_blob_files(&self, points_to: &BlobCounts, edit: &mut VersionEdit) -> Result<()> {
         for (number, count) in points_to.iter() {
-            let (path, addition) = self.plan.blobs.taken(number)?;
+            let (path, addition, has_holes) = self.plan.blobs.taken(number)?;
             let values = addition.total_blob_count.checked_sub(count.values);
             let bytes = addition.total_blob_bytes.checked_sub(count.bytes);
             let (Some(values), Some(bytes)) = (values, bytes) else {
@@ -161,11 +161,12 @@ impl Rebuild<'_> {
             };
             link_or_copy(self.fs, path, &filename::blob_path(self.to, number))?;
             edit.blob_file_additions.push(addition.clone());
-            if values > 0 {
+            if values > 0 || has_holes {
                 edit.blob_file_garbages.push(BlobFileGarbage {
                     number,
                     garbage_blob_count: values,
                     garbage_blob_bytes: bytes,
+                    given_up_bytes: has_holes.then_some(0),
                 });
             }
         }

@@ -89,6 +89,7 @@ impl BlobCounts {
                     number,
                     garbage_blob_count: values,
                     garbage_blob_bytes: bytes,
+                    given_up_bytes: None,
                 });
             }
         }

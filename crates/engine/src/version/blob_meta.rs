@@ -5,8 +5,10 @@
 //! garbage:  number | count | bytes (varint64 each) | customs
 //! customs:  (tag varint32 | length-prefixed bytes)* | 0
 //! ```
-//! A reader skips custom fields that it does not know, unless bit 6 of the tag is set. Source:
-//! RocksDB `db/blob/blob_file_addition.cc`, `db/blob/blob_file_garbage.cc`.
+//! A reader skips custom fields that it does not know, unless bit 6 of the tag is set. Ours has tag 33 in
+//! garbage: a varint64, bytes whose space was given up inside the file since the last such
+//! record. A file that has one, be it of 0 bytes, is not what was written any more: its checksum no longer
+//! counts. Source: RocksDB `db/blob/blob_file_addition.cc`, `db/blob/blob_file_garbage.cc`.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -20,6 +22,7 @@ use super::open_slot::OpenSlot;
 
 const END: u32 = 0;
 const MUST_UNDERSTAND: u32 = 1 << 6;
+const GIVEN_UP: u32 = 33;
 
 /// A blob file came into being.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
@@ -45,6 +48,8 @@ pub struct BlobFileGarbage {
     pub garbage_blob_count: u64,
     /// Bytes of their records.
     pub garbage_blob_bytes: u64,
+    /// Bytes whose space was given up inside the file; with 0 it is about to be.
+    pub given_up_bytes: Option<u64>,
 }
 
 /// A blob file, which all versions that list it share: it goes when the last of them does.
@@ -57,6 +62,9 @@ pub struct BlobFile {
     /// Set when a compaction met a damaged value in it; it is not emptied any more.
     pub(crate) damaged: CompactionMark,
     identity: Identity,
+    /// Set when space in it could not be given up; that is not tried again.
+    pub(crate) leave_holes: CompactionMark,
+    seen: Seen,
 }
 
 /// A number that no other file of this process has: that of its place in caches.
@@ -79,6 +87,18 @@ impl PartialEq for Identity {
 
 impl Eq for Identity {}
 
+/// Garbage that was looked at. No part of what a file is.
+#[derive(Debug, Default)]
+struct Seen(AtomicU64);
+
+impl PartialEq for Seen {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+
+impl Eq for Seen {}
+
 impl BlobFile {
     /// A file that nobody has opened yet.
     #[must_use]
@@ -88,6 +108,8 @@ impl BlobFile {
             reader: OpenSlot::default(),
             damaged: CompactionMark::default(),
             identity: Identity::default(),
+            leave_holes: CompactionMark::default(),
+            seen: Seen::default(),
         }
     }
 
@@ -95,6 +117,16 @@ impl BlobFile {
     #[inline]
     pub(crate) fn identity(&self) -> u64 {
         self.identity.0
+    }
+
+    /// Bytes of garbage when it was last looked for space to be given up; 0 in a database that was just opened.
+    pub(crate) fn garbage_seen(&self) -> u64 {
+        self.seen.0.load(Relaxed)
+    }
+
+    /// Notes them.
+    pub(crate) fn note_seen(&self, bytes: u64) {
+        self.seen.0.store(bytes, Relaxed);
     }
 }
 
@@ -107,6 +139,8 @@ pub struct BlobFileMeta {
     pub garbage_blob_count: u64,
     /// Bytes of their records.
     pub garbage_blob_bytes: u64,
+    /// Bytes whose space was given up inside the file; `None` if it is what was written.
+    pub given_up_bytes: Option<u64>,
 }
 
 impl BlobFileMeta {
@@ -116,10 +150,38 @@ impl BlobFileMeta {
         &self.file.addition
     }
 
+    /// The addition as a new MANIFEST has it.
+    pub(crate) fn addition_now(&self) -> BlobFileAddition {
+        let mut addition = self.file.addition.clone();
+        if self.given_up_bytes.is_some() {
+            addition.checksum_method.clear();
+            addition.checksum_value.clear();
+        }
+        addition
+    }
+
+    /// The checksum over the whole file, if it has one that still counts.
+    #[must_use]
+    pub fn checksum(&self) -> Option<FileChecksum> {
+        match self.given_up_bytes {
+            None => self.file.addition.checksum(),
+            Some(_) => None,
+        }
+    }
+
     /// True while a pointer to a value of it may be left.
     #[must_use]
     pub fn is_live(&self) -> bool {
         self.garbage_blob_count < self.file.addition.total_blob_count
+    }
+
+    /// Values that pointers lead to.
+    #[must_use]
+    pub fn live_count(&self) -> u64 {
+        self.file
+            .addition
+            .total_blob_count
+            .saturating_sub(self.garbage_blob_count)
     }
 
     /// Bytes of the records that pointers lead to.
@@ -159,7 +221,7 @@ impl BlobFileAddition {
             checksum_method: input.length_prefixed("blob checksum method")?.to_vec(),
             checksum_value: input.length_prefixed("blob checksum value")?.to_vec(),
         };
-        skip_custom_fields(input, addition.number)?;
+        custom_fields(input, addition.number, |_, _| Ok(()))?;
         Ok(addition)
     }
 }
@@ -169,21 +231,38 @@ impl BlobFileGarbage {
         put_varint64(out, self.number);
         put_varint64(out, self.garbage_blob_count);
         put_varint64(out, self.garbage_blob_bytes);
+        if let Some(bytes) = self.given_up_bytes {
+            let mut field = Vec::new();
+            put_varint64(&mut field, bytes);
+            put_varint32(out, GIVEN_UP);
+            put_length_prefixed(out, &field);
+        }
         put_varint32(out, END);
     }
 
     pub(crate) fn decode(input: &mut Decoder<'_>) -> Result<Self> {
-        let garbage = Self {
+        let mut garbage = Self {
             number: input.varint64("blob file number")?,
             garbage_blob_count: input.varint64("garbage blob count")?,
             garbage_blob_bytes: input.varint64("garbage blob bytes")?,
+            given_up_bytes: None,
         };
-        skip_custom_fields(input, garbage.number)?;
+        custom_fields(input, garbage.number, |tag, field| {
+            if tag == GIVEN_UP {
+                let mut field = Decoder::new(field);
+                garbage.given_up_bytes = Some(field.varint64("bytes given up")?);
+            }
+            Ok(())
+        })?;
         Ok(garbage)
     }
 }
 
-fn skip_custom_fields(input: &mut Decoder<'_>, number: FileNo) -> Result<()> {
+fn custom_fields(
+    input: &mut Decoder<'_>,
+    number: FileNo,
+    mut field: impl FnMut(u32, &[u8]) -> Result<()>,
+) -> Result<()> {
     loop {
         let tag = input.varint32("blob custom field tag")?;
         if tag == END {
@@ -196,6 +275,6 @@ fn skip_custom_fields(input: &mut Decoder<'_>, number: FileNo) -> Result<()> {
                     .with("blob_file_number", number),
             );
         }
-        input.length_prefixed("blob custom field")?;
+        field(tag, input.length_prefixed("blob custom field")?)?;
     }
 }

@@ -19,7 +19,7 @@ use super::blob_meta::{BlobFile, BlobFileGarbage, BlobFileMeta};
 use super::edit::VersionEdit;
 use super::file_meta::FileMeta;
 use super::level::Level;
-use super::version::Version;
+use super::version::{Era, Version};
 
 /// Gathers edits of one column family on top of a version.
 #[derive(Clone)]
@@ -31,6 +31,7 @@ pub struct VersionBuilder {
     moved: HashMap<FileNo, Option<usize>>,
     compact_cursors: BTreeMap<usize, Vec<u8>>,
     blob_files: BTreeMap<FileNo, Arc<BlobFileMeta>>,
+    era: Era,
 }
 
 impl VersionBuilder {
@@ -43,6 +44,7 @@ impl VersionBuilder {
             moved: HashMap::new(),
             compact_cursors: base.compact_cursors.clone(),
             blob_files: base.blob_files.clone(),
+            era: base.era.clone(),
             base: Arc::clone(base),
         }
     }
@@ -59,6 +61,7 @@ impl VersionBuilder {
                 file: Arc::new(BlobFile::new(addition.clone())),
                 garbage_blob_count: 0,
                 garbage_blob_bytes: 0,
+                given_up_bytes: None,
             };
             if self
                 .blob_files
@@ -147,10 +150,18 @@ impl VersionBuilder {
         if count > meta.addition().total_blob_count || bytes > meta.addition().total_blob_bytes {
             return bad("more garbage in a blob file than it holds");
         }
+        let given_up_bytes = match (meta.given_up_bytes, garbage.given_up_bytes) {
+            (before, None) => before,
+            (before, Some(more)) => Some(before.unwrap_or(0).saturating_add(more)),
+        };
+        if garbage.given_up_bytes == Some(0) {
+            self.era = Era::default();
+        }
         *meta = Arc::new(BlobFileMeta {
             file: meta.file.clone(),
             garbage_blob_count: count,
             garbage_blob_bytes: bytes,
+            given_up_bytes,
         });
         Ok(())
     }
@@ -194,6 +205,7 @@ impl VersionBuilder {
             levels,
             compact_cursors: self.compact_cursors,
             blob_files: self.blob_files,
+            era: self.era,
         })
     }
 

@@ -155,7 +155,9 @@ impl Snapshot<'_> {
     fn files_of(&self, family: &FamilySnapshot<'_>) -> VersionEdit {
         let version = family.version;
         let blobs = version.blob_files().values();
-        let garbages = blobs.clone().filter(|b| b.garbage_blob_count > 0);
+        let garbages = blobs
+            .clone()
+            .filter(|b| b.garbage_blob_count > 0 || b.given_up_bytes.is_some());
         let min_log = (family.id == 0 && self.min_log_number_to_keep > 0)
             .then_some(self.min_log_number_to_keep);
         VersionEdit {
@@ -167,12 +169,13 @@ impl Snapshot<'_> {
                 .iter_files()
                 .map(|(level, f)| (level, Arc::clone(f)))
                 .collect(),
-            blob_file_additions: blobs.map(|b| b.addition().clone()).collect(),
+            blob_file_additions: blobs.map(|b| b.addition_now()).collect(),
             blob_file_garbages: garbages
                 .map(|b| BlobFileGarbage {
                     number: b.addition().number,
                     garbage_blob_count: b.garbage_blob_count,
                     garbage_blob_bytes: b.garbage_blob_bytes,
+                    given_up_bytes: b.given_up_bytes,
                 })
                 .collect(),
             full_history_ts_low: family.full_history_ts_low.map(<[u8]>::to_vec),

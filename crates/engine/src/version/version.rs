@@ -23,6 +23,24 @@ pub struct Version {
     pub(crate) levels: Vec<Arc<Level>>,
     pub(crate) compact_cursors: BTreeMap<usize, Vec<u8>>,
     pub(crate) blob_files: BTreeMap<FileNo, Arc<BlobFileMeta>>,
+    pub(crate) era: Era,
+}
+
+/// What the versions share that may point to the same places of blob files. An edit that says that space
+/// inside a file is about to be given up begins a new one, whose versions all know it.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Era(Arc<()>);
+
+impl Era {
+    /// True if they are one.
+    pub(crate) fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+
+    /// True if no version of it is held any more, this handle being the only one.
+    pub(crate) fn is_over(&self) -> bool {
+        Arc::strong_count(&self.0) == 1
+    }
 }
 
 impl Version {
@@ -34,6 +52,7 @@ impl Version {
             levels: vec![Arc::default(); num_levels],
             compact_cursors: BTreeMap::new(),
             blob_files: BTreeMap::new(),
+            era: Era::default(),
         }
     }
 

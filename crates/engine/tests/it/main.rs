@@ -13,6 +13,7 @@ mod file_checksums;
 mod follower;
 mod full_disk;
 mod hazards;
+mod holes;
 mod logs;
 mod manual_compaction;
 mod memory;

@@ -101,6 +101,8 @@ pub(super) fn family(rng: &mut Rng, fixed: &Fixed) -> ColumnFamilyOptions {
     o.blob_garbage_collection_age_cutoff = *rng.pick(&[0.25, 0.5, 1.0]);
     o.blob_garbage_collection_force_threshold = *rng.pick(&[1.0, 0.3, 0.0]);
     o.blob_cache = rng.chance(1, 2);
+    o.blob_hole_punching_threshold = 0.0;
+    o.blob_hole_punching_min_bytes = 1;
     o.memtable_protection_bytes_per_key = *rng.pick(&[0, 0, 8]);
     o.block_protection_bytes_per_key = *rng.pick(&[0, 0, 8]);
     o.paranoid_file_checks = rng.chance(1, 4);

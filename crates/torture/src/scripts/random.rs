@@ -190,6 +190,8 @@ fn options(seed: u64, shape: Shape) -> Options {
         cf.enable_blob_garbage_collection = rng.chance(1, 2);
         cf.blob_garbage_collection_age_cutoff = *rng.pick(&[0.25, 1.0]);
         cf.blob_garbage_collection_force_threshold = *rng.pick(&[1.0, 0.5]);
+        cf.blob_hole_punching_threshold = 0.0;
+        cf.blob_hole_punching_min_bytes = 1;
     }
     o
 }

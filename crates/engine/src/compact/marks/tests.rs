@@ -230,6 +230,7 @@ fn tables_that_point_into_an_oldest_blob_file_of_garbage_are_due() {
                 number,
                 garbage_blob_count: 1,
                 garbage_blob_bytes: bytes,
+                given_up_bytes: None,
             });
         }
         let mut builder = VersionBuilder::new(&Arc::new(drawn.clone()));

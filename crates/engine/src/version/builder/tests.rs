@@ -157,6 +157,7 @@ fn blob_files_leave_with_the_tables_that_point_into_them() {
         number,
         garbage_blob_count,
         garbage_blob_bytes,
+        given_up_bytes: None,
     };
     let mut e = edit(&[], &[(1, "1: a..b blob=11"), (1, "2: c..d blob=12")]);
     e.blob_file_additions = vec![blob(10), blob(11), blob(12), blob(13)];

@@ -118,6 +118,7 @@ impl Random {
                 number: self.number(),
                 garbage_blob_count: self.number(),
                 garbage_blob_bytes: self.number(),
+                given_up_bytes: None,
             });
             let (number, synced_size) = (self.number(), self.maybe());
             edit.wal_additions.push(WalAddition {

@@ -228,6 +228,7 @@ fn state() -> (Version, Version, WalSet) {
         number: 20,
         garbage_blob_count: 1,
         garbage_blob_bytes: 77,
+        given_up_bytes: None,
     });
     let mut builder = VersionBuilder::new(&Arc::new(first));
     builder.apply(&edit).unwrap();

@@ -1,0 +1,120 @@
+//! Space inside blob files that comes back without a value being moved.
+//!
+//! ```text
+//! pick      files with most dead bytes that nobody has looked at
+//! mark      the places that tables of one version point to; all else in these files is dead
+//! announce  an edit: something of these files is about to be given up; a new era of versions begins
+//! wait      until no version of an earlier era is held
+//! punch     whole blocks of dead stretches, if the file has one name
+//! note      an edit: how many bytes that was
+//! ```
+//! Nothing but the files themselves outlives the process: what a crash leaves undone is dead still,
+//! and found by the next mark. A mark costs reading the tables that point to the files, which is a
+//! small part of the dead bytes: 60 bytes a value against thousands.
+//!
+//! Invariants:
+//! 1. A place that is dead in a version is dead in all later ones: values are never pointed to anew. A job that
+//!    passes pointers on holds a version that has them, and they are live until it ends.
+//! 2. So a place may be given up once no version before the marked one is held. Versions share an
+//!    [`Era`](crate::version::version::Era); the edit that announces begins the next.
+//! 3. What was found must be as many values and bytes as the MANIFEST says are live, file by file. Where
+//!    it is not, something points to the file that is in no table, or the count is wrong: the file is left alone.
+//! 4. From the announcement on the file's checksum no longer counts, and whoever reads files as a whole
+//!    (scrub, backup) knows it by the version that it holds.
+//! 5. A file with several names is left alone: a checkpoint of an older version may need the places. One
+//!    that is made after the announcement needs none of them.
+//!
+//! Source: `titan.md`'s proposal by Titan's authors, pingcap/titan#59 and #326, for what must not go wrong.
+
+use std::collections::BTreeMap;
+
+use orogen_base::{FileNo, Result};
+use orogen_blob::Extent;
+use orogen_sst::TableReadOptions;
+
+use crate::options::ColumnFamilyOptions;
+use crate::tables::FamilyTables;
+use crate::version::blob_counts::BlobCount;
+use crate::version::{BlobFileMeta, Version};
+
+/// Values that a mark notes the places of at most, 16 bytes each.
+const MARKED_MAX: u64 = 4 << 20;
+
+/// Dead bytes of a file that no mark has seen.
+fn unseen(blob: &BlobFileMeta) -> u64 {
+    let given_up = blob.given_up_bytes.unwrap_or(0);
+    blob.garbage_blob_bytes
+        .saturating_sub(given_up.max(blob.file.garbage_seen()))
+}
+
+/// The files that are to be looked at now, most dead bytes first; none if it is not worth it.
+pub(crate) fn pick(version: &Version, options: &ColumnFamilyOptions) -> Vec<FileNo> {
+    if !options.blob_hole_punching || version.blob_files().is_empty() {
+        return Vec::new();
+    }
+    let (mut dead, mut live) = (0u64, 0u64);
+    let mut files = Vec::new();
+    for (&number, blob) in version.blob_files() {
+        live += blob.live_bytes();
+        let bytes = unseen(blob);
+        let is_damaged = blob.file.damaged.get();
+        if bytes > 0 && blob.is_live() && !is_damaged && !blob.file.leave_holes.get() {
+            dead += bytes;
+            files.push((bytes, number, blob.live_count()));
+        }
+    }
+    let least = (options.blob_hole_punching_threshold * live as f64) as u64;
+    if dead < least.max(options.blob_hole_punching_min_bytes).max(1) {
+        return Vec::new();
+    }
+    files.sort_by(|a, b| b.cmp(a));
+    let mut marked = 0;
+    let mut picked = Vec::new();
+    for (_, number, values) in files {
+        marked += values;
+        if marked > MARKED_MAX && !picked.is_empty() {
+            break;
+        }
+        picked.push(number);
+    }
+    picked
+}
+
+/// Where the values stand that tables of the version point to, in each of `files`, unsorted. A file of which they
+/// are not as many as the MANIFEST says is not among them.
+///
+/// # Errors
+/// What a reader of the tables meets; those of `each_table`, which is asked before each.
+pub(crate) fn mark(
+    tables: &FamilyTables,
+    version: &Version,
+    files: &[FileNo],
+    each_table: &mut dyn FnMut() -> Result<()>,
+) -> Result<BTreeMap<FileNo, Vec<Extent>>> {
+    let mut places: BTreeMap<FileNo, Vec<Extent>> =
+        files.iter().map(|&number| (number, Vec::new())).collect();
+    for (_, file) in version.iter_files() {
+        let references = tables.blob_references(file)?;
+        if references.iter().all(|(n, _)| !places.contains_key(&n)) {
+            continue;
+        }
+        each_table()?;
+        tables.each_pointer(file, TableReadOptions::compaction(), &mut |pointer, key| {
+            if let Some(found) = places.get_mut(&pointer.file)
+                && let Some(extent) = pointer.record_extent(key.len())
+            {
+                found.push(extent);
+            }
+            Ok(())
+        })?;
+    }
+    places.retain(|number, found| {
+        let count = BlobCount {
+            values: found.len() as u64,
+            bytes: found.iter().map(|e| e.size).sum(),
+        };
+        let blob = version.blob_files().get(number);
+        blob.is_some_and(|b| (b.live_count(), b.live_bytes()) == (count.values, count.bytes))
+    });
+    Ok(places)
+}

@@ -1,0 +1,395 @@
+//! Space that comes back in the middle of blob files.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use orogen_engine::backup::{BackupEngine, BackupOptions};
+use orogen_engine::repair;
+use orogen_engine::{ColumnFamily, Db, FlushOptions, Options, ReadOptions, VerifyOptions};
+use orogen_env::{
+    Clock, Fault, FaultFileSystem, FileSystem, MemFileSystem, OpKind, PowerCut, SystemClock,
+};
+use orogen_testkit::Rng;
+
+use crate::blobs::{assert_exact, assert_no_strays, compact_all, key, separated, w};
+use crate::support::{DIR, scan};
+
+/// Values of up to 40 KiB in files of 400 KiB; every dead byte is looked at.
+fn punching(fs: &MemFileSystem) -> Options {
+    let mut options = separated(fs);
+    options.cf.write_buffer_size = 4 << 20;
+    options.cf.target_file_size_base = 1 << 20;
+    options.cf.blob_file_size = 400 << 10;
+    options.cf.blob_hole_punching_threshold = 0.0;
+    options.cf.blob_hole_punching_min_bytes = 1;
+    options
+}
+
+type Map = BTreeMap<Vec<u8>, Vec<u8>>;
+
+fn put(db: &Db, map: &mut Map, n: usize, rng: &mut Rng) {
+    let value = vec![b'a' + rng.below(26) as u8; 1000 + rng.below(40_000) as usize];
+    db.put(&key(n), &value).expect("the disk is well");
+    map.insert(key(n), value);
+}
+
+fn fill(db: &Db, map: &mut Map, rng: &mut Rng) {
+    for n in 0..60 {
+        put(db, map, n, rng);
+    }
+    db.flush().expect("the disk is well");
+}
+
+/// Every third value is written anew or deleted, and the old ones are compacted away.
+fn overwrite(db: &Db, map: &mut Map, rng: &mut Rng) {
+    for n in 0..60 {
+        match rng.below(6) {
+            0 => {
+                db.delete(&key(n)).expect("the disk is well");
+                map.remove(&key(n));
+            }
+            1 => put(db, map, n, rng),
+            _ => {}
+        }
+    }
+    compact_all(db, &db.default_column_family());
+}
+
+fn assert_holds(db: &Db, map: &Map) {
+    let family = db.default_column_family();
+    let pairs: Vec<_> = map.iter().map(|(k, v)| (k.clone(), v.clone())).collect();
+    assert!(scan(db, &family) == pairs);
+    assert_exact(db, &family);
+    db.verify_checksums().expect("all is whole");
+    db.verify_file_checksums().expect("all is whole");
+    let scrubbed = db
+        .scrub(&VerifyOptions::default(), &mut |_, _| {})
+        .expect("the disk is well");
+    assert!(scrubbed.damaged_blob_files.is_empty());
+}
+
+/// Disk space of all blob files, and what of it the MANIFEST says was given up.
+fn space(fs: &MemFileSystem, db: &Db) -> (u64, u64) {
+    let files = db.live_blob_files();
+    let path = |n: u64| format!("{DIR}/{n:06}.blob");
+    let disk = files
+        .iter()
+        .map(|f| fs.metadata(Path::new(&path(f.number))).expect("is there"))
+        .map(|m| m.allocated)
+        .sum();
+    let given_up = files.iter().filter_map(|f| f.given_up_bytes).sum();
+    (disk, given_up)
+}
+
+fn live_bytes(db: &Db) -> u64 {
+    let files = db.live_blob_files();
+    let live = |f: &orogen_engine::LiveBlobFile| f.total_blob_bytes - f.garbage_blob_bytes;
+    files.iter().map(live).sum()
+}
+
+fn wait_until(mut is_so: impl FnMut() -> bool, what: &str) {
+    for _ in 0..10_000 {
+        if is_so() {
+            return;
+        }
+        SystemClock.sleep(Duration::from_millis(1));
+    }
+    panic!("{what}");
+}
+
+#[test]
+fn dead_values_take_no_space_and_the_others_are_there() {
+    for seed in 0..8 {
+        let mut rng = Rng::new(seed);
+        let fs = MemFileSystem::new();
+        let options = punching(&fs);
+        let mut db = Db::open(DIR, &options).unwrap();
+        let mut map = Map::new();
+        fill(&db, &mut map, &mut rng);
+        for _ in 0..6 {
+            overwrite(&db, &mut map, &mut rng);
+            db.wait_for_background_work().unwrap();
+            assert_holds(&db, &map);
+            let (disk, given_up) = space(&fs, &db);
+            // What is left of a dead value are its parts of two blocks, and each file has its end.
+            let files = db.live_blob_files().len() as u64;
+            let dead: u64 = db
+                .live_blob_files()
+                .iter()
+                .map(|f| f.garbage_blob_count)
+                .sum();
+            assert!(
+                disk <= live_bytes(&db) + dead * 8192 + files * 12_288,
+                "{disk} for {}",
+                live_bytes(&db)
+            );
+            assert!(dead == 0 || given_up > 0);
+            if rng.chance(1, 3) {
+                drop(db);
+                db = Db::open(DIR, &options).unwrap();
+                assert_eq!(space(&fs, &db), (disk, given_up));
+                assert_holds(&db, &map);
+            }
+        }
+        assert_no_strays(&fs, &db);
+    }
+}
+
+#[test]
+fn a_reader_from_before_keeps_the_places_that_it_sees() {
+    let fs = MemFileSystem::new();
+    let db = Db::open(DIR, &punching(&fs)).unwrap();
+    let mut rng = Rng::new(1);
+    let mut map = Map::new();
+    fill(&db, &mut map, &mut rng);
+    let before = map.clone();
+    let family = db.default_column_family();
+    let options = ReadOptions {
+        allow_unprepared_value: true,
+        ..ReadOptions::default()
+    };
+    let mut iter = db.iter(&options, &family).unwrap();
+    iter.seek_to_first();
+    let (full, _) = space(&fs, &db);
+    // No snapshot: the old values are garbage at once, only the cursor's version has them.
+    overwrite(&db, &mut map, &mut rng);
+    wait_until(
+        || {
+            db.live_blob_files()
+                .iter()
+                .any(|f| f.given_up_bytes == Some(0))
+        },
+        "nothing was announced",
+    );
+    db.wait_for_background_work().unwrap();
+    assert!(space(&fs, &db).0 >= full);
+    assert_holds(&db, &map);
+    for (key, value) in &before {
+        assert!(iter.valid() && iter.prepare_value());
+        assert!(iter.key() == &key[..] && iter.value() == &value[..]);
+        iter.next();
+    }
+    drop(iter);
+    wait_until(|| space(&fs, &db).1 > 0, "nothing was given up");
+    assert!(space(&fs, &db).0 < full);
+    assert_holds(&db, &map);
+}
+
+#[test]
+fn a_checkpoint_is_not_harmed_and_its_files_are_left_alone() {
+    let fs = MemFileSystem::new();
+    let options = punching(&fs);
+    let db = Db::open(DIR, &options).unwrap();
+    let mut rng = Rng::new(2);
+    let mut map = Map::new();
+    fill(&db, &mut map, &mut rng);
+    let before = map.clone();
+    db.checkpoint("/copy").unwrap();
+    overwrite(&db, &mut map, &mut rng);
+    db.wait_for_background_work().unwrap();
+    assert_eq!(space(&fs, &db).1, 0);
+    assert_holds(&db, &map);
+    let mut read_only = options.clone();
+    read_only.cf.blob_hole_punching = false;
+    assert_holds(&Db::open("/copy", &read_only).unwrap(), &before);
+    // It goes, and the next look finds what it kept.
+    for name in fs.list(Path::new("/copy")).unwrap() {
+        fs.remove_file(&Path::new("/copy").join(name)).unwrap();
+    }
+    overwrite(&db, &mut map, &mut rng);
+    db.wait_for_background_work().unwrap();
+    assert!(space(&fs, &db).1 > 0);
+    // One that is made of files with holes has holes, and all values.
+    db.checkpoint("/copy2").unwrap();
+    let copy = Db::open("/copy2", &options).unwrap();
+    assert_holds(&copy, &map);
+    assert_eq!(space(&fs, &copy).1, space(&fs, &db).1);
+}
+
+#[test]
+fn backups_hold_files_with_holes() {
+    let fs = MemFileSystem::new();
+    let options = punching(&fs);
+    let db = Db::open(DIR, &options).unwrap();
+    let backups = BackupEngine::open(
+        "/backups",
+        BackupOptions {
+            fs: Arc::new(fs.clone()),
+            ..BackupOptions::default()
+        },
+    )
+    .unwrap();
+    let mut rng = Rng::new(3);
+    let mut map = Map::new();
+    let mut states = Vec::new();
+    fill(&db, &mut map, &mut rng);
+    for _ in 0..4 {
+        overwrite(&db, &mut map, &mut rng);
+        if rng.chance(1, 2) {
+            db.wait_for_background_work().unwrap();
+        }
+        let made = backups.create_backup(&db).unwrap();
+        states.push((made.id, map.clone()));
+    }
+    db.wait_for_background_work().unwrap();
+    assert!(space(&fs, &db).1 > 0);
+    for (id, map) in states {
+        backups.verify(id).unwrap();
+        let dir = format!("/restored{id}");
+        backups.restore(id, &dir).unwrap();
+        assert_holds(&Db::open(&dir, &options).unwrap(), &map);
+    }
+}
+
+#[test]
+fn a_disk_that_has_no_holes_costs_nothing() {
+    for fault in [
+        Fault::io().on(&[OpKind::PunchHole]).forever(),
+        Fault::io().on(&[OpKind::PunchHole]).nth(3),
+        Fault::no_space().on(&[OpKind::PunchHole]).nth(2).forever(),
+    ] {
+        let below = MemFileSystem::new();
+        let fs = Arc::new(FaultFileSystem::new(Arc::new(below.clone())));
+        fs.faults().add(fault);
+        let mut options = punching(&below);
+        options.db.fs = fs;
+        let db = Db::open(DIR, &options).unwrap();
+        let mut rng = Rng::new(4);
+        let mut map = Map::new();
+        fill(&db, &mut map, &mut rng);
+        for _ in 0..3 {
+            overwrite(&db, &mut map, &mut rng);
+            db.wait_for_background_work().unwrap();
+            assert_holds(&db, &map);
+        }
+        db.put_opt(&w(), &db.default_column_family(), b"k", b"v")
+            .unwrap();
+    }
+}
+
+#[test]
+fn a_dropped_family_takes_its_holes_along() {
+    let fs = MemFileSystem::new();
+    let options = punching(&fs);
+    let db = Db::open(DIR, &options).unwrap();
+    let family: ColumnFamily = db.create_column_family("f", options.cf.clone()).unwrap();
+    let only = std::slice::from_ref(&family);
+    for round in 0..2u8 {
+        for n in 0..20 {
+            db.put_opt(&w(), &family, &key(n), &[round; 20_000])
+                .unwrap();
+            if round == 1 && n == 10 {
+                break;
+            }
+        }
+        db.flush_opt(&FlushOptions::default(), only).unwrap();
+    }
+    // It waits for this when the family goes.
+    let iter = db.iter(&ReadOptions::default(), &family).unwrap();
+    compact_all(&db, &family);
+    wait_until(
+        || {
+            db.live_blob_files()
+                .iter()
+                .any(|f| f.given_up_bytes.is_some())
+        },
+        "nothing was announced",
+    );
+    db.drop_column_family(&family).unwrap();
+    drop((iter, family));
+    db.wait_for_background_work().unwrap();
+    assert_no_strays(&fs, &db);
+}
+
+/// Cuts the power after each call from the compaction on that makes the garbage.
+#[test]
+fn a_power_cut_at_any_call_harms_nothing() {
+    let prepare = || {
+        let fs = MemFileSystem::new();
+        let mut options = punching(&fs);
+        options.cf.disable_auto_compactions = true;
+        let db = Db::open(DIR, &options).unwrap();
+        let mut rng = Rng::new(5);
+        let mut map = Map::new();
+        for n in 0..12 {
+            put(&db, &mut map, n, &mut rng);
+        }
+        db.flush().unwrap();
+        for n in (0..12).step_by(3) {
+            put(&db, &mut map, n, &mut rng);
+        }
+        db.flush().unwrap();
+        fs.sync_all();
+        (fs, options, db, map)
+    };
+    let (fs, _, db, _) = prepare();
+    let before = fs.op_count();
+    compact_all(&db, &db.default_column_family());
+    db.wait_for_background_work().unwrap();
+    assert!(space(&fs, &db).1 > 0);
+    let calls = fs.op_count() - before;
+    drop(db);
+    let mut given_up = 0;
+    for at in 0..calls + 4 {
+        let (fs, options, db, map) = prepare();
+        fs.crash_after(at);
+        let family = db.default_column_family();
+        let _ = db.compact_range(&Default::default(), &family, None, None);
+        let _ = db.wait_for_background_work();
+        for cut in [
+            PowerCut::KeepAll,
+            PowerCut::DropUnsynced,
+            PowerCut::Torn { seed: at },
+        ] {
+            let fs = fs.crash(cut);
+            let mut options = options.clone();
+            options.db.fs = Arc::new(fs.clone());
+            let db = Db::open(DIR, &options).unwrap();
+            assert_holds(&db, &map);
+            compact_all(&db, &db.default_column_family());
+            db.wait_for_background_work().unwrap();
+            given_up += space(&fs, &db).1;
+            assert_holds(&db, &map);
+            assert_no_strays(&fs, &db);
+        }
+    }
+    assert!(given_up > 0);
+}
+
+#[test]
+fn repair_takes_files_with_holes_as_they_are() {
+    let fs = MemFileSystem::new();
+    let options = punching(&fs);
+    let mut rng = Rng::new(6);
+    let mut map = Map::new();
+    let db = Db::open(DIR, &options).unwrap();
+    fill(&db, &mut map, &mut rng);
+    for _ in 0..3 {
+        overwrite(&db, &mut map, &mut rng);
+        db.wait_for_background_work().unwrap();
+    }
+    let files = db.live_blob_files();
+    let holes = files.iter().filter(|f| f.given_up_bytes.is_some()).count();
+    assert!(holes > 0);
+    drop(db);
+    let report = repair::repair(DIR, "/new", &options, &mut |_, _| {}).unwrap();
+    assert!(report.is_healthy(), "{report:?}");
+    for name in fs.list(Path::new(DIR)).unwrap() {
+        if name == "CURRENT" || name.starts_with("MANIFEST") {
+            fs.remove_file(&Path::new(DIR).join(name)).unwrap();
+        }
+    }
+    let report = repair::repair(DIR, "/new", &options, &mut |_, _| {}).unwrap();
+    assert!(report.blob_files_damaged.is_empty(), "{report:?}");
+    assert!(report.values_lost.is_empty());
+    let db = Db::open("/new", &options).unwrap();
+    assert_eq!(db.live_blob_files().len(), files.len());
+    let family = db.default_column_family();
+    let pairs: Vec<_> = map.iter().map(|(k, v)| (k.clone(), v.clone())).collect();
+    assert!(scan(&db, &family) == pairs);
+    assert_exact(&db, &family);
+    db.verify_checksums().unwrap();
+    db.verify_file_checksums().unwrap();
+}
