@@ -11,6 +11,7 @@ mod follow;
 mod create;
 mod combinations;
 mod tools;
+mod blobs;
 
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
