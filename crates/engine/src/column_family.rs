@@ -17,9 +17,9 @@ use orogen_env::Clock;
 use orogen_sst::BlockCache;
 
 use crate::compact::Running;
-use crate::context::Signal;
 use crate::options::ColumnFamilyOptions;
 use crate::plugin::merge_operator::MergeOperator;
+use crate::signal::Signal;
 use crate::super_version::{MemHandle, SuperVersion};
 use crate::tables::FamilyTables;
 use crate::version::version::{Era, Version};

@@ -2,17 +2,16 @@
 //!
 //! A move (write, flush, compaction) is handed the context and nothing else of the database.
 
-use orogen_base::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use orogen_base::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use orogen_base::sync::thread::{self, ThreadId};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
 
 use orogen_base::metrics::{Statistics, Ticker};
 use orogen_base::seqno::SEQNO_MAX;
 use orogen_base::sync::ArcSwap;
-use orogen_base::sync::{Condvar, Mutex, MutexGuard};
+use orogen_base::sync::Mutex;
 use orogen_base::{Error, FileNo, Result};
 use orogen_env::memory::PagePool;
 use orogen_env::threads::Thread;
@@ -25,12 +24,14 @@ use crate::column_family::ColumnFamilyData;
 use crate::compact::{Moment, Scores};
 use crate::events::{DamagedTable, EventListener, StallInfo};
 use crate::health::Health;
+use crate::holes::HolePunching;
 use crate::info_log::InfoLog;
 use crate::logs::Logs;
 use crate::options::DbOptions;
 use crate::read::SnapshotList;
 use crate::retry::Retry;
 use crate::sequence::Sequence;
+use crate::signal::Signal;
 use crate::stall::{self, Debts, StallController};
 use crate::super_version::MemHandle;
 use crate::version_set::VersionSet;
@@ -565,87 +566,6 @@ impl LogHolders {
         others
             .map(|f| f.state().min_log_needed())
             .fold(self.current, FileNo::min)
-    }
-}
-
-/// Whether holes may be punched into blob files: not while somebody copies them as wholes.
-#[derive(Default)]
-pub(crate) struct HolePunching {
-    holds: AtomicUsize,
-    /// Families that wait for versions to go.
-    waiting: AtomicUsize,
-    /// Held while holes are punched.
-    running: Mutex<()>,
-}
-
-impl HolePunching {
-    pub(crate) fn is_allowed(&self) -> bool {
-        self.holds.load(Ordering::SeqCst) == 0
-    }
-
-    pub(crate) fn is_waiting(&self) -> bool {
-        self.waiting.load(Ordering::Relaxed) > 0
-    }
-
-    pub(crate) fn note_waiting(&self, waits: bool) {
-        match waits {
-            true => self.waiting.fetch_add(1, Ordering::Relaxed),
-            false => self.waiting.fetch_sub(1, Ordering::Relaxed),
-        };
-    }
-
-    /// Begins to punch, unless that is not allowed; it ends when the guard is dropped.
-    pub(crate) fn begin(&self) -> Option<MutexGuard<'_, ()>> {
-        let guard = self.running.lock();
-        self.is_allowed().then_some(guard)
-    }
-
-    /// Keeps holes from being punched, from the end of those on until [`Self::unhold`].
-    pub(crate) fn hold(&self) {
-        self.holds.fetch_add(1, Ordering::SeqCst);
-        drop(self.running.lock());
-    }
-
-    /// Ends one [`Self::hold`].
-    pub(crate) fn unhold(&self) {
-        self.holds.fetch_sub(1, Ordering::SeqCst);
-    }
-}
-
-/// Wakes those who wait for something to have changed. Leaf lock.
-#[derive(Default)]
-pub(crate) struct Signal {
-    count: Mutex<u64>,
-    changed: Condvar,
-}
-
-impl Signal {
-    /// Wakes all who wait.
-    pub(crate) fn raise(&self) {
-        *self.count.lock() += 1;
-        self.changed.notify_all();
-    }
-
-    /// How often it was raised; give it to [`Self::wait_after`].
-    pub(crate) fn count(&self) -> u64 {
-        *self.count.lock()
-    }
-
-    /// Waits until it was raised more often than `seen`.
-    pub(crate) fn wait_after(&self, seen: u64) {
-        let mut count = self.count.lock();
-        while *count == seen {
-            self.changed.wait(&mut count);
-        }
-    }
-
-    /// The same, but no longer than `micros`.
-    pub(crate) fn wait_after_for(&self, seen: u64, micros: u64) {
-        let mut count = self.count.lock();
-        if *count == seen {
-            self.changed
-                .wait_for(&mut count, Duration::from_micros(micros));
-        }
     }
 }
 

@@ -28,6 +28,8 @@
 
 use std::collections::BTreeMap;
 
+use orogen_base::sync::atomic::{AtomicUsize, Ordering};
+use orogen_base::sync::{Mutex, MutexGuard};
 use orogen_base::{FileNo, Result};
 use orogen_blob::Extent;
 use orogen_sst::TableReadOptions;
@@ -117,4 +119,48 @@ pub(crate) fn mark(
         blob.is_some_and(|b| (b.live_count(), b.live_bytes()) == (count.values, count.bytes))
     });
     Ok(places)
+}
+
+/// Whether holes may be punched into blob files: not while somebody copies them as wholes.
+#[derive(Default)]
+pub(crate) struct HolePunching {
+    holds: AtomicUsize,
+    /// Families that wait for versions to go.
+    waiting: AtomicUsize,
+    /// Held while holes are punched.
+    running: Mutex<()>,
+}
+
+impl HolePunching {
+    pub(crate) fn is_allowed(&self) -> bool {
+        self.holds.load(Ordering::SeqCst) == 0
+    }
+
+    pub(crate) fn is_waiting(&self) -> bool {
+        self.waiting.load(Ordering::Relaxed) > 0
+    }
+
+    pub(crate) fn note_waiting(&self, waits: bool) {
+        match waits {
+            true => self.waiting.fetch_add(1, Ordering::Relaxed),
+            false => self.waiting.fetch_sub(1, Ordering::Relaxed),
+        };
+    }
+
+    /// Begins to punch, unless that is not allowed; it ends when the guard is dropped.
+    pub(crate) fn begin(&self) -> Option<MutexGuard<'_, ()>> {
+        let guard = self.running.lock();
+        self.is_allowed().then_some(guard)
+    }
+
+    /// Keeps holes from being punched, from the end of those on until [`Self::unhold`].
+    pub(crate) fn hold(&self) {
+        self.holds.fetch_add(1, Ordering::SeqCst);
+        drop(self.running.lock());
+    }
+
+    /// Ends one [`Self::hold`].
+    pub(crate) fn unhold(&self) {
+        self.holds.fetch_sub(1, Ordering::SeqCst);
+    }
 }

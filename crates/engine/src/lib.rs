@@ -8,6 +8,7 @@ pub mod memory;
 pub mod options;
 mod health;
 mod retry;
+mod signal;
 pub mod filename;
 mod info_log;
 pub mod version;

@@ -274,7 +274,7 @@ fn a_dropped_family_takes_its_holes_along() {
     let fs = MemFileSystem::new();
     let options = punching(&fs);
     let db = Db::open(DIR, &options).unwrap();
-    let family: ColumnFamily = db.create_column_family("f", options.cf.clone()).unwrap();
+    let family: ColumnFamily = db.create_column_family("f", options.cf).unwrap();
     let only = std::slice::from_ref(&family);
     for round in 0..2u8 {
         for n in 0..20 {
