@@ -29,11 +29,11 @@ impl Orogen {
 /// [`Unsupported`] for ways of collecting that this build does not have.
 fn separate_values(options: &mut ColumnFamilyOptions, blob: &Blob) -> Result<()> {
     options.enable_blob_garbage_collection = match blob.gc {
-        BlobGc::Off => false,
+        BlobGc::Off | BlobGc::Punch => false,
         BlobGc::Auto | BlobGc::Merge => true,
-        BlobGc::Punch => return Err(Unsupported("this build punches no holes").into()),
         BlobGc::Move => return Err(Unsupported("this build moves no values by a job").into()),
     };
+    options.blob_hole_punching = matches!(blob.gc, BlobGc::Auto | BlobGc::Punch);
     options.enable_blob_files = true;
     options.min_blob_size = blob.min_blob_size;
     options.blob_compression_type = CompressionType::Lz4;
