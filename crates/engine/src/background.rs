@@ -127,7 +127,6 @@ impl Background {
 
 const FLUSH: &str = "flush";
 const COMPACTION: &str = "compaction";
-const HOLE_PUNCHING: &str = "hole punching";
 
 /// A thread waits so long at least before it looks again for what is to be retried.
 const RETRY_MICROS_MIN: u64 = 1000;
@@ -169,13 +168,15 @@ fn work(write: &WritePath, budget: &Budget, place: usize) {
 
 /// Runs one job if there is one.
 fn run_one(write: &WritePath, budget: &Budget) -> bool {
-    let context = &*write.context;
+    let context = &write.context;
     if context.health.failed() {
         return false;
     }
     if context.health.out_of_space() {
         return resume::probe(context, write);
     }
+    // On a thread of its own: a call of it may wait for the device, and there may be many.
+    punch::spawn_if_due(context);
     if let Some(job) = flush::next(context) {
         finish(context, FLUSH, job.run(context));
         return true;
@@ -192,11 +193,6 @@ fn run_one(write: &WritePath, budget: &Budget) -> bool {
     if budget.compactions.fetch_add(1, Ordering::AcqRel) >= budget.compactions_max() {
         budget.compactions.fetch_sub(1, Ordering::AcqRel);
         return false;
-    }
-    if let Some(job) = punch::next(context) {
-        finish(context, HOLE_PUNCHING, job.run(context));
-        budget.compactions.fetch_sub(1, Ordering::AcqRel);
-        return true;
     }
     let job = compaction::next(context);
     let found = job.is_some();

@@ -28,7 +28,7 @@
 
 use std::collections::BTreeMap;
 
-use orogen_base::sync::atomic::{AtomicUsize, Ordering};
+use orogen_base::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use orogen_base::sync::{Mutex, MutexGuard};
 use orogen_base::{FileNo, Result};
 use orogen_blob::Extent;
@@ -127,8 +127,10 @@ pub(crate) struct HolePunching {
     holds: AtomicUsize,
     /// Families that wait for versions to go.
     waiting: AtomicUsize,
-    /// Held while holes are punched.
+    /// Held while holes are punched into a file.
     running: Mutex<()>,
+    /// A thread is at it.
+    has_thread: AtomicBool,
 }
 
 impl HolePunching {
@@ -145,6 +147,20 @@ impl HolePunching {
             true => self.waiting.fetch_add(1, Ordering::Relaxed),
             false => self.waiting.fetch_sub(1, Ordering::Relaxed),
         };
+    }
+
+    /// False while a thread is at it.
+    pub(crate) fn is_worth_a_look(&self) -> bool {
+        !self.has_thread.load(Ordering::Relaxed)
+    }
+
+    /// True for the one who may begin a thread, until [`Self::give_thread_back`].
+    pub(crate) fn take_thread(&self) -> bool {
+        !self.has_thread.swap(true, Ordering::AcqRel)
+    }
+
+    pub(crate) fn give_thread_back(&self) {
+        self.has_thread.store(false, Ordering::Release);
     }
 
     /// Begins to punch, unless that is not allowed; it ends when the guard is dropped.

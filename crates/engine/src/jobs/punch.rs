@@ -4,16 +4,19 @@
 //! One job of a family at a time, in two parts with a wait between them that holds nothing. What
 //! is met on the way costs no data and stops nothing: the file is left alone until the next open.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use orogen_base::{Error, ErrorKind, FileNo, Result};
 use orogen_blob::Extent;
 use orogen_blob::extents::dead_extents;
+use orogen_env::threads;
 
 use crate::column_family::{ColumnFamilyData, FamilyState, Holes, HolesOfFile};
 use crate::context::Context;
 use crate::filename;
 use crate::holes;
+use crate::obsolete;
 use crate::quarantine;
 use crate::version::BlobFileGarbage;
 use crate::version::edit::VersionEdit;
@@ -73,6 +76,53 @@ pub(crate) fn next(context: &Context) -> Option<PunchJob> {
             part: Some(part),
         })
     })
+}
+
+/// Begins a thread for what there is to do, unless one runs; it ends when there is nothing more.
+pub(crate) fn spawn_if_due(context: &Arc<Context>) {
+    if !context.hole_punching.is_worth_a_look() {
+        return;
+    }
+    let families = context.set.families();
+    let is_due = |f: &Arc<ColumnFamilyData>| can_begin(f, &f.state(), context);
+    if !families.iter().any(is_due) || !context.hole_punching.take_thread() {
+        return;
+    }
+    let theirs = context.clone();
+    let spawned = threads::spawn("orogen-holes", move || {
+        let result = catch_unwind(AssertUnwindSafe(|| run_all(&theirs)));
+        theirs.hole_punching.give_thread_back();
+        match result {
+            Ok(Ok(())) => {}
+            Ok(Err(e)) => theirs
+                .log
+                .warn(format_args!("hole punching was given up: {e}")),
+            Err(_) => theirs.log.error(format_args!("hole punching panicked")),
+        }
+        obsolete::purge(&theirs);
+        theirs.work.raise();
+        theirs.progress.raise();
+    });
+    match spawned {
+        Ok(thread) => context.adopt(thread),
+        // The next look tries again.
+        Err(_) => context.hole_punching.give_thread_back(),
+    }
+}
+
+fn run_all(context: &Context) -> Result<()> {
+    let _listed = context.enter_job()?;
+    while !context.is_closing()
+        && let Some(job) = next(context)
+    {
+        job.run(context)?;
+        context.progress.raise();
+    }
+    Ok(())
+}
+
+fn can_begin(family: &ColumnFamilyData, state: &FamilyState, context: &Context) -> bool {
+    !matches!(state.holes, Holes::Running) && is_busy(family, state, context)
 }
 
 /// True while something is done or could be done.
@@ -219,39 +269,21 @@ impl PunchJob {
     }
 
     fn punch(&self, context: &Context, files: Vec<HolesOfFile>) -> Result<()> {
-        let Some(_allowed) = context.hole_punching.begin() else {
-            // Nobody has a version of that era again.
-            self.wait_for(context, Era::default(), files);
-            return Ok(());
-        };
         let mut done = Vec::new();
-        for file in files {
-            if context.is_closing() {
+        let mut files = files.into_iter();
+        while let Some(file) = files.next() {
+            let allowed = context.hole_punching.begin();
+            let bytes = allowed
+                .as_ref()
+                .and_then(|_| self.punch_file(context, &file));
+            drop(allowed);
+            if !context.hole_punching.is_allowed() {
+                let rest = std::iter::once(file).chain(files).collect();
+                // Nobody has a version of that era again.
+                self.wait_for(context, Era::default(), rest);
                 break;
             }
-            let version = self.family.state().version.clone();
-            let Some(blob) = version.blob_files().get(&file.number) else {
-                // All of it is gone.
-                continue;
-            };
-            if !self.has_one_name(context, file.number) {
-                continue;
-            }
-            let path = filename::blob_path(&context.dir, file.number);
-            let punched = file
-                .extents
-                .iter()
-                .try_for_each(|e| context.fs.punch_hole(&path, e.offset, e.size));
-            match punched {
-                Ok(()) => {
-                    let more = file.bytes.saturating_sub(blob.given_up_bytes.unwrap_or(0));
-                    if more > 0 {
-                        done.push((file.number, more));
-                    }
-                }
-                Err(e) if e.is_file_not_found() => {}
-                Err(e) => self.leave(context, &version, file.number, &e),
-            }
+            done.extend(bytes.map(|bytes| (file.number, bytes)));
         }
         if done.is_empty() {
             return Ok(());
@@ -263,6 +295,31 @@ impl PunchJob {
             done.len(),
         ));
         self.note(context, done.into_iter())
+    }
+
+    /// Bytes that came back, if any did for the first time.
+    fn punch_file(&self, context: &Context, file: &HolesOfFile) -> Option<u64> {
+        let version = self.family.state().version.clone();
+        // All of it may be gone.
+        let blob = version.blob_files().get(&file.number)?;
+        if !self.has_one_name(context, file.number) {
+            return None;
+        }
+        let path = filename::blob_path(&context.dir, file.number);
+        for extent in &file.extents {
+            let goes_on = context.hole_punching.is_allowed();
+            if !goes_on || context.is_closing() || self.family.is_dropped() {
+                return None;
+            }
+            if let Err(e) = context.fs.punch_hole(&path, extent.offset, extent.size) {
+                if !e.is_file_not_found() {
+                    self.leave(context, &version, file.number, &e);
+                }
+                return None;
+            }
+        }
+        let more = file.bytes.saturating_sub(blob.given_up_bytes.unwrap_or(0));
+        (more > 0).then_some(more)
     }
 
     /// Has the MANIFEST say that so many bytes of files were given up; of 0 that they are about to
