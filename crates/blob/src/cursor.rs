@@ -16,7 +16,9 @@
 
 use orogen_base::{Error, ErrorKind, Result};
 
-use crate::format::{HEADER_LEN, META_MARK, RECORD_HEADER_LEN, RecordHeader, record_checksum};
+use crate::format::{
+    HEADER_LEN, HOLE_BLOCK, META_MARK, RECORD_HEADER_LEN, RecordHeader, record_checksum,
+};
 use crate::meta;
 use crate::places::RecordPlaces;
 use crate::pointer::BlobPointer;
@@ -27,9 +29,6 @@ use crate::window::{WINDOW_LEN, Window};
 const FAR_LEN: u64 = 32 << 10;
 /// Bytes that a head and its key are read with then.
 const PAGE_LEN: u64 = 4 << 10;
-
-/// The unit in which space inside a file is given up.
-pub const HOLE_BLOCK: u64 = 4 << 10;
 
 /// A record of the user.
 #[derive(Clone, Copy)]

@@ -2,8 +2,7 @@
 
 use orogen_base::{Error, Result};
 
-use crate::cursor::HOLE_BLOCK;
-use crate::format::HEADER_LEN;
+use crate::format::{HEADER_LEN, HOLE_BLOCK};
 use crate::meta::Extent;
 use crate::pointer::BlobPointer;
 use crate::reader::BlobFileReader;

@@ -16,6 +16,9 @@ use orogen_base::coding::{get_fixed32, get_fixed64, put_fixed32, put_fixed64};
 use orogen_base::{Error, Result};
 use orogen_codec::CompressionType;
 
+/// The unit in which space inside a file is given up.
+pub const HOLE_BLOCK: u64 = 4 << 10;
+
 /// Bytes of a file's header.
 pub const HEADER_LEN: usize = 30;
 /// Bytes of a record before its key.

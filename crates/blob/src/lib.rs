@@ -24,7 +24,8 @@ pub mod extents;
 pub mod dump;
 
 pub use builder::{BlobFileBuilder, BlobFileBuilderOptions, BlobFileSummary};
-pub use cursor::{BlobRecord, HOLE_BLOCK, RecordCursor};
+pub use cursor::{BlobRecord, RecordCursor};
+pub use format::HOLE_BLOCK;
 pub use meta::Extent;
 pub use meta::{BlobFileProperties, MetaIndex};
 pub use places::{RecordPlace, RecordPlaces};

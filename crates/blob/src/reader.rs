@@ -28,8 +28,8 @@ use orogen_env::{PerfTimer, RandomAccessFile};
 
 use crate::cursor::RecordCursor;
 use crate::format::{
-    FOOTER_LEN, FileFooter, FileHeader, HEADER_LEN, RECORD_HEADER_LEN, RecordHeader, VERSION,
-    VERSION_WITH_DICTIONARY, record_checksum,
+    FOOTER_LEN, FileFooter, FileHeader, HEADER_LEN, HOLE_BLOCK, RECORD_HEADER_LEN, RecordHeader,
+    VERSION, VERSION_WITH_DICTIONARY, record_checksum,
 };
 use crate::meta::Extent;
 use crate::pointer::BlobPointer;
@@ -205,6 +205,24 @@ impl BlobFileReader {
         };
         this.read_first_dictionary()?;
         Ok(this)
+    }
+
+    /// True if a block of 4 KiB that the extent touches is all zeros, as one is whose space was
+    /// given up.
+    ///
+    /// # Errors
+    /// `Io`.
+    pub fn has_hole(&self, extent: Extent) -> Result<bool> {
+        let mut block = extent.offset / HOLE_BLOCK * HOLE_BLOCK;
+        let mut bytes = memory::zeroed(HOLE_BLOCK as usize, "block of a blob file")?;
+        while block < extent.end() && block + HOLE_BLOCK <= self.file_size() {
+            self.file.read_exact_at(block, &mut bytes)?;
+            if bytes.iter().all(|&b| b == 0) {
+                return Ok(true);
+            }
+            block += HOLE_BLOCK;
+        }
+        Ok(false)
     }
 
     /// An error at `offset` of this file.

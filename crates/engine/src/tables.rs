@@ -47,6 +47,8 @@ pub(crate) struct FamilyTables {
     /// That of the open, which knows tables of the user's own extractor by its name; those that
     /// are built in need nobody. What iterators cut with is the family's setting.
     pub(crate) prefix_extractor: Option<Arc<dyn SliceTransform>>,
+    /// Somebody else writes the database, and may give values up that are still looked for here.
+    pub(crate) follows: bool,
     pub(crate) cache_index_and_filter_blocks: bool,
     pub(crate) protect_cached_blocks: bool,
     /// What open tables are told to, and what is read ahead is reserved in.
@@ -248,6 +250,41 @@ impl FamilyTables {
     }
 }
 
+impl FamilyTables {
+    /// A follower may meet holes, which only checksums tell from values.
+    #[inline]
+    fn verifies(&self, options: &TableReadOptions) -> bool {
+        options.verify_checksums || self.follows
+    }
+
+    /// What a follower tells of a value that is not whole: that it is behind, if the primary may have given the
+    /// value up.
+    #[cold]
+    fn unless_given_up(
+        &self,
+        error: Error,
+        file: &BlobFile,
+        pointer: &BlobPointer,
+        user_key: &[u8],
+    ) -> Error {
+        if !self.follows || error.kind() != ErrorKind::Corruption {
+            return error;
+        }
+        let has_hole = || {
+            let extent = pointer.record_extent(user_key.len())?;
+            let reader = self.reader_of(file).ok()?;
+            reader.has_hole(extent).ok()
+        };
+        match has_hole() {
+            Some(true) => {
+                Error::busy("the primary has given the value up: catch up with it and read again")
+                    .caused_by(error)
+            }
+            _ => error,
+        }
+    }
+}
+
 /// Blob files that a cursor goes through at the same time.
 const ROWS_MAX: usize = 8;
 /// Bytes that it reads ahead of each.
@@ -420,7 +457,8 @@ impl TableAccess for FamilyTables {
         }
         let value = self
             .reader_of(file)?
-            .read(pointer, user_key, options.verify_checksums)?;
+            .read(pointer, user_key, self.verifies(options))
+            .map_err(|e| self.unless_given_up(e, file, &pointer, user_key))?;
         Ok(self.keep_value(file, &pointer, value, options))
     }
 
@@ -438,10 +476,11 @@ impl TableAccess for FamilyTables {
             return Ok(value);
         }
         let row = ahead.of(pointer.file);
-        let verify = options.verify_checksums;
+        let verify = self.verifies(options);
         let value = self
             .reader_of(file)?
-            .read_ahead(row, pointer, user_key, verify)?;
+            .read_ahead(row, pointer, user_key, verify)
+            .map_err(|e| self.unless_given_up(e, file, &pointer, user_key))?;
         Ok(self.keep_value(file, &pointer, value, options))
     }
 
@@ -463,10 +502,11 @@ impl TableAccess for FamilyTables {
                 ask.value = Some(Err(e));
             }
         }
-        BlobRead::read_many(&mut reads, options.verify_checksums, Coalesce::default());
+        BlobRead::read_many(&mut reads, self.verifies(options), Coalesce::default());
         for (read, (i, file)) in reads.into_iter().zip(asked) {
             let keep = |value| self.keep_value(file, &read.pointer, value, options);
-            asks[i].value = read.outcome.map(|found| found.map(keep));
+            let given_up = |e| self.unless_given_up(e, file, &read.pointer, read.user_key);
+            asks[i].value = read.outcome.map(|found| found.map(keep).map_err(given_up));
         }
     }
 

@@ -44,6 +44,7 @@ pub(crate) fn assemble(
         statistics: context.statistics.clone(),
         cache,
         blob_cache: options.blob_cache,
+        follows: context.follows,
         comparator: options.comparator.clone(),
         prefix_extractor: options.prefix_extractor.clone(),
         protect_cached_blocks: options.block_protection_bytes_per_key > 0,

@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{Ordering, fence};
 
 use orogen_base::FileNo;
 use orogen_base::key::InternalKeyComparator;
@@ -39,7 +40,10 @@ impl Era {
 
     /// True if no version of it is held any more, this handle being the only one.
     pub(crate) fn is_over(&self) -> bool {
-        Arc::strong_count(&self.0) == 1
+        let is_over = Arc::strong_count(&self.0) == 1;
+        // What others read of it came before they let go.
+        fence(Ordering::Acquire);
+        is_over
     }
 }
 

@@ -5,6 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use orogen_base::ErrorKind;
 use orogen_engine::backup::{BackupEngine, BackupOptions};
 use orogen_engine::repair;
 use orogen_engine::{ColumnFamily, Db, FlushOptions, Options, ReadOptions, VerifyOptions};
@@ -392,4 +393,50 @@ fn repair_takes_files_with_holes_as_they_are() {
     assert_exact(&db, &family);
     db.verify_checksums().unwrap();
     db.verify_file_checksums().unwrap();
+}
+
+#[test]
+fn a_follower_that_is_behind_is_told_so() {
+    let fs = MemFileSystem::new();
+    let options = punching(&fs);
+    let db = Db::open(DIR, &options).unwrap();
+    let mut rng = Rng::new(7);
+    let mut map = Map::new();
+    fill(&db, &mut map, &mut rng);
+    let before = map.clone();
+    let follower = Db::open_as_secondary(DIR, None, &options).unwrap();
+    let theirs = follower.default_column_family();
+    overwrite(&db, &mut map, &mut rng);
+    db.wait_for_background_work().unwrap();
+    assert!(space(&fs, &db).1 > 0);
+    let mut given_up = 0;
+    for verify_checksums in [true, false] {
+        let read = ReadOptions {
+            verify_checksums,
+            ..ReadOptions::default()
+        };
+        let keys: Vec<&[u8]> = before.keys().map(Vec::as_slice).collect();
+        let together = follower.multi_get(&read, &theirs, &keys);
+        for ((key, value), together) in before.iter().zip(together) {
+            for found in [follower.get_opt(&read, &theirs, key), together] {
+                match found {
+                    Ok(found) => assert!(found.as_deref() == Some(&value[..])),
+                    Err(e) => {
+                        assert_eq!(e.kind(), ErrorKind::Busy);
+                        given_up += 1;
+                    }
+                }
+            }
+        }
+        let mut iter = follower.iter(&read, &theirs).unwrap();
+        iter.seek_to_first();
+        while iter.valid() {
+            assert!(before[iter.key()] == *iter.value());
+            iter.next();
+        }
+        assert_eq!(iter.status().unwrap_err().kind(), ErrorKind::Busy);
+    }
+    assert!(given_up > 0);
+    follower.try_catch_up_with_primary().unwrap();
+    assert!(scan(&follower, &theirs) == scan(&db, &db.default_column_family()));
 }
