@@ -19,6 +19,8 @@ pub enum JobKind {
     Flush,
     /// Tables become better tables.
     Compaction,
+    /// Values leave blob files with much garbage.
+    BlobCollection,
     /// What a caller asked for; each of its steps is a compaction of its own.
     ManualCompaction,
 }
@@ -30,6 +32,7 @@ impl JobKind {
         match self {
             Self::Flush => "flush",
             Self::Compaction => "compaction",
+            Self::BlobCollection => "blob-collection",
             Self::ManualCompaction => "manual-compaction",
         }
     }

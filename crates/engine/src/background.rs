@@ -1,7 +1,9 @@
-//! The one scheduler: flushes and compactions on a few threads.
+//! The one scheduler: flushes and compactions on a few threads, collections on threads of their own.
 //!
 //! Threads look for work whenever the context's `work` signal is raised: a flush first, then a
-//! compaction, as long as one thread stays free for flushes. While the disk is full they try to
+//! compaction, as long as one thread stays free for flushes. Where garbage in blob files is to be
+//! collected they start a thread for that, which ends when there is no more: collections neither
+//! keep compactions waiting nor wait for them. While the disk is full they try to
 //! resume from time to time. Close cancels compactions, lets flushes end, and joins the threads.
 
 use std::collections::BTreeSet;
@@ -14,7 +16,7 @@ use orogen_base::{Error, ErrorKind, Result};
 use orogen_env::threads::{self, Thread};
 
 use crate::context::Context;
-use crate::jobs::{compaction, flush, punch};
+use crate::jobs::{blob_collection, compaction, flush, punch};
 use crate::obsolete;
 use crate::quarantine;
 use crate::resume;
@@ -33,6 +35,23 @@ struct Budget {
     compactions: AtomicUsize,
     /// The places of the threads that run. Leaf lock.
     places: Mutex<BTreeSet<usize>>,
+    /// Threads that collect.
+    collecting: AtomicUsize,
+    /// Their handles; those that have ended go when the next one is started. Leaf lock.
+    collectors: Mutex<Vec<Thread>>,
+}
+
+/// A thread that collects, until it is dropped.
+struct Collecting {
+    context: Arc<Context>,
+    budget: Arc<Budget>,
+}
+
+impl Drop for Collecting {
+    fn drop(&mut self) {
+        self.budget.collecting.fetch_sub(1, Ordering::AcqRel);
+        self.context.progress.raise();
+    }
 }
 
 impl Budget {
@@ -69,6 +88,8 @@ impl Background {
                 jobs: AtomicUsize::new(0),
                 compactions: AtomicUsize::new(0),
                 places: Mutex::default(),
+                collecting: AtomicUsize::new(0),
+                collectors: Mutex::default(),
             }),
             threads: Mutex::default(),
         };
@@ -122,16 +143,20 @@ impl Background {
     pub(crate) fn join(&self) {
         self.context.work.raise();
         self.threads.lock().clear();
+        // Nobody is left to start another one.
+        let collectors = std::mem::take(&mut *self.budget.collectors.lock());
+        drop(collectors);
     }
 }
 
 const FLUSH: &str = "flush";
 const COMPACTION: &str = "compaction";
+const COLLECTION: &str = "blob collection";
 
 /// A thread waits so long at least before it looks again for what is to be retried.
 const RETRY_MICROS_MIN: u64 = 1000;
 
-fn work(write: &WritePath, budget: &Budget, place: usize) {
+fn work(write: &WritePath, budget: &Arc<Budget>, place: usize) {
     let context = &*write.context;
     let _lock = context.lock.lock().clone();
     let own = thread::current().id();
@@ -167,7 +192,7 @@ fn work(write: &WritePath, budget: &Budget, place: usize) {
 }
 
 /// Runs one job if there is one.
-fn run_one(write: &WritePath, budget: &Budget) -> bool {
+fn run_one(write: &WritePath, budget: &Arc<Budget>) -> bool {
     let context = &write.context;
     if context.health.failed() {
         return false;
@@ -190,6 +215,7 @@ fn run_one(write: &WritePath, budget: &Budget) -> bool {
     {
         return false;
     }
+    start_collection(context, budget);
     if budget.compactions.fetch_add(1, Ordering::AcqRel) >= budget.compactions_max() {
         budget.compactions.fetch_sub(1, Ordering::AcqRel);
         return false;
@@ -211,6 +237,72 @@ fn run_one(write: &WritePath, budget: &Budget) -> bool {
         context.work.raise();
     }
     found
+}
+
+/// Starts a thread that collects garbage in blob files, if there is any to collect and a place is
+/// free.
+fn start_collection(context: &Arc<Context>, budget: &Arc<Budget>) {
+    let max = context.db_options().max_background_gc;
+    if budget.collecting.load(Ordering::Acquire) >= max || !blob_collection::is_due(context) {
+        return;
+    }
+    let mut collectors = budget.collectors.lock();
+    collectors.retain(|t| !t.is_finished());
+    if context.is_closing() || budget.collecting.load(Ordering::Acquire) >= max {
+        return;
+    }
+    budget.collecting.fetch_add(1, Ordering::AcqRel);
+    let place = Collecting {
+        context: context.clone(),
+        budget: budget.clone(),
+    };
+    let body = move || {
+        collect(&place);
+        let context = place.context.clone();
+        drop(place);
+        // What came to be due since its last look found the place taken.
+        if blob_collection::is_due(&context) {
+            context.work.raise();
+        }
+    };
+    match threads::spawn("orogen-gc", body) {
+        Ok(thread) => collectors.push(thread),
+        // The next look tries again.
+        Err(e) => context
+            .log
+            .warn(format_args!("{COLLECTION} was not started: {e}")),
+    }
+}
+
+/// Collects until there is nothing left that is worth it.
+fn collect(place: &Collecting) {
+    let context = &*place.context;
+    let _lock = context.lock.lock().clone();
+    let own = thread::current().id();
+    context.background.lock().push(own);
+    while !context.is_closing() && !context.health.failed() && !context.health.out_of_space() {
+        let step = catch_unwind(AssertUnwindSafe(|| {
+            let result = blob_collection::next(context).and_then(|job| {
+                let found = job.is_some();
+                job.map_or(Ok(()), |job| job.run(context)).map(|()| found)
+            });
+            let goes_on = matches!(result, Ok(true));
+            if !matches!(result, Ok(false)) {
+                finish(context, COLLECTION, result.map(drop));
+            }
+            goes_on
+        }));
+        match step {
+            Ok(true) => {}
+            Ok(false) => break,
+            Err(_) => {
+                let panicked = Error::new(ErrorKind::Aborted, "a background job panicked");
+                context.fail(&panicked);
+                break;
+            }
+        }
+    }
+    context.background.lock().retain(|&id| id != own);
 }
 
 fn finish(context: &Context, what: &str, result: Result<()>) {

@@ -51,6 +51,8 @@ pub(crate) struct FamilyState {
     pub(crate) claims: Vec<(u64, Running)>,
     /// The epoch that the next file of level 0 gets.
     pub(crate) next_epoch: u64,
+    /// The version and the settings for which nothing in blob files was found worth collecting.
+    pub(crate) nothing_to_collect: Option<(Weak<Version>, Weak<ColumnFamilyOptions>)>,
     /// What is done about dead places in blob files.
     pub(crate) holes: Holes,
 }
@@ -151,6 +153,7 @@ impl ColumnFamilyData {
                 manual_running: 0,
                 claims: Vec::new(),
                 next_epoch,
+                nothing_to_collect: None,
                 holes: Holes::Idle,
             }),
             current: ArcSwap::from_pointee(current),

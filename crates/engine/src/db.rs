@@ -17,12 +17,13 @@ use crate::core::Core;
 use crate::events::DamagedTable;
 use crate::follower::{self, Follower};
 use crate::jobs::compaction_handle::CompactionHandle;
-use crate::jobs::{manual_compaction, manual_flush};
+use crate::jobs::{blob_collection, manual_compaction, manual_flush};
 use crate::obsolete;
 use crate::open;
 use crate::option_changes;
 use crate::options::{
-    ColumnFamilyOptions, CompactRangeOptions, DbOptions, FlushOptions, Options, WriteOptions,
+    CollectBlobGarbageOptions, ColumnFamilyOptions, CompactRangeOptions, DbOptions, FlushOptions,
+    Options, WriteOptions,
 };
 use crate::options_map;
 use crate::properties;
@@ -276,8 +277,8 @@ impl Db {
     }
 
     /// Changes settings of the database in the same way: `max_background_jobs`,
-    /// `max_subcompactions`, `max_total_wal_size`, `delayed_write_rate`, `bytes_per_sync`,
-    /// `avoid_flush_during_shutdown`. The rate of background writes is changed at the
+    /// `max_subcompactions`, `max_background_gc`, `max_total_wal_size`, `delayed_write_rate`,
+    /// `bytes_per_sync`, `avoid_flush_during_shutdown`. The rate of background writes is changed at the
     /// [`orogen_env::RateLimiter`] itself.
     ///
     /// # Errors
@@ -607,6 +608,41 @@ impl Db {
         self.context().check_writable()?;
         let request = manual_request(options, family, begin, end);
         manual_compaction::spawn(self.context(), &self.core.write, request)
+    }
+
+    /// Empties the blob files of a family of which much is garbage: rewrites the tables that point to
+    /// them, within their levels, and writes the values anew that are left. Returns when no such
+    /// file that there was at the call has a pointer in a table below level 0; what tables of level
+    /// 0 and memtables point to stays. Readers and snapshots keep the old files as long as they
+    /// need them.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for a ratio out of bounds; `ReadOnly`, `Closed`; `Aborted` if the family
+    /// is dropped or manual compactions are disabled; damage in a table, `NoSpace`, `Io`. Steps done
+    /// so far stay. A value that is damaged is left where it is, and is no error.
+    pub fn collect_blob_garbage(
+        &self,
+        options: &CollectBlobGarbageOptions,
+        family: &ColumnFamily,
+    ) -> Result<()> {
+        self.check_own(std::slice::from_ref(family))?;
+        blob_collection::collect(self.context(), &family.0, options, &Arc::default())
+    }
+
+    /// Begins the same on a thread of its own. The handle tells how far it is, pauses it, cancels
+    /// it and waits for it.
+    ///
+    /// # Errors
+    /// `InvalidArgument`, `ReadOnly`, `Closed`; `Io` if the system has no thread left. What the
+    /// collection meets is told by [`CompactionHandle::wait`].
+    pub fn collect_blob_garbage_async(
+        &self,
+        options: &CollectBlobGarbageOptions,
+        family: &ColumnFamily,
+    ) -> Result<CompactionHandle> {
+        self.check_own(std::slice::from_ref(family))?;
+        self.context().check_writable()?;
+        blob_collection::spawn(self.context(), &family.0, *options)
     }
 
     /// Refuses manual compactions until [`Self::enable_manual_compaction`] was called as often,

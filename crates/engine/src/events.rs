@@ -75,6 +75,31 @@ pub struct ErrorRecoveryInfo {
     pub micros: u64,
 }
 
+/// A step of a collection of garbage in blob files has ended.
+#[derive(Clone, Debug)]
+pub struct BlobCollectionInfo {
+    /// The family's name.
+    pub column_family: String,
+    /// The job's number.
+    pub job_id: u64,
+    /// Blob files whose values were moved; those that nothing points to any more are gone.
+    pub emptied: Vec<FileNo>,
+    /// Tables that point to them and were rewritten.
+    pub inputs: Vec<FileNo>,
+    /// The tables in their place.
+    pub outputs: Vec<FileNo>,
+    /// New blob files.
+    pub blob_files: Vec<FileNo>,
+    /// Bytes of the tables that were read.
+    pub table_bytes_read: u64,
+    /// Bytes of records that lost their last pointer, those that were moved among them.
+    pub garbage_bytes: u64,
+    /// Bytes of all new files.
+    pub bytes_written: u64,
+    /// How long it took.
+    pub micros: u64,
+}
+
 /// How writers are held back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub enum StallCondition {
@@ -146,6 +171,10 @@ pub trait EventListener: Send + Sync {
     }
     /// A compaction has ended.
     fn on_compaction_completed(&self, info: &CompactionInfo) {
+        let _ = info;
+    }
+    /// Values were moved out of blob files with much garbage.
+    fn on_blob_collection_completed(&self, info: &BlobCollectionInfo) {
         let _ = info;
     }
     /// Writers are held back more or less than before.

@@ -61,8 +61,8 @@ pub use db::{ColumnFamily, Db};
 pub use jobs::compaction_handle::{CompactionHandle, CompactionProgress};
 pub use memory::{MemoryBudget, MemoryUsage};
 pub use options::{
-    BottommostLevelCompaction, ColumnFamilyOptions, CompactOnDeletion, CompactRangeOptions,
-    DbOptions, FlushOptions, Options, WriteOptions,
+    BottommostLevelCompaction, CollectBlobGarbageOptions, ColumnFamilyOptions, CompactOnDeletion,
+    CompactRangeOptions, DbOptions, FlushOptions, Options, WriteOptions,
 };
 pub use properties::LiveFile;
 pub use ranges::{SizeApproximationOptions, UserKeyRange};

@@ -76,6 +76,10 @@ pub struct DbOptions {
     pub max_background_jobs: usize,
     /// Threads that one compaction may use. Default 1.
     pub max_subcompactions: usize,
+    /// Threads for collections of garbage in blob files, beside those for flushes and compactions;
+    /// there are none while nothing is to be collected. 0: none by itself. Default 1. Not kept in
+    /// OPTIONS files.
+    pub max_background_gc: usize,
     /// Bytes of WAL beyond which the families that pin the oldest log are flushed. 0, the
     /// default: four times the sum of all write buffers.
     pub max_total_wal_size: u64,
@@ -153,6 +157,7 @@ impl Default for DbOptions {
             paranoid_checks: true,
             max_background_jobs: 2,
             max_subcompactions: 1,
+            max_background_gc: 1,
             max_total_wal_size: 0,
             wal_recovery_mode: WalRecoveryMode::default(),
             recycle_log_file_num: 0,
@@ -383,6 +388,20 @@ pub struct ColumnFamilyOptions {
     pub blob_hole_punching_threshold: f64,
     /// And to so many bytes. Default 4 MiB.
     pub blob_hole_punching_min_bytes: u64,
+    /// The part of a blob file that is garbage from which on the file is emptied, whatever its age:
+    /// in the background the tables that point to it are rewritten where they are and the values go
+    /// to a new file, and compactions take along those that they meet. 0.0 to 1.0; 1.0, the default:
+    /// none is, and small ones are not merged. Titan's option, as the next three; none of them is
+    /// kept in OPTIONS files, whose other readers do not know them.
+    pub blob_file_discardable_ratio: f64,
+    /// Bytes of blob files that are worth a step, unless what lives in them fills a new file.
+    /// Default 16 MiB (Titan: 512 MiB).
+    pub min_gc_batch_size: u64,
+    /// Bytes of blob files beyond which a step takes no more. Default 1 GiB.
+    pub max_gc_batch_size: u64,
+    /// Blob files of fewer bytes are merged, if there are several. At most half of
+    /// [`Self::blob_file_size`] counts. Default 8 MiB.
+    pub merge_small_file_threshold: u64,
     /// Cache of blocks. `None`, the default: one of 32 MiB shared by the families of the
     /// database.
     pub block_cache: Option<Arc<BlockCache>>,
@@ -437,6 +456,10 @@ impl Default for ColumnFamilyOptions {
             blob_hole_punching: true,
             blob_hole_punching_threshold: 0.125,
             blob_hole_punching_min_bytes: 4 << 20,
+            blob_file_discardable_ratio: 1.0,
+            min_gc_batch_size: 16 << 20,
+            max_gc_batch_size: 1 << 30,
+            merge_small_file_threshold: 8 << 20,
             block_cache: None,
         }
     }
@@ -508,6 +531,10 @@ impl ColumnFamilyOptions {
             (
                 "blob_hole_punching_threshold",
                 self.blob_hole_punching_threshold,
+            ),
+            (
+                "blob_file_discardable_ratio",
+                self.blob_file_discardable_ratio,
             ),
         ] {
             if !(0.0..=1.0).contains(&share) {
@@ -622,6 +649,26 @@ pub struct FlushOptions {
 impl Default for FlushOptions {
     fn default() -> Self {
         Self { wait: true }
+    }
+}
+
+/// What a collection of garbage in blob files that is asked for does.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct CollectBlobGarbageOptions {
+    /// The part of a file that is garbage from which on the file is emptied; 0.0: any garbage.
+    /// Default 0.5.
+    pub discardable_ratio: f64,
+    /// Merges small files too, as
+    /// [`ColumnFamilyOptions::merge_small_file_threshold`] has it. Default false.
+    pub merge_small_files: bool,
+}
+
+impl Default for CollectBlobGarbageOptions {
+    fn default() -> Self {
+        Self {
+            discardable_ratio: 0.5,
+            merge_small_files: false,
+        }
     }
 }
 

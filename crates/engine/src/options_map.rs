@@ -67,8 +67,9 @@ fn refuse(message: &'static str, name: &str, value: &str) -> Error {
 }
 
 /// Takes one setting of an open database.
-fn change_one<T>(items: &[Item<T>], options: &mut T, name: &str, text: &str) -> Result<()> {
-    let Some(item) = items.iter().find(|i| i.name == name) else {
+fn change_one<T>(items: &[&[Item<T>]], options: &mut T, name: &str, text: &str) -> Result<()> {
+    let mut items = items.iter().copied().flatten();
+    let Some(item) = items.find(|i| i.name == name) else {
         return Err(refuse("option is not known", name, text));
     };
     if !item.mutable {
@@ -105,23 +106,24 @@ pub(crate) fn change_family(
             let map =
                 value::parse_map(text).ok_or_else(|| refuse("option is not a map", name, text))?;
             for (key, text) in map {
-                change_one(items::TABLE, &mut after.table, &key, &text)?;
+                change_one(&[items::TABLE], &mut after.table, &key, &text)?;
             }
         } else if let Some(key) = name
             .strip_prefix(TABLE_FACTORY)
             .and_then(|rest| rest.strip_prefix('.'))
         {
-            change_one(items::TABLE, &mut after.table, key, text)?;
+            change_one(&[items::TABLE], &mut after.table, key, text)?;
         } else if name == PREFIX_EXTRACTOR {
             change_extractor(&mut after, text)?;
         } else {
-            change_one(items::FAMILY, &mut after, name, text)?;
+            change_one(&[items::FAMILY, items::OWN_FAMILY], &mut after, name, text)?;
         }
     }
     after.validate()?;
     after.table.validate()?;
     let after = after.sanitized();
     let mut changed = differences(items::FAMILY, before, &after, "");
+    changed.extend(differences(items::OWN_FAMILY, before, &after, ""));
     let prefix = format!("{TABLE_FACTORY}.");
     changed.extend(differences(
         items::TABLE,
@@ -158,10 +160,11 @@ pub(crate) fn change_db(
 ) -> Result<(DbOptions, Vec<OptionChange>)> {
     let mut after = before.clone();
     for &(name, text) in changes {
-        change_one(items::DB, &mut after, name, text)?;
+        change_one(&[items::DB, items::OWN_DB], &mut after, name, text)?;
     }
     after.validate()?;
-    let changed = differences(items::DB, before, &after, "");
+    let mut changed = differences(items::DB, before, &after, "");
+    changed.extend(differences(items::OWN_DB, before, &after, ""));
     Ok((after, changed))
 }
 

@@ -39,8 +39,8 @@ use crate::options::CompactOnDeletion;
 use crate::version::blob_counts::{BLOB_REFERENCES, BlobCounts};
 use crate::version::file_meta::{EntryCounts, StoredCodec};
 use crate::version::{BlobFileAddition, FileChecksum, FileMeta, VersionEdit};
-pub use blobs::BlobOutputOptions;
 use blobs::BlobWriter;
+pub use blobs::{BlobCarry, BlobOutputOptions};
 use grandparents::Grandparents;
 
 /// How tables are written and where they end.

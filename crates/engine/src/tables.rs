@@ -203,14 +203,23 @@ impl FamilyTables {
     /// # Errors
     /// What a reader of the table meets.
     pub(crate) fn blob_references(&self, file: &FileMeta) -> Result<BlobCounts> {
+        match self.told_blob_references(file)? {
+            Some(told) => Ok(told),
+            None => self.count_pointers(file),
+        }
+    }
+
+    /// [`Self::blob_references`] as far as the table tells; `None` if it would have to be read.
+    ///
+    /// # Errors
+    /// What opening the table meets; `Corruption`.
+    pub(crate) fn told_blob_references(&self, file: &FileMeta) -> Result<Option<BlobCounts>> {
         if file.oldest_blob_file_number == 0 {
-            return Ok(BlobCounts::default());
+            return Ok(Some(BlobCounts::default()));
         }
-        let table = self.reader(file)?;
-        if let Some(told) = table.properties().user_collected.get(BLOB_REFERENCES) {
-            return BlobCounts::decode(told);
-        }
-        self.count_pointers(file)
+        let properties = &self.reader(file)?.properties().user_collected;
+        let told = properties.get(BLOB_REFERENCES);
+        told.map(|told| BlobCounts::decode(told)).transpose()
     }
 
     /// [`Self::blob_references`] by reading the table.

@@ -68,8 +68,8 @@ pub use orogen_base::{
     Comparator, Error, ErrorKind, FileNo, PinnedValue, Result, SeqNo, UserComparator,
 };
 pub use orogen_engine::events::{
-    CompactionInfo, DamagedTable, ErrorRecoveryInfo, EventListener, FlushInfo, StallCondition,
-    StallInfo,
+    BlobCollectionInfo, CompactionInfo, DamagedTable, ErrorRecoveryInfo, EventListener, FlushInfo,
+    StallCondition, StallInfo,
 };
 pub use orogen_engine::options::{
     FileChecksumKind, InfoLogLevel, MemTableFactory, WalRecoveryMode,
@@ -81,11 +81,11 @@ pub use orogen_engine::plugin::merge_operator::{
     self, Max, MergeOperator, PutLast, StringAppend, UInt64Add,
 };
 pub use orogen_engine::{
-    BottommostLevelCompaction, ColumnFamily, ColumnFamilyOptions, CompactOnDeletion,
-    CompactRangeOptions, CompactionHandle, CompactionProgress, DEFAULT_COLUMN_FAMILY_NAME, Db,
-    DbIterator, DbOptions, FilesVerified, FlushOptions, LiveFile, MemoryBudget, MemoryUsage,
-    Options, ReadOptions, Scrubbed, SizeApproximationOptions, Snapshot, Update, UpdatesIterator,
-    UserKeyRange, VerifyOptions, WriteBatch, WriteOptions,
+    BottommostLevelCompaction, CollectBlobGarbageOptions, ColumnFamily, ColumnFamilyOptions,
+    CompactOnDeletion, CompactRangeOptions, CompactionHandle, CompactionProgress,
+    DEFAULT_COLUMN_FAMILY_NAME, Db, DbIterator, DbOptions, FilesVerified, FlushOptions, LiveFile,
+    MemoryBudget, MemoryUsage, Options, ReadOptions, Scrubbed, SizeApproximationOptions, Snapshot,
+    Update, UpdatesIterator, UserKeyRange, VerifyOptions, WriteBatch, WriteOptions,
 };
 pub use orogen_env::{
     Clock, FaultFileSystem, FileSystem, IoPriority, ManualClock, MemFileSystem, PosixFileSystem,

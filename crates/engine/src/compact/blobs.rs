@@ -5,6 +5,7 @@ use std::collections::HashSet;
 
 use orogen_base::FileNo;
 
+use super::collect::{self, Rules};
 use crate::options::ColumnFamilyOptions;
 use crate::version::Version;
 
@@ -52,4 +53,13 @@ pub fn oldest(version: &Version, options: &ColumnFamilyOptions) -> HashSet<FileN
     let files = version.blob_files().iter().take(count);
     let whole = files.filter(|(_, blob)| !blob.file.damaged.get());
     whole.map(|(&number, _)| number).collect()
+}
+
+/// The blob files whose values a compaction writes anew where it meets them: the [`oldest`], and
+/// those of which [`collect::discardable`] is garbage, so that a collection has less to do.
+#[must_use]
+pub fn emptied(version: &Version, options: &ColumnFamilyOptions) -> HashSet<FileNo> {
+    let mut files = oldest(version, options);
+    files.extend(collect::discardable(version, &Rules::of(options)));
+    files
 }

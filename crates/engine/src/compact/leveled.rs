@@ -177,6 +177,26 @@ pub fn pick_range(
     RangePick::Plan(Box::new(plan), rest)
 }
 
+/// A plan that rewrites a file where it is, with those that share a user key with it; `None` if
+/// another compaction is in the way.
+#[must_use]
+pub fn pick_in_place(
+    version: &Version,
+    options: &ColumnFamilyOptions,
+    running: &[Running],
+    (level, file): (usize, &Arc<FileMeta>),
+    reason: Reason,
+) -> Option<Plan> {
+    let targets = LevelTargets::compute(version, options);
+    let picker = Picker {
+        version,
+        options,
+        targets: &targets,
+        running,
+    };
+    picker.plan(level, level, std::slice::from_ref(file), reason, 0.0)
+}
+
 struct Picker<'a> {
     version: &'a Version,
     options: &'a ColumnFamilyOptions,

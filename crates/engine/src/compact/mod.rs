@@ -10,10 +10,11 @@ pub mod plan;
 pub mod score;
 pub mod marks;
 pub mod leveled;
+pub mod collect;
 pub mod blobs;
 pub mod run;
 
-pub use leveled::{RangePick, pick, pick_range};
+pub use leveled::{RangePick, pick, pick_in_place, pick_range};
 pub use marks::Moment;
 pub use plan::{Plan, Reason, Running};
 pub use score::{LevelTargets, Scores};

@@ -35,6 +35,8 @@ pub enum Reason {
     BottommostRecompression,
     /// Much of the oldest blob file is garbage, and this table points into it.
     ForcedBlobGC,
+    /// Blob files that have much garbage or are small are emptied, and this table points to them.
+    BlobCollection,
     /// A user asked for it.
     ManualCompaction,
 }
@@ -54,6 +56,7 @@ impl Reason {
             Self::SizeAmplification => "SizeAmplification",
             Self::BottommostRecompression => "BottommostRecompression",
             Self::ForcedBlobGC => "ForcedBlobGC",
+            Self::BlobCollection => "BlobCollection",
             Self::ManualCompaction => "ManualCompaction",
         }
     }

@@ -1,5 +1,6 @@
 //! A compaction: owns its inputs, runs the plan, installs the outputs.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use orogen_base::metrics::{HistogramKind, Ticker};
@@ -19,7 +20,7 @@ use crate::filename::DataFile;
 use crate::jobs::compaction_handle::{Control, StepWatch};
 use crate::jobs::flush::{blob_options, check_entries, new_file, table_options};
 use crate::obsolete;
-use crate::output::{BlobOutputOptions, Failed, Written};
+use crate::output::{BlobCarry, BlobOutputOptions, Failed, Written};
 use crate::plugin::compaction_filter::FilterContext;
 use crate::read::source::Source;
 use crate::read::{LevelIter, MergingIter};
@@ -53,7 +54,17 @@ pub(crate) struct CompactionJob {
     id: u64,
     max_subcompactions: usize,
     watch: Option<Arc<StepWatch>>,
+    collected: Option<Collected>,
     released: bool,
+}
+
+/// What the parts of a collection of blob garbage share.
+#[derive(Clone)]
+pub(crate) struct Collected {
+    /// The blob files whose values are moved.
+    pub(crate) victims: Arc<HashSet<FileNo>>,
+    /// The file that they are moved to.
+    pub(crate) carry: Arc<BlobCarry>,
 }
 
 /// A panic of a listener or a filter must not keep the inputs from others.
@@ -168,6 +179,7 @@ impl CompactionJob {
             id,
             max_subcompactions,
             watch: None,
+            collected: None,
             released: false,
         }
     }
@@ -206,6 +218,32 @@ impl CompactionJob {
     ) -> Result<()> {
         self.watch = watch;
         self.run(context)
+    }
+
+    /// Runs the plan as a part of a collection, which installs what it writes.
+    ///
+    /// # Errors
+    /// As [`Self::run`]; the files made so far are named.
+    pub(crate) fn run_part(
+        &mut self,
+        context: &Context,
+        collected: &Collected,
+        watch: Option<Arc<StepWatch>>,
+        job: &Arc<RunningJob>,
+    ) -> Result<Written, Failed> {
+        self.collected = Some(collected.clone());
+        self.watch = watch;
+        let tombstones = self.tombstones().map_err(|error| Failed {
+            error,
+            created: Vec::new(),
+        })?;
+        let whole = (None, None);
+        self.run_stretch(context, &self.plan.inputs, Arc::new(tombstones), whole, job)
+    }
+
+    /// What it was decided to do.
+    pub(crate) fn plan(&self) -> &Plan {
+        &self.plan
     }
 
     /// Runs the plan and installs its outputs.
@@ -307,10 +345,15 @@ impl CompactionJob {
     /// An edit that takes the inputs away.
     fn edit_without_inputs(&self) -> VersionEdit {
         let mut edit = VersionEdit::of_column_family(self.family.id);
+        self.take_inputs(&mut edit);
+        edit
+    }
+
+    /// Has `edit` take the inputs away.
+    pub(crate) fn take_inputs(&self, edit: &mut VersionEdit) {
         for (level, file) in self.plan.input_files() {
             edit.delete_file(level, file.number);
         }
-        edit
     }
 
     fn install(&self, context: &Context, edit: VersionEdit) -> Result<()> {
@@ -398,26 +441,13 @@ impl CompactionJob {
                 failure.get_or_insert(e);
             }
         }
-        let written = match failure {
-            None if created.is_empty() => Ok(()),
-            // The MANIFEST must not name files whose names a power loss takes away.
-            None => context.fs.sync_dir(&context.dir),
-            Some(e) => Err(e),
-        };
-        if let Err(e) = written {
-            obsolete::discard(context, &created);
-            return Err(e);
-        }
-        // After an error from here on the outputs stay: the edit may be on disk all the same. The
-        // next MANIFEST or the next open removes them. A change that is refused was not written.
-        if let Err(e) = self.install(context, edit) {
-            match e.kind() {
-                ErrorKind::Aborted => obsolete::discard(context, &created),
-                _ => context.set.note_doubtful(&created),
+        match failure {
+            None => install_outputs(context, &self.family, edit, &created),
+            Some(e) => {
+                obsolete::discard(context, &created);
+                Err(e)
             }
-            return Err(e);
         }
-        Ok(())
     }
 
     /// The range tombstones of all inputs, each clipped to what its table answers for.
@@ -484,8 +514,13 @@ impl CompactionJob {
             });
         let tables = self.family.tables.clone();
         let source = Arc::new(VersionBlobs::new(tables, self.version.clone()));
+        let collected = self.collected.as_ref();
         let blobs = BlobOutputOptions {
-            relocate: Arc::new(compact::blobs::oldest(&self.version, &options)),
+            relocate: match collected {
+                Some(collected) => collected.victims.clone(),
+                None => Arc::new(compact::blobs::emptied(&self.version, &options)),
+            },
+            carry: collected.map(|c| c.carry.clone()),
             source: Some(source.clone()),
             ..blob_options(context, &self.family)
         };
@@ -608,7 +643,40 @@ impl CompactionJob {
     }
 }
 
-fn count_drops(context: &Context, written: &Written) {
+/// Installs `edit`, which has the files of `created` come in.
+///
+/// # Errors
+/// `Aborted` if the family was dropped, `NoSpace`, `Io`; the files are gone, or will be.
+pub(crate) fn install_outputs(
+    context: &Context,
+    family: &Arc<ColumnFamilyData>,
+    edit: VersionEdit,
+    created: &[DataFile],
+) -> Result<()> {
+    // The MANIFEST must not name files whose names a power loss takes away.
+    if !created.is_empty()
+        && let Err(e) = context.fs.sync_dir(&context.dir)
+    {
+        obsolete::discard(context, created);
+        return Err(e);
+    }
+    // After an error from here on the outputs stay: the edit may be on disk all the same. The
+    // next MANIFEST or the next open removes them. A change that is refused was not written.
+    let change = Change {
+        family: family.clone(),
+        edit,
+        install: None,
+    };
+    context
+        .set
+        .apply(vec![change])
+        .inspect_err(|e| match e.kind() {
+            ErrorKind::Aborted => obsolete::discard(context, created),
+            _ => context.set.note_doubtful(created),
+        })
+}
+
+pub(crate) fn count_drops(context: &Context, written: &Written) {
     let CompactionIterStats {
         dropped_hidden,
         dropped_obsolete,

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use orogen_base::sync::{Condvar, Mutex};
 use orogen_base::{Error, Result};
 
+use crate::column_family::{ColumnFamilyData, FamilyState};
 use crate::compaction_iter::JobWatch;
 use crate::context::Context;
 
@@ -128,8 +129,39 @@ impl JobWatch for StepWatch {
     }
 }
 
+/// One of the family's counts, raised until it is dropped.
+pub(super) struct Counted<'a> {
+    context: &'a Context,
+    family: &'a ColumnFamilyData,
+    count: fn(&mut FamilyState) -> &mut usize,
+}
+
+impl<'a> Counted<'a> {
+    pub(super) fn new(
+        context: &'a Context,
+        family: &'a ColumnFamilyData,
+        count: fn(&mut FamilyState) -> &mut usize,
+    ) -> Self {
+        *count(&mut family.state()) += 1;
+        Self {
+            context,
+            family,
+            count,
+        }
+    }
+}
+
+impl Drop for Counted<'_> {
+    fn drop(&mut self) {
+        *(self.count)(&mut self.family.state()) -= 1;
+        self.context.work.raise();
+        self.context.progress.raise();
+    }
+}
+
 /// A manual compaction that runs on a thread of its own, from
-/// [`Db::compact_range_async`](crate::Db::compact_range_async).
+/// [`Db::compact_range_async`](crate::Db::compact_range_async), or a collection of garbage in blob
+/// files, from [`Db::collect_blob_garbage_async`](crate::Db::collect_blob_garbage_async).
 ///
 /// Dropping it lets the compaction go on. Closing the database cancels it.
 #[derive(Clone)]

@@ -19,8 +19,9 @@ use crate::compact::leveled::RangeRequest;
 use crate::compact::{self, LevelTargets, RangePick, Running, Scores};
 use crate::context::Context;
 use crate::filename;
+use crate::jobs::blob_collection;
 use crate::jobs::compaction::CompactionJob;
-use crate::jobs::compaction_handle::{CompactionHandle, Control};
+use crate::jobs::compaction_handle::{CompactionHandle, Control, Counted};
 use crate::jobs::{manual_flush, punch};
 use crate::obsolete;
 use crate::options::{BottommostLevelCompaction, CompactRangeOptions, FlushOptions};
@@ -128,21 +129,6 @@ struct Manual<'a> {
     id: u64,
 }
 
-/// One of the family's counts, raised until it is dropped.
-struct Counted<'a> {
-    context: &'a Context,
-    family: &'a ColumnFamilyData,
-    count: fn(&mut FamilyState) -> &mut usize,
-}
-
-impl Drop for Counted<'_> {
-    fn drop(&mut self) {
-        *(self.count)(&mut self.family.state()) -= 1;
-        self.context.work.raise();
-        self.context.progress.raise();
-    }
-}
-
 /// The levels and keys that a compaction waits for, until it is dropped.
 struct Claim<'a>(&'a Manual<'a>);
 
@@ -158,13 +144,7 @@ impl Drop for Claim<'_> {
 
 impl Manual<'_> {
     fn count(&self, count: fn(&mut FamilyState) -> &mut usize) -> Counted<'_> {
-        let family = &*self.request.family;
-        *count(&mut family.state()) += 1;
-        Counted {
-            context: self.context,
-            family,
-            count,
-        }
+        Counted::new(self.context, &self.request.family, count)
     }
 
     fn list(&self) -> Listed<'_> {
@@ -426,7 +406,7 @@ fn claims(version: &Version, request: &RangeRequest<'_>) -> Vec<Running> {
         .collect()
 }
 
-/// Waits until no flush and no compaction is due or running, paused ones apart.
+/// Waits until no flush, no compaction and no collection is due or running, paused ones apart.
 ///
 /// # Errors
 /// What background work met; `NoSpace` also if compactions are put off for lack of it; `Closed`.
@@ -441,6 +421,9 @@ pub(crate) fn wait_until_idle(context: &Context) -> Result<()> {
         context.work.raise();
         let moment = context.moment();
         let busy = context.set.families().iter().any(|family| {
+            if blob_collection::is_due_in(context, family) {
+                return true;
+            }
             let state = family.state();
             let options = family.options();
             let flushes = state.flushing

@@ -5,4 +5,5 @@ pub(crate) mod manual_flush;
 pub(crate) mod compaction_handle;
 pub(crate) mod compaction;
 pub(crate) mod punch;
+pub(crate) mod blob_collection;
 pub(crate) mod manual_compaction;

@@ -558,6 +558,33 @@ pub(crate) static FAMILY: &[Item<Cf>] = &[
     ),
 ];
 
+/// Settings of a family that are ours: they may change while the database is open, but stand in no
+/// file, whose other readers would refuse it.
+pub(crate) static OWN_FAMILY: &[Item<Cf>] = &[
+    item!(
+        Cf,
+        MUTABLE,
+        "blob_file_discardable_ratio",
+        blob_file_discardable_ratio
+    ),
+    item!(Cf, MUTABLE, "min_gc_batch_size", min_gc_batch_size),
+    item!(Cf, MUTABLE, "max_gc_batch_size", max_gc_batch_size),
+    item!(
+        Cf,
+        MUTABLE,
+        "merge_small_file_threshold",
+        merge_small_file_threshold
+    ),
+];
+
+/// The same of the database.
+pub(crate) static OWN_DB: &[Item<DbOptions>] = &[item!(
+    DbOptions,
+    MUTABLE,
+    "max_background_gc",
+    max_background_gc
+)];
+
 /// The settings of tables. What only new files depend on may change.
 pub(crate) static TABLE: &[Item<Table>] = &[
     item!(Table, MUTABLE, "block_size", block_size),

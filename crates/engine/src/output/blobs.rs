@@ -2,7 +2,8 @@
 //!
 //! Stands between the entries that stay and the table that they go into: a value that is large
 //! enough goes to a blob file, and the table gets a pointer. A pointer that came in passes unread,
-//! unless its file is to be left and its value is whole. Blob files go on over the ends of tables.
+//! unless its file is to be left and its value is whole. Blob files go on over the ends of tables, and
+//! with [`BlobCarry`] over those of a job's runs.
 //!
 //! Invariant: what the tables of the job point to is what was passed on and what is in the new
 //! files, value for value; so what was read and not passed on is garbage.
@@ -11,6 +12,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use orogen_base::key::{TRAILER_LEN, ValueKind, trailer, user_key};
+use orogen_base::sync::Mutex;
 use orogen_base::{Error, FileNo, PinnedValue, Result};
 use orogen_blob::{BlobFileBuilder, BlobFileBuilderOptions, BlobPointer};
 
@@ -33,6 +35,31 @@ pub struct BlobOutputOptions {
     pub relocate: Arc<HashSet<FileNo>>,
     /// Reads these values.
     pub source: Option<Arc<dyn BlobSource>>,
+    /// The last file goes on in the job's next run; the job ends it. `None`: it ends with the run.
+    pub carry: Option<Arc<BlobCarry>>,
+}
+
+/// A blob file that goes on from one run of a job to the next.
+#[derive(Default)]
+pub struct BlobCarry(Mutex<Option<(FileNo, BlobFileBuilder)>>);
+
+impl BlobCarry {
+    /// The file that waits for the next run, which is no output of any run yet.
+    #[must_use]
+    pub fn open_file(&self) -> Option<DataFile> {
+        let open = self.0.lock();
+        open.as_ref().map(|(number, _)| DataFile::blob(*number))
+    }
+
+    /// Ends the file that waits, if there is one. Gives its bytes too.
+    ///
+    /// # Errors
+    /// Those of the file.
+    pub fn finish(&self) -> Result<Option<(BlobFileAddition, u64)>> {
+        let open = self.0.lock().take();
+        open.map(|(number, builder)| end(number, builder))
+            .transpose()
+    }
 }
 
 /// What was written beside the tables.
@@ -64,8 +91,8 @@ impl BlobWriter {
     pub(super) fn new(options: BlobOutputOptions) -> Self {
         Self {
             value_size_max: BlobFileBuilder::value_size_max(options.file.compression),
+            open: options.carry.as_ref().and_then(|c| c.0.lock().take()),
             options,
-            open: None,
             written: BlobsWritten::default(),
             table: BlobCounts::default(),
             key: Vec::new(),
@@ -215,9 +242,12 @@ impl BlobWriter {
         std::mem::take(&mut self.table)
     }
 
-    /// Ends the last file.
+    /// Ends the last file, unless it goes on in the next run.
     pub(super) fn finish(&mut self) -> Result<BlobsWritten> {
-        self.finish_file()?;
+        match &self.options.carry {
+            Some(carry) => *carry.0.lock() = self.open.take(),
+            None => self.finish_file()?,
+        }
         Ok(std::mem::take(&mut self.written))
     }
 
@@ -225,18 +255,25 @@ impl BlobWriter {
         let Some((number, builder)) = self.open.take() else {
             return Ok(());
         };
-        let summary = builder.finish()?;
-        let checksum = summary.file_checksum.map(FileChecksum::of_crc32c);
-        let (checksum_method, checksum_value) =
-            checksum.map(|c| (c.func_name, c.value)).unwrap_or_default();
-        self.written.bytes += summary.file_size;
-        self.written.additions.push(BlobFileAddition {
-            number,
-            total_blob_count: summary.total_blob_count,
-            total_blob_bytes: summary.total_blob_bytes,
-            checksum_method,
-            checksum_value,
-        });
+        let (addition, bytes) = end(number, builder)?;
+        self.written.bytes += bytes;
+        self.written.additions.push(addition);
         Ok(())
     }
+}
+
+/// Ends a file; gives its bytes too.
+fn end(number: FileNo, builder: BlobFileBuilder) -> Result<(BlobFileAddition, u64)> {
+    let summary = builder.finish()?;
+    let checksum = summary.file_checksum.map(FileChecksum::of_crc32c);
+    let (checksum_method, checksum_value) =
+        checksum.map(|c| (c.func_name, c.value)).unwrap_or_default();
+    let addition = BlobFileAddition {
+        number,
+        total_blob_count: summary.total_blob_count,
+        total_blob_bytes: summary.total_blob_bytes,
+        checksum_method,
+        checksum_value,
+    };
+    Ok((addition, summary.file_size))
 }

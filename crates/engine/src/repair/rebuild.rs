@@ -192,6 +192,7 @@ impl Rebuild<'_> {
             },
             relocate: Arc::new(source.relocate().clone()),
             source: Some(source),
+            carry: None,
         }
     }
 

@@ -46,12 +46,12 @@ fn damage(fs: &MemFileSystem, letter: u8) {
     panic!("no blob file has the value");
 }
 
-fn put(db: &Db, n: usize, len: usize) {
+pub(crate) fn put(db: &Db, n: usize, len: usize) {
     db.put(&key(n), &vec![b'a' + n as u8; len])
         .expect("the disk is well");
 }
 
-fn get(db: &Db, n: usize) -> Option<Vec<u8>> {
+pub(crate) fn get(db: &Db, n: usize) -> Option<Vec<u8>> {
     let found = db.get(&key(n)).expect("the disk is well");
     found.map(|v| v.to_vec())
 }
@@ -105,7 +105,7 @@ fn filters_that_change_values_leave_exact_counts() {
 }
 
 /// A database with a damaged value, which compactions would have to read.
-fn damaged_value(change: impl FnOnce(&mut Options)) -> (MemFileSystem, Db) {
+pub(crate) fn damaged_value(change: impl FnOnce(&mut Options)) -> (MemFileSystem, Db) {
     let fs = MemFileSystem::new();
     let mut options = separated(&fs);
     options.cf.disable_auto_compactions = true;
@@ -121,13 +121,13 @@ fn damaged_value(change: impl FnOnce(&mut Options)) -> (MemFileSystem, Db) {
     (fs, db)
 }
 
-fn assert_damaged(db: &Db) {
+pub(crate) fn assert_damaged(db: &Db) {
     let error = db.get(&key(1)).expect_err("the value is damaged");
     assert_eq!(error.kind(), ErrorKind::Corruption);
 }
 
 /// One value is lost, and nothing else: neither its neighbours, nor writes, nor compactions.
-fn assert_lives_on(db: &Db, others: &[usize]) {
+pub(crate) fn assert_lives_on(db: &Db, others: &[usize]) {
     let family = db.default_column_family();
     compact_all(db, &family);
     assert_damaged(db);
@@ -906,6 +906,8 @@ fn checkpoints_are_whole_while_values_move() {
     let mut options = separated(&fs);
     options.cf.enable_blob_garbage_collection = true;
     options.cf.blob_garbage_collection_age_cutoff = 1.0;
+    options.cf.blob_file_discardable_ratio = 0.3;
+    options.cf.min_gc_batch_size = 0;
     let db = Arc::new(Db::open(DIR, &options).unwrap());
     let done = Arc::new(AtomicBool::new(false));
     let (writer, stop) = (db.clone(), done.clone());

@@ -30,14 +30,14 @@ pub(crate) fn separated(fs: &MemFileSystem) -> Options {
     options
 }
 
-type Map = BTreeMap<Vec<u8>, Vec<u8>>;
+pub(crate) type Map = BTreeMap<Vec<u8>, Vec<u8>>;
 
 fn pairs(map: &Map) -> Vec<(Vec<u8>, Vec<u8>)> {
     map.iter().map(|(k, v)| (k.clone(), v.clone())).collect()
 }
 
 /// Reads everything in every way.
-fn assert_holds(db: &Db, family: &ColumnFamily, map: &Map, snapshot: Option<&Snapshot>) {
+pub(crate) fn assert_holds(db: &Db, family: &ColumnFamily, map: &Map, snapshot: Option<&Snapshot>) {
     let options = ReadOptions {
         snapshot: snapshot.cloned(),
         ..ReadOptions::default()
@@ -108,7 +108,13 @@ pub(crate) fn value(rng: &mut Rng) -> Vec<u8> {
     vec![letter; len as usize]
 }
 
-fn write_some(db: &Db, family: &ColumnFamily, rng: &mut Rng, map: &mut Map, calls: usize) {
+pub(crate) fn write_some(
+    db: &Db,
+    family: &ColumnFamily,
+    rng: &mut Rng,
+    map: &mut Map,
+    calls: usize,
+) {
     for _ in 0..calls {
         let k = key(rng.below(60) as usize);
         match rng.below(20) {

@@ -4,6 +4,7 @@ mod admission;
 mod backup;
 mod basic;
 mod blob_cache;
+mod blob_collection;
 mod blob_faults;
 mod blobs;
 mod compaction;

@@ -1,0 +1,348 @@
+//! Which blob files are emptied for the garbage in them, and which tables are rewritten for that.
+//!
+//! Pure: a version, settings, and what each table points to in; a step out. Three rounds:
+//!
+//! ```text
+//! choose   files by their share of garbage, and small ones to be merged        from the MANIFEST
+//! select   the idle tables below level 0 that point to them, those first that
+//!          bring most values along for each byte of their own                  from their properties
+//! judge    is what goes worth what is written?
+//! ```
+//! A step rewrites each of its tables where it is: the values of the chosen files go to new ones,
+//! everything else passes as it is, sequence numbers stay. So snapshots, tombstones and what is in
+//! memory have no part in it, and a file's garbage is exact after each step.
+//!
+//! 1. Every step takes values out of the files that it is made for, and what it writes has no garbage:
+//!    whatever the settings, steps come to an end.
+//! 2. Files that are taken only because they are small are emptied whole by one step, and no step writes as many as it empties:
+//!    what counts as small is at most half of what a new file gets.
+//! 3. Level 0 is left alone: writers wait for who takes tables from there. What it points to comes
+//!    down by itself, and [`super::blobs::emptied`] moves values of the chosen files on the way.
+//!
+//! Source of the choice: Titan `blob_gc_picker.cc`.
+
+use std::collections::{BTreeMap, HashSet};
+use std::sync::Arc;
+
+use orogen_base::{FileNo, Result};
+
+use crate::options::ColumnFamilyOptions;
+use crate::version::blob_counts::BlobCounts;
+use crate::version::{FileMeta, Version};
+
+/// Bytes of tables that may be rewritten for each byte that comes free.
+const TABLE_BYTES_PER_FREED: u64 = 4;
+/// Tables of a step.
+const TABLES_MAX: usize = 256;
+
+/// What is to be collected, and in which portions.
+#[derive(Clone, Copy, Debug)]
+pub struct Rules {
+    /// The share of garbage from which on a file is emptied; 1.0 and more: none is, nor merged.
+    pub discardable_ratio: f64,
+    /// Bytes of files that are worth a step, unless what lives in them fills a new file.
+    pub min_batch_bytes: u64,
+    /// Bytes of files beyond which no more are chosen.
+    pub max_batch_bytes: u64,
+    /// Files of fewer bytes are merged.
+    pub small_file_bytes: u64,
+    /// Bytes of a new file; a step takes no more tables when it moves as many.
+    pub output_bytes: u64,
+    /// Bytes of tables that a step rewrites, about.
+    pub table_bytes_max: u64,
+    /// Whatever it costs.
+    pub at_any_cost: bool,
+    /// Only files with lower numbers.
+    pub made_before: FileNo,
+}
+
+impl Rules {
+    /// Those of a family's settings.
+    #[must_use]
+    pub fn of(options: &ColumnFamilyOptions) -> Self {
+        Self {
+            discardable_ratio: options.blob_file_discardable_ratio,
+            min_batch_bytes: options.min_gc_batch_size,
+            max_batch_bytes: options.max_gc_batch_size,
+            small_file_bytes: options
+                .merge_small_file_threshold
+                .min(options.blob_file_size / 2),
+            output_bytes: options.blob_file_size,
+            table_bytes_max: options.max_compaction_bytes(),
+            at_any_cost: false,
+            made_before: FileNo::MAX,
+        }
+    }
+
+    fn is_off(&self) -> bool {
+        self.discardable_ratio >= 1.0
+    }
+}
+
+/// A file that was chosen.
+#[derive(Clone, Copy, Debug)]
+struct Victim {
+    live_bytes: u64,
+    garbage_bytes: u64,
+    /// It has not the garbage, but is small.
+    is_merged: bool,
+}
+
+impl Victim {
+    fn bytes(&self) -> u64 {
+        self.live_bytes.saturating_add(self.garbage_bytes)
+    }
+}
+
+/// Files that are to be emptied.
+#[derive(Clone, Debug, Default)]
+pub struct Victims(BTreeMap<FileNo, Victim>);
+
+impl Victims {
+    fn sum(&self, of: impl Fn(&Victim) -> u64) -> u64 {
+        self.0.values().map(of).fold(0, u64::saturating_add)
+    }
+
+    /// True if they are worth a step.
+    fn are_enough(&self, rules: &Rules) -> bool {
+        let merges_one = self.0.len() == 1 && self.0.values().all(|v| v.is_merged);
+        let many = self.sum(Victim::bytes) >= rules.min_batch_bytes
+            || self.sum(|v| v.live_bytes) >= rules.output_bytes;
+        !self.0.is_empty() && !merges_one && many
+    }
+
+    /// Their numbers.
+    #[must_use]
+    pub fn numbers(&self) -> HashSet<FileNo> {
+        self.0.keys().copied().collect()
+    }
+}
+
+/// Files of which so much is garbage that they are emptied. Damaged ones are left alone.
+#[must_use]
+pub fn discardable(version: &Version, rules: &Rules) -> HashSet<FileNo> {
+    let all = ranked(version, rules).into_iter();
+    all.filter(|(_, v)| !v.is_merged).map(|(n, _)| n).collect()
+}
+
+/// All files that may be chosen, those with the most garbage first, those to be merged last.
+fn ranked(version: &Version, rules: &Rules) -> Vec<(FileNo, Victim)> {
+    if rules.is_off() {
+        return Vec::new();
+    }
+    let mut found: Vec<(FileNo, Victim)> = Vec::new();
+    for (&number, blob) in version.blob_files() {
+        // What is damaged stays in its file, however often that is tried.
+        if blob.file.damaged.get() || number >= rules.made_before {
+            continue;
+        }
+        // What was given up as holes has come free already.
+        let holes = blob
+            .given_up_bytes
+            .unwrap_or(0)
+            .min(blob.garbage_blob_bytes);
+        let garbage = blob.garbage_blob_bytes - holes;
+        let total = blob.addition().total_blob_bytes.saturating_sub(holes);
+        // Without any, a ratio of 0 would have them written anew for ever.
+        let has_much = garbage > 0 && garbage as f64 >= rules.discardable_ratio * total as f64;
+        if has_much || total < rules.small_file_bytes {
+            let victim = Victim {
+                live_bytes: blob.live_bytes(),
+                garbage_bytes: garbage,
+                is_merged: !has_much,
+            };
+            found.push((number, victim));
+        }
+    }
+    let share = |v: &Victim| v.garbage_bytes as f64 / v.bytes().max(1) as f64;
+    found.sort_by(|(_, a), (_, b)| {
+        let by_share = share(b).total_cmp(&share(a));
+        a.is_merged.cmp(&b.is_merged).then(by_share)
+    });
+    found
+}
+
+/// The files to empty next; `None` if it is not worth it yet.
+#[must_use]
+pub fn choose(version: &Version, rules: &Rules) -> Option<Victims> {
+    let mut chosen = Victims::default();
+    let mut bytes = 0u64;
+    for (number, victim) in ranked(version, rules) {
+        if bytes >= rules.max_batch_bytes && !chosen.0.is_empty() {
+            break;
+        }
+        bytes = bytes.saturating_add(victim.bytes());
+        chosen.0.insert(number, victim);
+    }
+    chosen.are_enough(rules).then_some(chosen)
+}
+
+/// Tables that are rewritten together.
+#[derive(Clone, Debug)]
+pub struct Step {
+    /// The files whose values are moved.
+    pub victims: HashSet<FileNo>,
+    /// The tables, by level and in key order.
+    pub tables: Vec<(usize, Arc<FileMeta>)>,
+    /// Bytes of values that they bring along.
+    pub moved_bytes: u64,
+    /// Bytes of all tables that point to the files, as far as they are idle.
+    pub bytes_ahead: u64,
+}
+
+/// What there is to do.
+#[derive(Clone, Debug)]
+pub enum Selected {
+    /// Nothing that is worth it.
+    Nothing,
+    /// Nothing now: jobs have the tables.
+    Busy,
+    /// This.
+    Step(Step),
+}
+
+/// A table that points to what was chosen.
+struct Pointing<'v> {
+    level: usize,
+    file: &'v Arc<FileMeta>,
+    counts: BlobCounts,
+    /// Of the files that are still chosen.
+    moved_bytes: u64,
+}
+
+impl Pointing<'_> {
+    fn density(&self) -> f64 {
+        self.moved_bytes as f64 / self.file.size.max(1) as f64
+    }
+}
+
+/// The tables to rewrite so that `victims` are emptied, or some of the way. `references` tells
+/// what a table points to.
+///
+/// # Errors
+/// Those of `references`.
+pub fn select(
+    version: &Version,
+    rules: &Rules,
+    mut victims: Victims,
+    references: &mut dyn FnMut(&FileMeta) -> Result<BlobCounts>,
+) -> Result<Selected> {
+    let mut tables = Vec::new();
+    let mut is_busy = false;
+    for (level, file) in version.iter_files() {
+        if level == 0 || file.oldest_blob_file_number == 0 || file.damaged.get() {
+            continue;
+        }
+        let counts = references(file)?;
+        let points = counts.iter().any(|(n, _)| victims.0.contains_key(&n));
+        is_busy |= points && file.is_busy();
+        if points && !file.is_busy() {
+            tables.push(Pointing {
+                level,
+                file,
+                counts,
+                moved_bytes: 0,
+            });
+        }
+    }
+    let none = if is_busy {
+        Selected::Busy
+    } else {
+        Selected::Nothing
+    };
+    let bytes_ahead = tables.iter().map(|t| t.file.size).sum();
+    loop {
+        if !victims.are_enough(rules) {
+            return Ok(none);
+        }
+        let taken = densest(&mut tables, &victims, rules);
+        let covered = covered_bytes(&tables[..taken], &victims);
+        let before = victims.0.len();
+        victims.0.retain(|number, victim| {
+            let all = covered.get(number).copied().unwrap_or(0) >= victim.live_bytes;
+            all || !victim.is_merged
+        });
+        if victims.0.len() < before {
+            continue;
+        }
+        tables.truncate(taken);
+        let makes_progress = {
+            let (merged, emptied): (Vec<_>, Vec<_>) = victims
+                .0
+                .iter()
+                .filter(|(number, _)| covered.contains_key(number))
+                .partition(|(_, v)| v.is_merged);
+            !emptied.is_empty() || merged.len() > 1
+        };
+        if !makes_progress || !(rules.at_any_cost || is_worth(&tables, &victims, &covered)) {
+            return Ok(none);
+        }
+        break;
+    }
+    tables.sort_by(|a, b| {
+        let order = version.icmp();
+        let by_key = || order.compare(&a.file.smallest, &b.file.smallest);
+        a.level.cmp(&b.level).then_with(by_key)
+    });
+    Ok(Selected::Step(Step {
+        victims: victims.numbers(),
+        moved_bytes: tables.iter().map(|t| t.moved_bytes).sum(),
+        tables: tables.iter().map(|t| (t.level, t.file.clone())).collect(),
+        bytes_ahead,
+    }))
+}
+
+/// Sorts the tables that bring most along for their size to the front; how many make a step.
+fn densest(tables: &mut [Pointing<'_>], victims: &Victims, rules: &Rules) -> usize {
+    for table in tables.iter_mut() {
+        let chosen = table.counts.iter();
+        let chosen = chosen.filter(|(n, _)| victims.0.contains_key(n));
+        table.moved_bytes = chosen.map(|(_, c)| c.bytes).sum();
+    }
+    tables.sort_by(|a, b| b.density().total_cmp(&a.density()));
+    let (mut moved, mut rewritten) = (0u64, 0u64);
+    let mut taken = 0;
+    for table in tables.iter().take(TABLES_MAX) {
+        let is_full = moved >= rules.output_bytes || rewritten >= rules.table_bytes_max;
+        if table.moved_bytes == 0 || (is_full && taken > 0) {
+            break;
+        }
+        moved = moved.saturating_add(table.moved_bytes);
+        rewritten = rewritten.saturating_add(table.file.size);
+        taken += 1;
+    }
+    taken
+}
+
+/// Bytes of each file that the tables point to.
+fn covered_bytes(tables: &[Pointing<'_>], victims: &Victims) -> BTreeMap<FileNo, u64> {
+    let mut covered = BTreeMap::new();
+    for (number, count) in tables.iter().flat_map(|t| t.counts.iter()) {
+        if victims.0.contains_key(&number) {
+            *covered.entry(number).or_default() += count.bytes;
+        }
+    }
+    covered
+}
+
+/// True if what comes free is worth the tables that are rewritten. What is moved out of a file
+/// frees its share of the garbage there; files that are merged free nothing, and are worth what is in them.
+fn is_worth(tables: &[Pointing<'_>], victims: &Victims, covered: &BTreeMap<FileNo, u64>) -> bool {
+    let mut freed = 0u64;
+    for (number, victim) in &victims.0 {
+        let moved = covered
+            .get(number)
+            .copied()
+            .unwrap_or(0)
+            .min(victim.live_bytes);
+        let share = u128::from(victim.garbage_bytes) * u128::from(moved)
+            / u128::from(victim.live_bytes.max(1));
+        let share = u64::try_from(share).unwrap_or(u64::MAX);
+        freed = freed.saturating_add(if victim.is_merged { moved } else { share });
+    }
+    let rewritten: u64 = tables.iter().map(|t| t.file.size).sum();
+    rewritten <= freed.saturating_mul(TABLE_BYTES_PER_FREED)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,238 @@
+use std::sync::Arc;
+
+use orogen_base::key::InternalKeyComparator;
+use orogen_blob::BlobPointer;
+use orogen_sst::CompressionType;
+
+use super::*;
+use crate::version::builder::VersionBuilder;
+use crate::version::edit::VersionEdit;
+use crate::version::{BlobFileAddition, BlobFileGarbage, text};
+
+/// Blob files as number, bytes and garbage, over tables of 1000 bytes in a drawing.
+fn version(drawing: &str, blobs: &[(FileNo, u64, u64)]) -> Version {
+    let icmp = InternalKeyComparator::default();
+    let drawn = text::parse(&icmp, 7, drawing).unwrap();
+    let mut edit = VersionEdit::of_column_family(0);
+    for (level, file) in drawn.iter_files() {
+        let mut file = FileMeta::clone(file);
+        file.size = 1000;
+        edit.add_file(level, Arc::new(file));
+    }
+    for &(number, bytes, garbage) in blobs {
+        edit.blob_file_additions.push(BlobFileAddition {
+            number,
+            total_blob_count: 1000,
+            total_blob_bytes: bytes,
+            ..BlobFileAddition::default()
+        });
+        edit.blob_file_garbages.push(BlobFileGarbage {
+            number,
+            garbage_blob_count: u64::from(garbage > 0),
+            garbage_blob_bytes: garbage,
+            ..BlobFileGarbage::default()
+        });
+    }
+    let mut builder = VersionBuilder::new(&Arc::new(Version::empty(icmp, 7)));
+    builder.apply(&edit).unwrap();
+    builder.build().unwrap()
+}
+
+/// Small enough that sizes in the tests are those that the rules speak of.
+fn half() -> Rules {
+    Rules {
+        discardable_ratio: 0.5,
+        min_batch_bytes: 0,
+        max_batch_bytes: u64::MAX,
+        small_file_bytes: 0,
+        output_bytes: 1 << 30,
+        table_bytes_max: 1 << 30,
+        at_any_cost: false,
+        made_before: FileNo::MAX,
+    }
+}
+
+fn chosen(version: &Version, rules: &Rules) -> Vec<FileNo> {
+    let victims = choose(version, rules).unwrap_or_default();
+    victims.0.keys().copied().collect()
+}
+
+/// The tables of the step, where each table points to so many bytes of files.
+fn selected(version: &Version, rules: &Rules, points: &[(FileNo, &[(FileNo, u64)])]) -> String {
+    let Some(victims) = choose(version, rules) else {
+        return "none chosen".to_owned();
+    };
+    let mut references = |file: &FileMeta| {
+        let mut counts = BlobCounts::default();
+        let of = points.iter().find(|(number, _)| *number == file.number);
+        for &(file, bytes) in of.map_or(&[][..], |(_, of)| of) {
+            let pointer = BlobPointer {
+                file,
+                offset: 100,
+                size: bytes - 32,
+                codec: CompressionType::None,
+            };
+            counts.add(&pointer, 0);
+        }
+        Ok(counts)
+    };
+    match select(version, rules, victims, &mut references).unwrap() {
+        Selected::Nothing => "nothing".to_owned(),
+        Selected::Busy => "busy".to_owned(),
+        Selected::Step(step) => {
+            let mut victims: Vec<_> = step.victims.into_iter().collect();
+            victims.sort_unstable();
+            let tables: Vec<_> = step.tables.iter().map(|(_, f)| f.number).collect();
+            format!("{tables:?} empty {victims:?} move {}", step.moved_bytes)
+        }
+    }
+}
+
+const TABLES: &str = "L0\n1: a..z blob=10\nL5\n2: a..c blob=10\n3: d..f blob=11\nL6\n4: a..b blob=10\n5: c..d blob=12\n";
+
+#[test]
+fn files_are_chosen_by_their_garbage_the_worst_first_up_to_a_batch() {
+    let files = [
+        (10, 1000, 499),
+        (11, 1000, 500),
+        (12, 1000, 900),
+        (13, 1000, 0),
+    ];
+    let v = version(TABLES, &files);
+    assert_eq!(chosen(&v, &half()), [11, 12]);
+    let with = |change: &dyn Fn(&mut Rules)| {
+        let mut rules = half();
+        change(&mut rules);
+        chosen(&v, &rules)
+    };
+    assert_eq!(with(&|r| r.discardable_ratio = 0.0), [10, 11, 12]);
+    assert!(with(&|r| r.discardable_ratio = 1.0).is_empty());
+    assert_eq!(with(&|r| r.max_batch_bytes = 1000), [12]);
+    assert_eq!(with(&|r| r.min_batch_bytes = 2000), [11, 12]);
+    assert!(with(&|r| r.min_batch_bytes = 2001).is_empty());
+    // What lives in them fills a new file all the same.
+    let fills = |r: &mut Rules| (r.min_batch_bytes, r.output_bytes) = (2001, 600);
+    assert_eq!(with(&fills), [11, 12]);
+    assert_eq!(with(&|r| r.made_before = 12), [11]);
+    // What came free as holes does not count.
+    let mut holes = VersionEdit::of_column_family(0);
+    holes.blob_file_garbages.push(BlobFileGarbage {
+        number: 12,
+        given_up_bytes: Some(850),
+        ..BlobFileGarbage::default()
+    });
+    let mut builder = VersionBuilder::new(&Arc::new(v.clone()));
+    builder.apply(&holes).unwrap();
+    assert_eq!(chosen(&builder.build().unwrap(), &half()), [11]);
+    v.blob_files()[&12].file.damaged.set(true);
+    assert_eq!(chosen(&v, &half()), [11]);
+    assert_eq!(discardable(&v, &half()).len(), 1);
+}
+
+#[test]
+fn small_files_are_merged_if_there_are_several() {
+    let small = Rules {
+        small_file_bytes: 200,
+        ..half()
+    };
+    let one = version(TABLES, &[(10, 1000, 0), (11, 199, 0)]);
+    assert!(chosen(&one, &small).is_empty());
+    let two = version(TABLES, &[(10, 1000, 0), (11, 199, 0), (12, 50, 0)]);
+    assert_eq!(chosen(&two, &small), [11, 12]);
+    assert!(discardable(&two, &small).is_empty());
+    let both: &[(FileNo, &[(FileNo, u64)])] = &[(3, &[(11, 199)]), (5, &[(12, 50)])];
+    // 2000 bytes of tables for 249 of values are too many.
+    assert_eq!(selected(&two, &small, both), "nothing");
+    let any = Rules {
+        at_any_cost: true,
+        ..small
+    };
+    let step = "[3, 5] empty [11, 12] move 249";
+    assert_eq!(selected(&two, &any, both), step);
+    // One that a step does not empty is left out, and alone the other is.
+    let part: &[(FileNo, &[(FileNo, u64)])] = &[(3, &[(11, 150)]), (5, &[(12, 50)])];
+    assert_eq!(selected(&two, &any, part), "nothing");
+    let narrow = Rules {
+        table_bytes_max: 1,
+        ..any
+    };
+    assert_eq!(selected(&two, &narrow, both), "nothing");
+    // With a file of garbage that no table of the step points to it would be alone, too.
+    let three = version(TABLES, &[(10, 1000, 900), (11, 199, 0)]);
+    let of: &[(FileNo, &[(FileNo, u64)])] = &[(1, &[(10, 100)]), (3, &[(11, 199)])];
+    assert_eq!(selected(&three, &any, of), "nothing");
+}
+
+#[test]
+fn what_counts_as_small_is_half_of_a_new_file_at_most() {
+    let mut options = ColumnFamilyOptions {
+        blob_file_size: 100,
+        ..ColumnFamilyOptions::default()
+    };
+    assert_eq!(Rules::of(&options).small_file_bytes, 50);
+    options.blob_file_size = 1 << 30;
+    assert_eq!(Rules::of(&options).small_file_bytes, 8 << 20);
+    let v = version(TABLES, &[(10, 1000, 1000)]);
+    assert!(choose(&v, &Rules::of(&options)).is_none(), "off by default");
+}
+
+#[test]
+fn the_tables_that_bring_most_along_are_rewritten_first_but_none_of_level_0() {
+    let v = version(TABLES, &[(10, 10_000, 6000), (12, 10_000, 9000)]);
+    let points: &[(FileNo, &[(FileNo, u64)])] = &[
+        (1, &[(10, 1000)]),
+        (2, &[(10, 900)]),
+        (3, &[(11, 5000)]),
+        (4, &[(10, 2100)]),
+        (5, &[(12, 1000)]),
+    ];
+    let all = "[2, 4, 5] empty [10, 12] move 4000";
+    assert_eq!(selected(&v, &half(), points), all);
+    let full = Rules {
+        output_bytes: 3000,
+        ..half()
+    };
+    let most = "[4, 5] empty [10, 12] move 3100";
+    assert_eq!(selected(&v, &full, points), most);
+    let narrow = Rules {
+        table_bytes_max: 1000,
+        ..half()
+    };
+    let densest = "[4] empty [10, 12] move 2100";
+    assert_eq!(selected(&v, &narrow, points), densest);
+    // What others have waits for them.
+    for file in v.files(6) {
+        file.being_compacted.set(true);
+    }
+    assert_eq!(selected(&v, &half(), points), "[2] empty [10, 12] move 900");
+    v.files(5)[0].being_compacted.set(true);
+    assert_eq!(selected(&v, &half(), points), "busy");
+    for (_, file) in v.iter_files() {
+        file.being_compacted.set(false);
+        file.damaged.set(true);
+    }
+    assert_eq!(selected(&v, &half(), points), "nothing");
+}
+
+#[test]
+fn tables_are_rewritten_for_what_comes_free_only() {
+    let at = |garbage: u64, rules: &Rules| {
+        let v = version(TABLES, &[(10, 1000, garbage)]);
+        let live = 1000 - garbage;
+        let points: &[(FileNo, &[(FileNo, u64)])] =
+            &[(2, &[(10, live / 2)]), (4, &[(10, live / 2)])];
+        selected(&v, rules, points)
+    };
+    // 2000 bytes of tables for 500.
+    assert_eq!(at(500, &half()), "[2, 4] empty [10] move 500");
+    let low = Rules {
+        discardable_ratio: 0.4,
+        ..half()
+    };
+    assert_eq!(at(498, &low), "nothing");
+    let any = Rules {
+        at_any_cost: true,
+        ..low
+    };
+    assert_eq!(at(498, &any), "[2, 4] empty [10] move 502");
+}
