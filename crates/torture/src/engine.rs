@@ -4,7 +4,7 @@ pub use orogen_base::{Error, ErrorKind, PinnedValue, Result, UserComparator};
 pub use orogen_engine::backup::{BackupEngine, BackupOptions};
 pub use orogen_engine::plugin::merge_operator::{self, MergeOperator};
 pub use orogen_engine::{
-    BottommostLevelCompaction, ColumnFamily, ColumnFamilyOptions, CompactOnDeletion,
-    CompactRangeOptions, CompactionHandle, Db, DbIterator, DbOptions, FlushOptions, Options,
-    ReadOptions, Snapshot, UserKeyRange, WriteBatch, WriteOptions,
+    BottommostLevelCompaction, CollectBlobGarbageOptions, ColumnFamily, ColumnFamilyOptions,
+    CompactOnDeletion, CompactRangeOptions, CompactionHandle, Db, DbIterator, DbOptions,
+    FlushOptions, Options, ReadOptions, Snapshot, UserKeyRange, WriteBatch, WriteOptions,
 };

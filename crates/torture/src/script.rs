@@ -6,9 +6,9 @@ use std::sync::Arc;
 use orogen_env::FileSystem;
 
 use crate::engine::{
-    BackupEngine, BackupOptions, ColumnFamily, ColumnFamilyOptions, CompactRangeOptions,
-    CompactionHandle, Db, Error, ErrorKind, FlushOptions, Options, Result, UserKeyRange,
-    WriteBatch, WriteOptions, merge_operator,
+    BackupEngine, BackupOptions, CollectBlobGarbageOptions, ColumnFamily, ColumnFamilyOptions,
+    CompactRangeOptions, CompactionHandle, Db, Error, ErrorKind, FlushOptions, Options, Result,
+    UserKeyRange, WriteBatch, WriteOptions, merge_operator,
 };
 use crate::model::{Family, Model, Op, Prints};
 
@@ -57,6 +57,8 @@ pub enum Step {
     CompactPaused(Family),
     /// Begins to compact a family, and cancels that.
     CompactCancelled(Family),
+    /// Moves values out of blob files with garbage, and out of small ones.
+    Collect(Family),
     /// Reads all writes back from the logs, which have to be there.
     Updates,
     /// Closes and opens the database.
@@ -198,6 +200,16 @@ pub fn call(db: &Db, step: &Step, options: &Options) -> Result<()> {
                 db.get(b"key000")?;
                 handle.resume();
                 handle.wait()
+            }
+            None => Ok(()),
+        },
+        Step::Collect(name) => match db.column_family(name) {
+            Some(family) => {
+                let all = CollectBlobGarbageOptions {
+                    discardable_ratio: 0.0,
+                    merge_small_files: true,
+                };
+                db.collect_blob_garbage(&all, &family)
             }
             None => Ok(()),
         },
@@ -478,7 +490,7 @@ impl Progress {
                     last.2 = true;
                 }
             }
-            Step::Wait | Step::CompactCancelled(_) | Step::Updates => {}
+            Step::Wait | Step::CompactCancelled(_) | Step::Collect(_) | Step::Updates => {}
         }
     }
 

@@ -299,6 +299,47 @@ fn holes() -> Script {
     w.script("holes", holey_blobs)
 }
 
+fn collected_blobs() -> Options {
+    let mut options = small_blobs();
+    options.cf.enable_blob_garbage_collection = false;
+    options.cf.blob_garbage_collection_force_threshold = 1.0;
+    options.cf.target_file_size_base = 1 << 10;
+    options.cf.blob_file_discardable_ratio = 0.3;
+    options.cf.min_gc_batch_size = 0;
+    options
+}
+
+/// Values leave blob files with garbage, in the background and when that is asked for, beside
+/// writes, compactions, checkpoints and drops.
+fn blob_gc() -> Script {
+    let mut w = Writer::new(24);
+    w.step(Step::Create("a"));
+    for round in 0..3 {
+        w.batches(&["default", "a"], 14, 5);
+        w.puts("default", 25, 7);
+        w.step(Step::Compact("default"));
+        w.puts("default", 12, 5);
+        w.step(Step::Compact("default"));
+        w.step(Step::Collect("default"));
+        if round == 1 {
+            w.step(Step::Checkpoint(0));
+            w.step(Step::Compact("a"));
+            w.puts("a", 10, 0);
+            w.step(Step::Compact("a"));
+            w.step(Step::Collect("a"));
+            w.step(Step::Drop("a"));
+            w.step(Step::Create("a"));
+        }
+        w.step(Step::Wait);
+    }
+    w.step(Step::Reopen);
+    w.step(Step::Collect("default"));
+    w.puts("default", 10, 0);
+    w.step(Step::Compact("default"));
+    w.step(Step::Wait);
+    w.script("blob-gc", collected_blobs)
+}
+
 fn few_log_bytes() -> Options {
     let mut options = small_options();
     options.db.max_total_wal_size = 8 << 10;
@@ -570,6 +611,7 @@ pub fn all() -> Vec<Script> {
         long(),
         blobs(),
         holes(),
+        blob_gc(),
     ]
 }
 

@@ -9,8 +9,9 @@ use super::family::Family;
 use super::setup::{self, Fixed};
 use super::world::{DIR, Opened, Taken, World};
 use crate::engine::{
-    BottommostLevelCompaction, ColumnFamily, CompactRangeOptions, Db, ErrorKind, FlushOptions,
-    Options, Result as EngineResult, WriteBatch, WriteOptions,
+    BottommostLevelCompaction, CollectBlobGarbageOptions, ColumnFamily, CompactRangeOptions,
+    CompactionHandle, Db, ErrorKind, FlushOptions, Options, Result as EngineResult, WriteBatch,
+    WriteOptions,
 };
 
 /// Families at most.
@@ -36,6 +37,7 @@ pub(super) enum Action {
     Flush,
     FlushWithoutWaiting,
     CompactRange,
+    CollectBlobs,
     Wait,
     SyncWal,
     Reopen,
@@ -58,7 +60,7 @@ pub(super) enum Action {
 }
 
 /// Each with how often it is drawn.
-const WEIGHTS: [(Action, u64); 36] = [
+const WEIGHTS: [(Action, u64); 37] = [
     (Action::Put, 260),
     (Action::Delete, 60),
     (Action::SingleDelete, 40),
@@ -76,6 +78,7 @@ const WEIGHTS: [(Action, u64); 36] = [
     (Action::Flush, 12),
     (Action::FlushWithoutWaiting, 6),
     (Action::CompactRange, 7),
+    (Action::CollectBlobs, 5),
     (Action::Wait, 4),
     (Action::SyncWal, 8),
     (Action::Reopen, 3),
@@ -182,6 +185,7 @@ impl World {
             Action::Flush => self.flush(true),
             Action::FlushWithoutWaiting => self.flush(false),
             Action::CompactRange => self.compact_range(),
+            Action::CollectBlobs => self.collect_blobs(),
             Action::Wait => fine(self.db().wait_for_background_work()),
             Action::SyncWal => fine(self.db().sync_wal()),
             Action::Reopen => self.reopen(),
@@ -398,6 +402,29 @@ impl World {
             .db()
             .compact_range_async(&options, &family, begin, end)
             .map_err(|e| e.to_string())?;
+        self.steer(&handle)
+    }
+
+    fn collect_blobs(&mut self) -> Result<(), String> {
+        let name = self.draw_family();
+        let options = CollectBlobGarbageOptions {
+            discardable_ratio: *self.rng.pick(&[0.0, 0.2, 0.5]),
+            merge_small_files: self.rng.chance(1, 2),
+        };
+        let family = self.handle(&name)?;
+        self.note(|| format!("  collect {name} {options:?}"));
+        if self.rng.chance(1, 2) {
+            return fine(self.db().collect_blob_garbage(&options, &family));
+        }
+        let handle = self
+            .db()
+            .collect_blob_garbage_async(&options, &family)
+            .map_err(|e| e.to_string())?;
+        self.steer(&handle)
+    }
+
+    /// Waits for what was begun, or stops it, or leaves it alone.
+    fn steer(&mut self, handle: &CompactionHandle) -> Result<(), String> {
         match self.rng.below(4) {
             0 => {
                 handle.pause();

@@ -123,6 +123,10 @@ pub(super) fn family(rng: &mut Rng, fixed: &Fixed) -> ColumnFamilyOptions {
     }
     t.enable_index_compression = rng.chance(1, 2);
     t.verify_compression = rng.chance(1, 4);
+    o.blob_file_discardable_ratio = *rng.pick(&[1.0, 0.5, 0.0]);
+    o.min_gc_batch_size = *rng.pick(&[0, 0, 4 << 10]);
+    o.max_gc_batch_size = *rng.pick(&[1, 16 << 10, 1 << 30]);
+    o.merge_small_file_threshold = *rng.pick(&[0, 1 << 10, 1 << 20]);
     o
 }
 
@@ -186,6 +190,7 @@ pub(super) fn database(rng: &mut Rng) -> DbOptions {
         create_if_missing: true,
         max_background_jobs: rng.range(1..5),
         max_subcompactions: rng.range(1..4),
+        max_background_gc: rng.range(0..3),
         max_total_wal_size: *rng.pick(&[0, 0, 8 << 10, 64 << 10]),
         recycle_log_file_num: *rng.pick(&[0, 0, 1, 3]),
         wal_size_limit_mb: *rng.pick(&[0, 0, 0, 1]),

@@ -86,6 +86,7 @@ fn draw_steps(w: &mut Writer, shape: Shape, alive: &mut Vec<Family>, made: &mut 
         }
         15 => w.step(Step::Compact(family)),
         16 => w.step(Step::CompactPaused(family)),
+        17 if w.rng.chance(1, 2) => w.step(Step::Collect(family)),
         17 => w.step(Step::CompactCancelled(family)),
         18 => {
             let new = FAMILIES.into_iter().find(|f| !alive.contains(f));
@@ -192,6 +193,8 @@ fn options(seed: u64, shape: Shape) -> Options {
         cf.blob_garbage_collection_force_threshold = *rng.pick(&[1.0, 0.5]);
         cf.blob_hole_punching_threshold = 0.0;
         cf.blob_hole_punching_min_bytes = 1;
+        cf.blob_file_discardable_ratio = *rng.pick(&[1.0, 0.4, 0.0]);
+        cf.min_gc_batch_size = 0;
     }
     o
 }
