@@ -48,6 +48,7 @@ mod blob_files;
 mod report;
 mod properties;
 mod db;
+mod new_directory;
 pub mod backup;
 pub mod repair;
 #[cfg(all(test, orogen_shuttle))]

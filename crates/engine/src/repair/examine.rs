@@ -17,6 +17,7 @@ use super::{ManifestState, Progress, RepairReport, TableDamage};
 use crate::batch::BatchReader;
 use crate::column_family::DEFAULT_COLUMN_FAMILY_NAME;
 use crate::filename::{self, FileKind};
+use crate::new_directory::{NewFamily, order_of};
 use crate::options::{ColumnFamilyOptions, Options};
 use crate::options_map;
 use crate::version::blob_counts::BlobCounts;
@@ -47,6 +48,16 @@ pub(super) struct FamilyPlan {
     pub(super) log_number: FileNo,
     /// Without a MANIFEST: the newest entry in its tables; older ones of logs are there.
     pub(super) in_tables_up_to: SeqNo,
+}
+
+impl FamilyPlan {
+    pub(super) fn as_new(&self, id: u32) -> NewFamily<'_> {
+        NewFamily {
+            id,
+            name: &self.name,
+            options: &self.options,
+        }
+    }
 }
 
 /// What a new directory is made of.
@@ -237,17 +248,6 @@ fn find_manifest(
         }
     }
     (ManifestState::Lost(first), None)
-}
-
-fn order_of(cf: &mut ColumnFamilyOptions, name: Option<&str>) -> Result<()> {
-    let Some(name) = name.filter(|n| !n.is_empty() && *n != cf.comparator.name()) else {
-        return Ok(());
-    };
-    cf.comparator = UserComparator::by_name(name).ok_or_else(|| {
-        Error::not_supported("column family has an order that is not built in")
-            .with("comparator", name)
-    })?;
-    Ok(())
 }
 
 pub(super) type FamilyOptions<'a> = &'a dyn Fn(&str, Option<&str>) -> Result<ColumnFamilyOptions>;

@@ -1,38 +1,32 @@
 //! Makes a new directory of what was found.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use orogen_base::key::{InternalKeyComparator, ParsedInternalKey, user_key};
 use orogen_base::range_del::{FragmentedRangeTombstones, RangeTombstone};
-use orogen_base::{Error, FileNo, InternalIterator as _, Result, SeqNo, UserComparator, ValueKind};
-use orogen_blob::BlobFileBuilderOptions;
+use orogen_base::{Error, InternalIterator as _, Result, UserComparator, ValueKind};
 use orogen_env::fs::{read_file, write_file};
-use orogen_env::{Access, BufferedFile, FileSystem, WritableFile};
+use orogen_env::{Access, FileSystem};
 use orogen_memtable::MemTable;
 use orogen_sst::salvage::Visitor;
-use orogen_sst::{TableBuilderOptions, TableIter, TableReadOptions, TableReader};
-use orogen_wal::Writer;
+use orogen_sst::{TableIter, TableReadOptions, TableReader};
 
 use super::blobs::{Blobs, Once};
 use super::examine::{FamilyPlan, Plan, TablePlan, read_table, reader_options};
 use super::logs::each_record;
-use crate::batch::BatchOp;
-use crate::checkpoint::{link_or_copy, remove_all};
+use crate::checkpoint::link_or_copy;
 use crate::compact::run::clip_tombstones;
-use crate::filename::{self, DataFile, DataFileKind};
-use crate::options::{FileChecksumKind, Options};
-use crate::output::{BlobOutputOptions, NewFile, OutputOptions, OutputWriter, Written};
+use crate::filename;
+use crate::new_directory::{self, At, NewDirectory, insert_op};
+use crate::options::Options;
+use crate::output::{BlobOutputOptions, OutputWriter, Written};
 use crate::read::MergingIter;
 use crate::version::blob_counts::BlobCounts;
 use crate::version::blob_meta::BlobFileGarbage;
-use crate::version::builder::VersionBuilder;
 use crate::version::edit::VersionEdit;
 use crate::version::file_meta::FileMeta;
-use crate::version::manifest::{self, FamilySnapshot};
-use crate::version::version::Version;
-use crate::version::wal_set::WalSet;
 
 /// Makes `to` of the plan for `from`.
 ///
@@ -40,53 +34,24 @@ use crate::version::wal_set::WalSet;
 /// `Io`, `NoSpace`: what was made is removed.
 pub(super) fn rebuild(from: &Path, to: &Path, options: &Options, plan: &Plan) -> Result<()> {
     let fs = &*options.db.fs;
-    let mut name = to.as_os_str().to_owned();
-    name.push(".tmp");
-    let temporary = PathBuf::from(name);
-    if fs.exists(&temporary)? {
-        remove_all(fs, &temporary)?;
-    }
-    fs.create_dir_all(&temporary)?;
-    let work = Rebuild {
-        fs,
-        from,
-        to: &temporary,
-        options,
-        plan,
-    };
-    if let Err(e) = work.run() {
-        // The first error is the one that matters.
-        let _ = remove_all(fs, &temporary);
-        return Err(e);
-    }
-    fs.rename(&temporary, to)?;
-    let parent = to.parent().filter(|p| !p.as_os_str().is_empty());
-    fs.sync_dir(parent.unwrap_or_else(|| Path::new(".")))
+    new_directory::make(fs, to, |temporary| {
+        let work = Rebuild {
+            fs,
+            from,
+            to: temporary,
+            plan,
+            new: NewDirectory::new(temporary, options, plan.db_id.as_deref(), plan.next_file),
+        };
+        work.run()
+    })
 }
 
 struct Rebuild<'a> {
     fs: &'a dyn FileSystem,
     from: &'a Path,
     to: &'a Path,
-    options: &'a Options,
     plan: &'a Plan,
-}
-
-/// Where tables go.
-#[derive(Clone, Copy)]
-struct At {
-    level: usize,
-    epoch_number: u64,
-}
-
-impl At {
-    /// Never cut.
-    fn level_0(epoch_number: u64) -> Self {
-        Self {
-            level: 0,
-            epoch_number,
-        }
-    }
+    new: NewDirectory<'a>,
 }
 
 /// Memory for what the logs hold, and the tables that were made of it.
@@ -97,20 +62,19 @@ struct FromLogs {
 
 impl Rebuild<'_> {
     fn run(&self) -> Result<()> {
-        let mut next_file = self.plan.next_file;
         let mut edits = BTreeMap::new();
         for (&id, family) in &self.plan.families {
             let mut edit = VersionEdit::of_column_family(id);
             let points_to = if self.plan.has_manifest {
-                self.keep_levels(id, family, &mut edit, &mut next_file)?
+                self.keep_levels(id, family, &mut edit)?
             } else {
-                self.merge(id, family, &mut edit, &mut next_file)?
+                self.merge(id, family, &mut edit)?
             };
             self.take_blob_files(&points_to, &mut edit)?;
             edits.insert(id, edit);
         }
-        self.logs(&mut edits, &mut next_file)?;
-        self.head(edits, next_file)
+        self.logs(&mut edits)?;
+        self.head(edits)
     }
 
     /// Tables stay where they are; damaged ones are replaced. Gives what all of them point to in old
@@ -120,7 +84,6 @@ impl Rebuild<'_> {
         id: u32,
         family: &FamilyPlan,
         edit: &mut VersionEdit,
-        next_file: &mut FileNo,
     ) -> Result<BlobCounts> {
         let mut points_to = BlobCounts::default();
         for table in &family.tables {
@@ -134,7 +97,7 @@ impl Rebuild<'_> {
                 points_to.add_all(&table.points_to);
             } else {
                 let blobs = self.blob_options(id, family);
-                let left = self.rewrite(id, family, table, blobs, next_file)?;
+                let left = self.rewrite(id, family, table, blobs)?;
                 points_to.add_all(&left.pointers_kept);
                 left.add_to(*level, edit);
             }
@@ -180,16 +143,7 @@ impl Rebuild<'_> {
         BlobOutputOptions {
             min_blob_size: cf.enable_blob_files.then_some(cf.min_blob_size),
             blob_file_size: cf.blob_file_size,
-            file: BlobFileBuilderOptions {
-                compression: cf.blob_compression_type,
-                comparator: cf.comparator.clone(),
-                column_family_id: id,
-                column_family_name: family.name.clone(),
-                creation_time: self.options.db.clock.unix_secs(),
-                db_id: self.plan.db_id.clone().unwrap_or_default(),
-                file_checksum: self.options.db.file_checksum == FileChecksumKind::Crc32c,
-                ..BlobFileBuilderOptions::default()
-            },
+            file: self.new.blob_file_options(family.as_new(id)),
             relocate: Arc::new(source.relocate().clone()),
             source: Some(source),
             carry: None,
@@ -203,7 +157,6 @@ impl Rebuild<'_> {
         family: &FamilyPlan,
         table: &TablePlan,
         blobs: BlobOutputOptions,
-        next_file: &mut FileNo,
     ) -> Result<Written> {
         // Tombstones go first, and are known only after all was read.
         let found = match read_table(self.fs, family, table, &mut |_, _| Ok(())) {
@@ -220,14 +173,8 @@ impl Rebuild<'_> {
             let clipped = clip_tombstones(&icmp, *level, &[(file.clone(), tombstones)]);
             tombstones = Arc::new(FragmentedRangeTombstones::new(order, clipped));
         }
-        let mut writer = self.writer(
-            id,
-            family,
-            At::level_0(epoch_number),
-            &tombstones,
-            blobs,
-            next_file,
-        );
+        let at = At::level_0(epoch_number);
+        let mut writer = self.writer(id, family, at, &tombstones, blobs);
         read_table(self.fs, family, table, &mut |key, value| match self
             .plan
             .blobs
@@ -240,13 +187,7 @@ impl Rebuild<'_> {
     }
 
     /// All tables of a family become one sorted run. Gives what it points to in old blob files.
-    fn merge(
-        &self,
-        id: u32,
-        family: &FamilyPlan,
-        edit: &mut VersionEdit,
-        next_file: &mut FileNo,
-    ) -> Result<BlobCounts> {
+    fn merge(&self, id: u32, family: &FamilyPlan, edit: &mut VersionEdit) -> Result<BlobCounts> {
         let order = &family.options.comparator;
         let icmp = InternalKeyComparator::new(order.clone());
         let (mut children, mut tombstones, mut partial) = (Vec::new(), Vec::new(), Vec::new());
@@ -256,7 +197,7 @@ impl Rebuild<'_> {
             } else {
                 // Values move later, and once.
                 let blobs = BlobOutputOptions::default();
-                let left = self.rewrite(id, family, table, blobs, next_file)?;
+                let left = self.rewrite(id, family, table, blobs)?;
                 let Some(left) = left.files.into_iter().next() else {
                     continue;
                 };
@@ -281,7 +222,7 @@ impl Rebuild<'_> {
             epoch_number: 1,
         };
         let blobs = self.blob_options(id, family);
-        let mut writer = self.writer(id, family, at, &tombstones, blobs, next_file);
+        let mut writer = self.writer(id, family, at, &tombstones, blobs);
         let mut once = Once::default();
         merge_entries(
             order,
@@ -302,7 +243,7 @@ impl Rebuild<'_> {
     }
 
     /// What the logs hold and the tables lack becomes tables of level 0.
-    fn logs(&self, edits: &mut BTreeMap<u32, VersionEdit>, next_file: &mut FileNo) -> Result<()> {
+    fn logs(&self, edits: &mut BTreeMap<u32, VersionEdit>) -> Result<()> {
         let plan = self.plan;
         let fresh =
             |family: &FamilyPlan| (family.options.memtable_factory)(&family.options.comparator);
@@ -338,12 +279,12 @@ impl Rebuild<'_> {
                         (plan.families.get(&id), found.get_mut(&id))
                         && family.wants(log, seqno)
                     {
-                        insert(&*from_logs.memtable, &op, seqno)?;
+                        insert_op(&*from_logs.memtable, &op, seqno)?;
                         let bytes = from_logs.memtable.memory_usage() as u64;
                         if bytes >= family.options.write_buffer_size {
                             let full = std::mem::replace(&mut from_logs.memtable, fresh(family));
                             epoch += 1;
-                            let table = self.flush(id, family, &full, epoch, next_file)?;
+                            let table = self.flush(id, family, &full, epoch)?;
                             from_logs.tables.extend(table);
                         }
                     }
@@ -355,7 +296,7 @@ impl Rebuild<'_> {
         for (id, mut from_logs) in found {
             let family = &plan.families[&id];
             epoch += 1;
-            let last = self.flush(id, family, &from_logs.memtable, epoch, next_file)?;
+            let last = self.flush(id, family, &from_logs.memtable, epoch)?;
             from_logs.tables.extend(last);
             let edit = edits.entry(id).or_default();
             for table in from_logs.tables {
@@ -371,19 +312,11 @@ impl Rebuild<'_> {
         family: &FamilyPlan,
         memtable: &Arc<dyn MemTable>,
         epoch: u64,
-        next_file: &mut FileNo,
     ) -> Result<Option<FileMeta>> {
         let tombstones = memtable.range_tombstones();
         // As large as they are: a compaction puts them apart.
         let blobs = BlobOutputOptions::default();
-        let mut writer = self.writer(
-            id,
-            family,
-            At::level_0(epoch),
-            &tombstones,
-            blobs,
-            next_file,
-        );
+        let mut writer = self.writer(id, family, At::level_0(epoch), &tombstones, blobs);
         let mut iter = memtable.clone().iter();
         iter.seek_to_first();
         while iter.valid() {
@@ -394,72 +327,20 @@ impl Rebuild<'_> {
         Ok(writer.finish()?.files.into_iter().next())
     }
 
-    fn writer<'w>(
-        &'w self,
+    fn writer(
+        &self,
         id: u32,
         family: &FamilyPlan,
         at: At,
         tombstones: &FragmentedRangeTombstones,
         blobs: BlobOutputOptions,
-        next_file: &'w mut FileNo,
-    ) -> OutputWriter<'w> {
-        let At {
-            level,
-            epoch_number,
-        } = at;
-        let cf = &family.options;
-        let now = self.options.db.clock.unix_secs();
-        let size = cf.target_file_size_base;
-        let options = OutputOptions {
-            paranoid_file_checks: true,
-            table: TableBuilderOptions {
-                table: cf.table.clone(),
-                compression: cf.compression_of(level, level > 0),
-                compression_options: cf.compression_opts,
-                comparator: cf.comparator.clone(),
-                prefix_extractor: cf.prefix_extractor.clone(),
-                merge_operator_name: cf
-                    .merge_operator
-                    .as_ref()
-                    .map_or_else(|| "nullptr".to_owned(), |m| m.name().to_owned()),
-                column_family_id: id,
-                column_family_name: family.name.clone(),
-                db_id: self.plan.db_id.clone().unwrap_or_default(),
-                creation_time: now,
-                oldest_key_time: now,
-                file_creation_time: now,
-                file_checksum: self.options.db.file_checksum == FileChecksumKind::Crc32c,
-                ..TableBuilderOptions::default()
-            },
-            output_level: level,
-            target_file_size: size,
-            max_file_size: size,
-            max_compaction_bytes: u64::MAX,
-            grandparents: Vec::new(),
-            epoch_number,
-            compact_on_deletion: None,
-            blobs,
-        };
-        let new_file: NewFile<'w> = Box::new(move |kind: DataFileKind| {
-            let number = *next_file;
-            *next_file += 1;
-            let path = DataFile { number, kind }.path(self.to);
-            let file = self.fs.create(&path)?;
-            Ok((
-                number,
-                Box::new(BufferedFile::new(file)) as Box<dyn WritableFile>,
-            ))
-        });
-        OutputWriter::new(
-            options,
-            tombstones.fragments().to_vec(),
-            (None, None),
-            new_file,
-        )
+    ) -> OutputWriter<'_> {
+        self.new
+            .writer(family.as_new(id), at, tombstones, blobs, (None, None))
     }
 
     /// Everything but the tables.
-    fn head(&self, edits: BTreeMap<u32, VersionEdit>, next_file: FileNo) -> Result<()> {
+    fn head(&self, edits: BTreeMap<u32, VersionEdit>) -> Result<()> {
         let identity = filename::identity_path(self.from);
         if let Ok(bytes) = read_file(self.fs, &identity) {
             write_file(self.fs, &filename::identity_path(self.to), &bytes)?;
@@ -469,60 +350,11 @@ impl Rebuild<'_> {
         {
             write_file(self.fs, &filename::options_path(self.to, number), &bytes)?;
         }
-        let mut versions = Vec::new();
-        for (id, edit) in edits {
-            let family = &self.plan.families[&id];
-            let icmp = InternalKeyComparator::new(family.options.comparator.clone());
-            let deepest = edit.new_files.iter().map(|(level, _)| level + 1).max();
-            let levels = family.options.num_levels.max(deepest.unwrap_or(0));
-            let mut builder = VersionBuilder::new(&Arc::new(Version::empty(icmp, levels)));
-            builder.apply(&edit)?;
-            versions.push((id, family, builder.build()?));
-        }
-        self.fs.sync_dir(self.to)?;
-        let number = next_file;
-        let file = self.fs.create(&filename::manifest_path(self.to, number))?;
-        let mut writer = Writer::new(file, number, false);
-        let snapshot = manifest::Snapshot {
-            db_id: self.plan.db_id.as_deref(),
-            next_file_number: number + 1,
-            last_sequence: self.plan.last_sequence,
-            min_log_number_to_keep: 0,
-            max_column_family: versions.iter().map(|v| v.0).max().unwrap_or(0),
-            wals: WalSet::default(),
-            families: versions
-                .iter()
-                .map(|(id, family, version)| FamilySnapshot {
-                    id: *id,
-                    name: &family.name,
-                    comparator: family.options.comparator.name(),
-                    log_number: number,
-                    version,
-                    full_history_ts_low: None,
-                })
-                .collect(),
-        };
-        snapshot.write(&mut writer)?;
-        writer.sync()?;
-        self.fs.sync_dir(self.to)?;
-        manifest::set_current(self.fs, self.to, number)
-    }
-}
-
-fn insert(memtable: &dyn MemTable, op: &BatchOp<'_>, seqno: SeqNo) -> Result<()> {
-    match *op {
-        BatchOp::Put { key, value, .. } => memtable.insert(key, seqno, ValueKind::Value, value),
-        BatchOp::Merge { key, operand, .. } => {
-            memtable.insert(key, seqno, ValueKind::Merge, operand)
-        }
-        BatchOp::Delete { key, .. } => memtable.insert(key, seqno, ValueKind::Deletion, &[]),
-        BatchOp::SingleDelete { key, .. } => {
-            memtable.insert(key, seqno, ValueKind::SingleDeletion, &[])
-        }
-        BatchOp::DeleteRange { start, end, .. } => {
-            memtable.insert_range_deletion(start, end, seqno)
-        }
-        BatchOp::LogData(_) => Ok(()),
+        let families: Vec<_> = edits
+            .into_iter()
+            .map(|(id, edit)| (self.plan.families[&id].as_new(id), edit))
+            .collect();
+        self.new.finish(&families, self.plan.last_sequence)
     }
 }
 
