@@ -22,6 +22,7 @@ pub mod cursor;
 pub mod builder;
 pub mod extents;
 pub mod dump;
+pub mod titan;
 
 pub use builder::{BlobFileBuilder, BlobFileBuilderOptions, BlobFileSummary};
 pub use cursor::{BlobRecord, RecordCursor};

@@ -8,6 +8,7 @@ pub mod rng;
 pub mod data;
 pub mod datadriven;
 pub mod temp_dir;
+pub mod titan;
 
 pub use data::{KeyOrder, Keys, compressible};
 pub use rng::Rng;
