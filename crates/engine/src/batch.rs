@@ -37,6 +37,8 @@ mod tag {
     pub(super) const NOOP: u8 = 0xd;
     pub(super) const CF_RANGE_DELETION: u8 = 0xe;
     pub(super) const RANGE_DELETION: u8 = 0xf;
+    pub(super) const CF_BLOB_INDEX: u8 = 0x10;
+    pub(super) const BLOB_INDEX: u8 = 0x11;
 }
 
 /// Writes that happen together or not at all, over any families.
@@ -522,6 +524,11 @@ impl<'a> BatchReader<'a> {
         }
     }
 
+    /// The operations of a log that Titan wrote.
+    pub(crate) fn logged(&self) -> LoggedOperations<'a> {
+        LoggedOperations(self.iter())
+    }
+
     /// Reads every operation and compares their number with the header's.
     ///
     /// # Errors
@@ -603,11 +610,84 @@ impl<'a> Operations<'a> {
     }
 }
 
+/// An operation of a log that Titan wrote: garbage collection writes pointers there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum LoggedOp<'a> {
+    /// One of ours.
+    Op(BatchOp<'a>),
+    /// Sets a key to a value in a blob file.
+    Pointer {
+        /// The family.
+        cf: u32,
+        /// The key.
+        key: &'a [u8],
+        /// Where the value is.
+        pointer: &'a [u8],
+    },
+}
+
+impl LoggedOp<'_> {
+    pub(crate) fn family(&self) -> Option<u32> {
+        match self {
+            Self::Op(op) => op.family(),
+            Self::Pointer { cf, .. } => Some(*cf),
+        }
+    }
+
+    pub(crate) fn counts(&self) -> bool {
+        match self {
+            Self::Op(op) => op.counts(),
+            Self::Pointer { .. } => true,
+        }
+    }
+}
+
+/// Reads operations of Titan's one by one; ends after the first error.
+pub(crate) struct LoggedOperations<'a>(Operations<'a>);
+
+impl<'a> LoggedOperations<'a> {
+    fn read(&mut self) -> Result<Option<LoggedOp<'a>>> {
+        let d = &mut self.0.decoder;
+        loop {
+            let tag = match d.rest().first() {
+                None => return Ok(None),
+                Some(&tag) => tag,
+            };
+            match tag {
+                tag::NOOP => d.u8("operation")?,
+                tag::BLOB_INDEX | tag::CF_BLOB_INDEX => {
+                    d.u8("operation")?;
+                    let cf = match tag {
+                        tag::CF_BLOB_INDEX => d.varint32("column family")?,
+                        _ => 0,
+                    };
+                    let key = d.length_prefixed("key")?;
+                    let pointer = d.length_prefixed("blob pointer")?;
+                    return Ok(Some(LoggedOp::Pointer { cf, key, pointer }));
+                }
+                _ => return Ok(self.0.read()?.map(LoggedOp::Op)),
+            };
+        }
+    }
+}
+
+impl<'a> Iterator for LoggedOperations<'a> {
+    type Item = Result<LoggedOp<'a>>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let item = self.read();
+        if item.is_err() {
+            self.0.decoder = Decoder::new(&[]);
+        }
+        item.transpose()
+    }
+}
+
 #[cold]
 fn foreign_tag(tag: u8) -> Error {
     let feature = match tag {
         0x9 | 0xa | 0xb | 0xc | 0x12 | 0x13 | 0x15 => "two-phase commit",
-        0x10 | 0x11 => "blob pointers written by users",
+        tag::CF_BLOB_INDEX | tag::BLOB_INDEX => "blob pointers written by users",
         0x14 => "user timestamps",
         0x16 | 0x17 => "wide columns",
         0x18 | 0x19 => "preferred sequence numbers",

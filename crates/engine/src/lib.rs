@@ -51,6 +51,7 @@ mod db;
 mod new_directory;
 pub mod backup;
 pub mod repair;
+pub mod migrate;
 #[cfg(all(test, orogen_shuttle))]
 mod model;
 

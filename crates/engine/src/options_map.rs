@@ -238,6 +238,12 @@ pub(crate) fn load_newest(
 }
 
 impl StoredOptions {
+    /// Where the logs are, if not beside the tables.
+    pub(crate) fn wal_dir(&self) -> Option<String> {
+        let path = self.0.db()?.get_text("wal_dir")?;
+        (!path.is_empty()).then_some(path)
+    }
+
     /// Fills in what the caller left open for a family.
     pub(crate) fn fill_gaps(&self, family: &str, cf: &mut ColumnFamilyOptions) {
         let Some(stored) = self.0.family(family) else {
