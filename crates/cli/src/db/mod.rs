@@ -10,6 +10,7 @@ mod checkpoint;
 mod ranges;
 mod updates;
 mod repair;
+mod migrate;
 pub(crate) mod tree;
 
 use clap::Subcommand;
@@ -44,6 +45,8 @@ pub(crate) enum DbCommand {
     Updates(updates::Args),
     /// Make a new database of what can be read of a damaged one.
     Repair(repair::Args),
+    /// Make a database of what another engine wrote.
+    Migrate(migrate::Args),
     /// Make a second database with the same content.
     Checkpoint(checkpoint::Args),
     /// Draw its levels and files.
@@ -64,6 +67,7 @@ pub(crate) fn run(command: DbCommand, terminal: &mut Terminal) -> Result<(), Fai
         DbCommand::DeleteFiles(args) => ranges::delete_files(&args, terminal),
         DbCommand::Updates(args) => updates::run(&args, terminal),
         DbCommand::Repair(args) => repair::run(&args, terminal),
+        DbCommand::Migrate(args) => migrate::run(&args, terminal),
         DbCommand::Checkpoint(args) => checkpoint::run(&args, terminal),
         DbCommand::Tree(args) => tree::run(&args, terminal),
     }

@@ -2,7 +2,7 @@
 
 use super::ok;
 
-const COMMANDS: [&[&str]; 29] = [
+const COMMANDS: [&[&str]; 30] = [
     &["db", "create"],
     &["db", "put"],
     &["db", "get"],
@@ -15,6 +15,7 @@ const COMMANDS: [&[&str]; 29] = [
     &["db", "delete-files"],
     &["db", "updates"],
     &["db", "repair"],
+    &["db", "migrate"],
     &["db", "checkpoint"],
     &["db", "tree"],
     &["sst", "dump"],

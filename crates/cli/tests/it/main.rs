@@ -12,6 +12,7 @@ mod damage;
 mod demo;
 mod files;
 mod help;
+mod migrate;
 
 /// What a run left behind.
 struct Run {
