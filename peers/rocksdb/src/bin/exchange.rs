@@ -22,7 +22,7 @@ type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 /// Changes the options of tables and families from what is common to all.
 type Change = fn(&mut BlockBasedOptions, &mut Options);
 
-const VARIANTS: [(&str, Change); 22] = [
+const VARIANTS: [(&str, Change); 24] = [
     ("defaults", |_, _| {}),
     ("format-2", |t, _| t.set_format_version(2)),
     ("format-3", |t, _| t.set_format_version(3)),
@@ -62,6 +62,19 @@ const VARIANTS: [(&str, Change); 22] = [
     }),
     ("fixed-levels", |_, o| {
         o.set_level_compaction_dynamic_level_bytes(false)
+    }),
+    ("blobs", |_, o| {
+        o.set_enable_blob_files(true);
+        o.set_min_blob_size(60);
+        o.set_blob_file_size(16 << 10);
+        o.set_blob_compression_type(DBCompressionType::Lz4);
+    }),
+    ("blobs-collected", |_, o| {
+        o.set_enable_blob_files(true);
+        o.set_blob_file_size(8 << 10);
+        o.set_enable_blob_gc(true);
+        o.set_blob_gc_age_cutoff(0.8);
+        o.set_blob_gc_force_threshold(0.3);
     }),
     ("many-manifests", |_, o| {
         o.set_max_manifest_file_size(1)
