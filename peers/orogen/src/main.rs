@@ -9,7 +9,7 @@ use orogen::{
     DbIterator, DbOptions, Options, RateLimiter, ReadOptions, SystemClock, WriteBatch,
     WriteOptions,
 };
-use peers_driver::{Blob, BlobGc, Engine, Key, Result, Settings, Unsupported};
+use peers_driver::{Blob, BlobGc, Engine, Key, Result, Settings};
 
 struct Orogen {
     db: Db,
@@ -24,22 +24,21 @@ impl Orogen {
 }
 
 /// Lets large values go to blob files. What is not set here has its default.
-///
-/// # Errors
-/// [`Unsupported`] for ways of collecting that this build does not have.
-fn separate_values(options: &mut ColumnFamilyOptions, blob: &Blob) -> Result<()> {
+fn separate_values(options: &mut ColumnFamilyOptions, blob: &Blob) {
     options.enable_blob_garbage_collection = match blob.gc {
-        BlobGc::Off | BlobGc::Punch => false,
+        BlobGc::Off | BlobGc::Punch | BlobGc::Move => false,
         BlobGc::Auto | BlobGc::Merge => true,
-        BlobGc::Move => return Err(Unsupported("this build moves no values by a job").into()),
     };
+    if matches!(blob.gc, BlobGc::Move) {
+        // Titan's default.
+        options.blob_file_discardable_ratio = 0.5;
+    }
     options.blob_hole_punching = matches!(blob.gc, BlobGc::Auto | BlobGc::Punch);
     options.enable_blob_files = true;
     options.min_blob_size = blob.min_blob_size;
     options.blob_compression_type = CompressionType::Lz4;
     options.blob_garbage_collection_age_cutoff = blob.garbage_collection_age_cutoff;
     options.blob_garbage_collection_force_threshold = blob.garbage_collection_force_threshold;
-    Ok(())
 }
 
 impl Engine for Orogen {
@@ -71,7 +70,7 @@ impl Engine for Orogen {
             ..Options::default()
         };
         if let Some(blob) = &settings.blob {
-            separate_values(&mut options.cf, blob)?;
+            separate_values(&mut options.cf, blob);
         }
         let db = Db::open(&settings.dir, &options)?;
         Ok(Self {
