@@ -69,6 +69,9 @@ pub struct BlobFileBuilderOptions {
     pub db_session_id: String,
     /// Computes a checksum over the whole file.
     pub file_checksum: bool,
+    /// Bytes that are gathered before the file gets them, of which no more than twice are held; 0, the
+    /// default: 1 MiB, or twice that now and then.
+    pub write_buffer_len: usize,
 }
 
 /// What was written.
@@ -100,6 +103,8 @@ pub struct BlobFileBuilder {
     /// A value on its way from the codec to the file.
     stored: Vec<u8>,
     buffer: Vec<u8>,
+    /// Bytes of the buffer at which the file gets them.
+    buffer_len: usize,
     /// Bytes so far, those in the buffer included.
     offset: u64,
     places: PlacesBuilder,
@@ -152,6 +157,10 @@ impl BlobFileBuilder {
             writer: concat!("orogen ", env!("CARGO_PKG_VERSION")).into(),
             ..BlobFileProperties::default()
         };
+        let (buffer, buffer_len) = match options.write_buffer_len {
+            0 => (Vec::new(), WRITE_BUFFER_LEN),
+            len => (memory::with_capacity(2 * len, WRITE_BUFFER)?, len),
+        };
         let mut this = Self {
             file,
             header: FileHeader {
@@ -167,7 +176,8 @@ impl BlobFileBuilder {
             comparator: options.comparator,
             compressor,
             stored: Vec::new(),
-            buffer: Vec::new(),
+            buffer,
+            buffer_len,
             offset: 0,
             places: PlacesBuilder::default(),
             index: MetaIndex::default(),
@@ -213,7 +223,7 @@ impl BlobFileBuilder {
             Ok(()) => self.add_record(user_key, &stored, value.len() as u64),
             Err(e) => Err(e),
         };
-        if stored.capacity() <= 2 * WRITE_BUFFER_LEN {
+        if stored.capacity() <= 2 * self.buffer_len {
             self.stored = stored;
         }
         added
@@ -388,12 +398,12 @@ impl BlobFileBuilder {
 
     fn append(&mut self, bytes: &[u8]) -> Result<()> {
         self.offset += bytes.len() as u64;
-        if bytes.len() >= DIRECT_LEN {
+        if bytes.len() >= DIRECT_LEN.min(self.buffer_len) {
             self.flush()?;
             return Self::write(&mut *self.file, &mut self.file_checksum, bytes);
         }
         memory::append(&mut self.buffer, bytes, WRITE_BUFFER)?;
-        if self.buffer.len() >= WRITE_BUFFER_LEN {
+        if self.buffer.len() >= self.buffer_len {
             self.flush()?;
         }
         Ok(())

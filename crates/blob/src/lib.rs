@@ -33,6 +33,7 @@ pub use places::{RecordPlace, RecordPlaces};
 pub use pointer::{BlobIndex, BlobPointer};
 pub use reader::{
     BlobFileReader, BlobFileReaderOptions, BlobRead, BlobReadahead, BlobValue, Coalesce,
+    WindowAccount,
 };
 
 #[cfg(test)]

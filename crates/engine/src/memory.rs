@@ -24,6 +24,7 @@ use std::sync::atomic::{
 };
 use std::sync::{Arc, Weak};
 
+use orogen_blob::BlobFileReader;
 use orogen_env::threads;
 use orogen_memtable::{MemTable, Moment};
 use orogen_sst::{BlockCache, TableReader};
@@ -40,14 +41,15 @@ const RECOUNTS_MAX: usize = 16;
 pub struct MemoryUsage {
     /// Memtables: active, sealed, and flushed ones that a reader still holds.
     pub memtables: u64,
-    /// What open tables keep of their files outside the cache.
+    /// What open tables and blob files keep of themselves outside the cache.
     pub table_readers: u64,
     /// Blocks in the cache.
     pub block_cache: u64,
     /// Blocks that are not in the cache any more, held by readers; a thread that read keeps one for
     /// its next read.
     pub held_blocks: u64,
-    /// What cursors and compactions read ahead, and tables that are being written.
+    /// What cursors and compactions read ahead, large values that cursors stand on and that are not
+    /// in the cache, and files that are being written.
     pub reserved: u64,
     /// What may be used in all; 0 for no bound.
     pub limit: u64,
@@ -80,6 +82,7 @@ pub struct MemoryBudget {
     cache: Arc<BlockCache>,
     memtables: Mutex<Vec<Weak<dyn MemTable>>>,
     tables: Mutex<Vec<Weak<TableReader>>>,
+    blobs: Mutex<Vec<Weak<BlobFileReader>>>,
     /// Bytes written, and of tables opened, since the last count.
     written: AtomicU64,
     /// Bytes that memtables are about to take.
@@ -105,6 +108,7 @@ impl MemoryBudget {
             cache: Arc::new(BlockCache::new(to_usize(limit))),
             memtables: Mutex::default(),
             tables: Mutex::default(),
+            blobs: Mutex::default(),
             written: AtomicU64::new(0),
             promised: AtomicU64::new(0),
             counting: Mutex::default(),
@@ -155,7 +159,7 @@ impl MemoryBudget {
         let reserved = self.cache.reserved_usage() as u64;
         MemoryUsage {
             memtables: sum(&self.memtables, |m| m.memory_allocated()),
-            table_readers: sum(&self.tables, TableReader::memory_usage),
+            table_readers: self.open_files(),
             block_cache: self.cache.usage() as u64,
             held_blocks: self.cache.held_usage() as u64,
             reserved,
@@ -194,7 +198,7 @@ impl MemoryBudget {
         // First what is promised: what is counted meanwhile counts twice, for a moment.
         let promised = self.promised.load(Relaxed);
         let memtables = promised + sum(&self.memtables, |m| m.memory_allocated());
-        let tables = sum(&self.tables, TableReader::memory_usage);
+        let tables = self.open_files();
         self.memtable_bytes.store(memtables, Relaxed);
         self.held_bytes
             .store(self.cache.held_about() as u64, Relaxed);
@@ -255,6 +259,17 @@ impl MemoryBudget {
                 }
             }
         }));
+    }
+
+    /// Bytes of open tables and blob files.
+    fn open_files(&self) -> u64 {
+        sum(&self.tables, TableReader::memory_usage)
+            + sum(&self.blobs, BlobFileReader::memory_usage)
+    }
+
+    pub(crate) fn add_blob_file(&self, file: &Arc<BlobFileReader>) {
+        self.blobs.lock().push(Arc::downgrade(file));
+        self.wrote(file.memory_usage() as u64);
     }
 
     pub(crate) fn add_table(&self, table: &Arc<TableReader>) {

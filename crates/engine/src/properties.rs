@@ -186,11 +186,7 @@ pub(crate) fn number(context: &Context, family: &ColumnFamilyData, name: &str) -
         "num-deletes-active-mem-table" => state.mem.table.deletion_count(),
         "num-entries-imm-mem-tables" => state.imm.iter().map(|m| m.table.entry_count()).sum(),
         "num-deletes-imm-mem-tables" => state.imm.iter().map(|m| m.table.deletion_count()).sum(),
-        "estimate-table-readers-mem" => version
-            .iter_files()
-            .filter_map(|(_, f)| f.table.get())
-            .map(|t| t.memory_usage() as u64)
-            .sum(),
+        "estimate-table-readers-mem" => open_files_bytes(version),
         "estimate-live-data-size" | "live-sst-files-size" | "total-sst-files-size" => {
             version.total_bytes()
         }
@@ -235,11 +231,7 @@ fn memory_usage(context: &Context) -> MemoryUsage {
     for family in context.set.families() {
         let state = family.state();
         usage.memtables += memtable_bytes(&state);
-        let tables = state
-            .version
-            .iter_files()
-            .filter_map(|(_, f)| f.table.get());
-        usage.table_readers += tables.map(|t| t.memory_usage() as u64).sum::<u64>();
+        usage.table_readers += open_files_bytes(&state.version);
         if !caches.iter().any(|c| Arc::ptr_eq(c, &family.cache)) {
             caches.push(family.cache.clone());
         }
@@ -249,6 +241,15 @@ fn memory_usage(context: &Context) -> MemoryUsage {
         usage.held_blocks += cache.held_usage() as u64;
     }
     usage
+}
+
+/// What open tables and blob files hold of memory themselves.
+fn open_files_bytes(version: &Version) -> u64 {
+    let tables = version.iter_files().filter_map(|(_, f)| f.table.get());
+    let blobs = version.blob_files().values();
+    let blobs = blobs.filter_map(|b| b.file.reader.get());
+    let bytes = tables.map(|t| t.memory_usage());
+    bytes.chain(blobs.map(|b| b.memory_usage())).sum::<usize>() as u64
 }
 
 /// Whether writes are taken, and if not, why.

@@ -32,7 +32,10 @@ use crate::version::blob_counts::{BLOB_REFERENCES, BlobCounts};
 use crate::version::file_meta::FileMeta;
 use crate::version::{BlobFile, BlobFileAddition, Version};
 
+mod blob_rows;
 mod kept_values;
+
+pub(crate) use blob_rows::BlobRows;
 
 /// What opening a table of one family needs.
 pub(crate) struct FamilyTables {
@@ -153,7 +156,11 @@ impl FamilyTables {
             Some(reader) => Ok(reader),
             None => {
                 let reader = self.open_blob(&file.addition)?;
-                Ok(file.reader.set(Arc::new(reader)))
+                let reader = file.reader.set(Arc::new(reader));
+                if let Some(budget) = &self.budget {
+                    budget.add_blob_file(reader);
+                }
+                Ok(reader)
             }
         }
     }
@@ -294,30 +301,6 @@ impl FamilyTables {
     }
 }
 
-/// Blob files that a cursor goes through at the same time.
-const ROWS_MAX: usize = 8;
-/// Bytes that it reads ahead of each.
-const ROW_LEN_MAX: u64 = 256 << 10;
-
-/// What a cursor has read ahead, of the blob files that it goes through.
-#[derive(Default)]
-pub(crate) struct BlobRows(Vec<(FileNo, BlobReadahead)>);
-
-impl BlobRows {
-    /// That of a file; the one that was not asked for the longest goes where there are too many.
-    fn of(&mut self, file: FileNo) -> &mut BlobReadahead {
-        match self.0.iter().position(|&(f, _)| f == file) {
-            Some(0) => {}
-            Some(i) => self.0[..=i].rotate_right(1),
-            None => {
-                self.0.truncate(ROWS_MAX - 1);
-                self.0.insert(0, (file, BlobReadahead::new(ROW_LEN_MAX)));
-            }
-        }
-        &mut self.0[0].1
-    }
-}
-
 /// The blob files of a version, for one part of a job, which goes through them in the order of
 /// keys.
 pub(crate) struct VersionBlobs {
@@ -346,7 +329,7 @@ impl VersionBlobs {
         let result = self
             .tables
             .blob_reader(&self.version, pointer.file)
-            .and_then(|reader| read(reader, self.rows.lock().of(pointer.file)));
+            .and_then(|reader| read(reader, self.rows.lock().of(&self.tables, pointer.file)));
         match result {
             Ok(value) => Ok(Some(value)),
             Err(e) if e.kind() == ErrorKind::Corruption => {
@@ -481,15 +464,19 @@ impl TableAccess for FamilyTables {
     ) -> Result<PinnedValue> {
         let pointer = BlobPointer::decode(pointer)?;
         let file = self.blob_file(version, pointer.file)?;
+        ahead.let_go();
         if let Some(value) = self.cached_value(file, &pointer) {
             return Ok(value);
         }
-        let row = ahead.of(pointer.file);
+        let row = ahead.of(self, pointer.file);
         let verify = self.verifies(options);
         let value = self
             .reader_of(file)?
             .read_ahead(row, pointer, user_key, verify)
             .map_err(|e| self.unless_given_up(e, file, &pointer, user_key))?;
+        if !self.keeps(&value, options) {
+            ahead.hold(self, value.memory_usage());
+        }
         Ok(self.keep_value(file, &pointer, value, options))
     }
 

@@ -8,6 +8,8 @@
 //! scan         threads and idle cursors, forward and backward, over all data
 //! large        values of up to 512 KiB, read while they are written
 //! blobs        the same, in blob files that compactions empty
+//! blobscan     values of some kibibytes in blob files and in the cache: cursors over all of them,
+//!              many at once, one by one, while more are written
 //! families     many families of many small tables with partitioned indexes and filters
 //! cycles       open, write, read, close, again and again
 //! ```
@@ -49,6 +51,8 @@ const LEAK_BYTES: u64 = 64 << 10;
 const LOOK_EVERY: u64 = 500;
 /// Cursors that are open at once.
 const CURSORS: usize = 16;
+/// Keys that are asked for at once, where several are.
+const READ_TOGETHER: usize = 16;
 /// Threads that read or write at once, where there are several.
 const THREADS: u64 = 3;
 /// Families of the workload that has many.
@@ -100,6 +104,8 @@ pub enum Workload {
     Large,
     /// The same, in blob files that compactions empty.
     Blobs,
+    /// Cursors and reads of many blobs.
+    BlobScan,
     /// Many families and tables.
     Families,
     /// Open and close.
@@ -108,7 +114,7 @@ pub enum Workload {
 
 impl Workload {
     /// All workloads.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Mixed,
         Self::FillRandom,
         Self::Overwrite,
@@ -116,6 +122,7 @@ impl Workload {
         Self::Scan,
         Self::Large,
         Self::Blobs,
+        Self::BlobScan,
         Self::Families,
         Self::Cycles,
     ];
@@ -129,6 +136,7 @@ impl Workload {
             Self::Scan => "scan",
             Self::Large => "large",
             Self::Blobs => "blobs",
+            Self::BlobScan => "blobscan",
             Self::Families => "families",
             Self::Cycles => "cycles",
         }
@@ -250,6 +258,7 @@ fn judge(workload: Workload, config: &Config, peaks: &Peaks) -> Result<(), Strin
 fn value_bytes(workload: Workload) -> Range<usize> {
     match workload {
         Workload::Large | Workload::Blobs => 4 << 10..512 << 10,
+        Workload::BlobScan => 512..8 << 10,
         _ => 20..900,
     }
 }
@@ -275,6 +284,13 @@ fn options(workload: Workload, budget: &Arc<MemoryBudget>) -> Options {
             options.cf.blob_compression_type = CompressionType::Lz4;
             options.cf.enable_blob_garbage_collection = true;
             options.cf.blob_garbage_collection_age_cutoff = 1.0;
+        }
+        Workload::BlobScan => {
+            options.cf.enable_blob_files = true;
+            options.cf.min_blob_size = 512;
+            options.cf.blob_file_size = 4 << 20;
+            options.cf.blob_cache = true;
+            options.cf.enable_blob_garbage_collection = true;
         }
         Workload::Families => {
             options.cf.write_buffer_size = 1 << 20;
@@ -312,6 +328,7 @@ fn play(workload: Workload, config: &Config, peaks: &mut Peaks) -> Result<(), St
         keys: match workload {
             Workload::Overwrite => 20_000,
             Workload::Large | Workload::Blobs => 1000,
+            Workload::BlobScan => 20_000,
             _ => 400_000,
         },
         value_bytes: value_bytes(workload),
@@ -457,6 +474,18 @@ impl World<'_> {
         Ok(())
     }
 
+    /// Reads a few keys together; what they give is the caller's.
+    fn get_several(&self, rng: &mut Rng) -> Result<(), String> {
+        let family = rng.pick(&self.families).clone();
+        let keys: Vec<Vec<u8>> = (0..READ_TOGETHER).map(|_| self.key(rng)).collect();
+        let keys: Vec<&[u8]> = keys.iter().map(Vec::as_slice).collect();
+        let found = self.db.multi_get(&ReadOptions::default(), &family, &keys);
+        self.call();
+        found
+            .into_iter()
+            .try_for_each(|value| value.map(drop).map_err(|e| format!("multi_get: {e}")))
+    }
+
     fn cursor(&self, rng: &mut Rng) -> Result<DbIterator, String> {
         let (key, family) = (self.key(rng), rng.pick(&self.families).clone());
         let cursor = self.db.iter(&ReadOptions::default(), &family);
@@ -529,6 +558,30 @@ impl World<'_> {
                 }
                 cursor.status().map_err(|e| e.to_string())
             }),
+            Workload::BlobScan => {
+                self.write_bytes(rng, data)?;
+                self.together(seed, |t, rng| {
+                    let mut cursors = Vec::new();
+                    for _ in 0..CURSORS {
+                        cursors.push(self.cursor(rng)?);
+                    }
+                    for (n, cursor) in cursors.iter_mut().enumerate() {
+                        for i in 0..reads / 16 {
+                            step(cursor, (n as u64 + t).is_multiple_of(2));
+                            self.call();
+                            match i % 32 {
+                                0 => self.get_several(rng)?,
+                                8 | 24 => self.get(rng, 0.7)?,
+                                16 => self.write(rng).map(drop)?,
+                                _ => {}
+                            }
+                        }
+                    }
+                    cursors
+                        .iter()
+                        .try_for_each(|c| c.status().map_err(|e| e.to_string()))
+                })
+            }
             Workload::Families => {
                 self.together(seed, |_, rng| self.write_bytes(rng, data / 2 / THREADS))?;
                 self.together(seed, |_, rng| {

@@ -5,7 +5,7 @@
 //! comes next, twice as much each time, up to a bound: it reads from the device while values are
 //! used. Small values are read several at a time, so that there is not a system call for each; a
 //! large one alone, as it would be copied for nothing. So are values that are asked for here and
-//! there.
+//! there. Where memory is scarce windows get smaller, down to none.
 
 use orogen_base::{FileNo, Result, memory};
 
@@ -24,9 +24,17 @@ const HINT_LEN_MIN: u64 = 32 << 10;
 /// Bytes that are passed from one record to the next of a row.
 const GAP_MAX: u64 = 64 << 10;
 
+/// Where the memory of windows is asked for, if it is bounded.
+pub trait WindowAccount: Send + Sync {
+    /// Asks for `bytes` in all, and tells what may be held from now on: more, where more was granted
+    /// before; less where memory is scarce, down to nothing. What is held beyond that is let go of at
+    /// once.
+    fn ask(&mut self, bytes: usize) -> usize;
+}
+
 /// What was read ahead, of one file of one database at a time.
-#[derive(Debug)]
 pub struct BlobReadahead {
+    account: Option<Box<dyn WindowAccount>>,
     len_max: u64,
     /// Bytes to read together the next time.
     window_len: u64,
@@ -46,6 +54,7 @@ impl BlobReadahead {
     #[must_use]
     pub fn new(len_max: u64) -> Self {
         Self {
+            account: None,
             len_max,
             window_len: WINDOW_LEN_MIN,
             file: None,
@@ -55,6 +64,31 @@ impl BlobReadahead {
             hint_len: HINT_LEN_MIN.min(len_max),
             hinted: 0,
         }
+    }
+
+    /// As [`Self::new`], within what an account grants.
+    #[must_use]
+    pub fn within(account: Box<dyn WindowAccount>, len_max: u64) -> Self {
+        Self {
+            account: Some(account),
+            ..Self::new(len_max)
+        }
+    }
+
+    /// Memory for a window of `want` bytes, or of as many as are granted, empty.
+    fn room(&mut self, want: usize) -> Result<usize> {
+        self.bytes.clear();
+        let granted = match &mut self.account {
+            Some(account) => account.ask(want),
+            None => usize::MAX,
+        };
+        let want = want.min(granted);
+        if self.bytes.capacity() < want || self.bytes.capacity() > granted {
+            // Nothing of it is wanted any more, and not a byte more than was granted.
+            self.bytes = Vec::new();
+            self.bytes = memory::with_capacity(want, "blob readahead")?;
+        }
+        Ok(want)
     }
 
     /// Bytes of memory held.
@@ -119,10 +153,10 @@ impl BlobFileReader {
             self.hint(ahead, extent);
         }
         if ahead.held(extent).is_none() {
-            if !is_in_row || extent.size >= ALONE_SIZE_MIN {
+            let is_alone = !is_in_row || extent.size >= ALONE_SIZE_MIN;
+            if is_alone || !self.fill(ahead, extent)? {
                 return self.read_extent(extent, user_key, how);
             }
-            self.fill(ahead, extent)?;
         }
         let value = ahead.held(extent).map(|record| {
             self.check(record, extent, user_key, how.verify)
@@ -149,20 +183,21 @@ impl BlobFileReader {
         ahead.hint_len = (ahead.hint_len * 2).min(ahead.len_max);
     }
 
-    fn fill(&self, ahead: &mut BlobReadahead, extent: Extent) -> Result<()> {
-        let want = ahead.window_len.min(self.records_end() - extent.offset);
-        ahead.bytes.clear();
+    /// Reads a window that begins with `extent`; false if there is no memory for it.
+    fn fill(&self, ahead: &mut BlobReadahead, extent: Extent) -> Result<bool> {
+        let want = ahead.window_len.min(self.records_end() - extent.offset) as usize;
+        let want = ahead.room(want)?;
+        if (want as u64) < extent.size {
+            return Ok(false);
+        }
         ahead.offset = extent.offset;
-        memory::reserve(&mut ahead.bytes, want as usize, "blob readahead")?;
-        self.count_read(want);
-        let read = self
-            .file
-            .append_at(extent.offset, want as usize, &mut ahead.bytes);
+        self.count_read(want as u64);
+        let read = self.file.append_at(extent.offset, want, &mut ahead.bytes);
         if let Err(e) = read {
             ahead.bytes.clear();
             return Err(e);
         }
         ahead.window_len = (ahead.window_len * 2).min(WINDOW_LEN_MAX);
-        Ok(())
+        Ok(true)
     }
 }

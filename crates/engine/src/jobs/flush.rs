@@ -360,6 +360,11 @@ pub(crate) fn blob_options(context: &Context, family: &ColumnFamilyData) -> Blob
             file_checksum: context.options.file_checksum == FileChecksumKind::Crc32c,
             ..BlobFileBuilderOptions::default()
         },
+        reserve_in: context
+            .options
+            .memory_budget
+            .as_ref()
+            .map(|budget| budget.block_cache().clone()),
         ..BlobOutputOptions::default()
     }
 }

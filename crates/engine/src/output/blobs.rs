@@ -15,6 +15,8 @@ use orogen_base::key::{TRAILER_LEN, ValueKind, trailer, user_key};
 use orogen_base::sync::Mutex;
 use orogen_base::{Error, FileNo, PinnedValue, Result};
 use orogen_blob::{BlobFileBuilder, BlobFileBuilderOptions, BlobPointer};
+use orogen_cache::Reservation;
+use orogen_sst::{BlockCache, CachedBlock};
 
 use super::NewFile;
 use crate::filename::{DataFile, DataFileKind};
@@ -37,6 +39,9 @@ pub struct BlobOutputOptions {
     pub source: Option<Arc<dyn BlobSource>>,
     /// The last file goes on in the job's next run; the job ends it. `None`: it ends with the run.
     pub carry: Option<Arc<BlobCarry>>,
+    /// Reserves the memory of files that are being written beside this cache, which gives way; `None`:
+    /// nowhere.
+    pub reserve_in: Option<Arc<BlockCache>>,
 }
 
 /// A blob file that goes on from one run of a job to the next.
@@ -62,6 +67,13 @@ impl BlobCarry {
     }
 }
 
+/// The reservation follows the memory in steps of so many bytes.
+const RESERVED_STEP: usize = 64 << 10;
+/// Bounds of the write buffer where memory is reserved, and its part of the cache: as those of tables.
+const WRITE_BUFFER_LEN_MIN: usize = 64 << 10;
+const WRITE_BUFFER_LEN_MAX: usize = 1 << 20;
+const WRITE_BUFFER_PART: usize = 64;
+
 /// What was written beside the tables.
 #[derive(Clone, Debug, Default)]
 pub(super) struct BlobsWritten {
@@ -76,6 +88,8 @@ pub(super) struct BlobsWritten {
 pub(super) struct BlobWriter {
     options: BlobOutputOptions,
     open: Option<(FileNo, BlobFileBuilder)>,
+    /// Of the memory of that file.
+    reservation: Option<Reservation<CachedBlock>>,
     written: BlobsWritten,
     /// What the table at hand points to.
     table: BlobCounts,
@@ -89,9 +103,13 @@ pub(super) struct BlobWriter {
 
 impl BlobWriter {
     pub(super) fn new(options: BlobOutputOptions) -> Self {
+        let open = options.carry.as_ref().and_then(|c| c.0.lock().take());
+        // A file that goes on has its memory reserved again from its next value on.
+        let account = options.reserve_in.as_ref().filter(|_| open.is_some());
         Self {
             value_size_max: BlobFileBuilder::value_size_max(options.file.compression),
-            open: options.carry.as_ref().and_then(|c| c.0.lock().take()),
+            open,
+            reservation: account.map(|cache| Reservation::new(cache.clone())),
             options,
             written: BlobsWritten::default(),
             table: BlobCounts::default(),
@@ -214,8 +232,19 @@ impl BlobWriter {
             none => {
                 let (number, file) = new_file(DataFileKind::Blob)?;
                 created.push(DataFile::blob(number));
+                let account = self.options.reserve_in.as_ref();
+                let write_buffer_len = account.map_or(0, |cache| {
+                    (cache.capacity() / WRITE_BUFFER_PART)
+                        .clamp(WRITE_BUFFER_LEN_MIN, WRITE_BUFFER_LEN_MAX)
+                });
+                self.reservation = account.map(|cache| {
+                    let mut reservation = Reservation::new(cache.clone());
+                    reservation.set(2 * write_buffer_len);
+                    reservation
+                });
                 let options = BlobFileBuilderOptions {
                     file_number: number,
+                    write_buffer_len,
                     ..self.options.file.clone()
                 };
                 none.insert((number, BlobFileBuilder::new(file, options)?))
@@ -230,8 +259,16 @@ impl BlobWriter {
         pointer.encode(&mut self.pointer);
         self.table.add(pointer, user_key(key).len());
         self.take_key(key, ValueKind::BlobIndex);
-        let size = self.open.as_ref().map_or(0, |(_, b)| b.file_size());
-        if size >= self.options.blob_file_size {
+        let Some((_, builder)) = &self.open else {
+            return Ok(());
+        };
+        if let Some(reservation) = &mut self.reservation {
+            let (used, reserved) = (builder.memory_usage(), reservation.bytes());
+            if used > reserved || used + 2 * RESERVED_STEP < reserved {
+                reservation.set(used.next_multiple_of(RESERVED_STEP));
+            }
+        }
+        if builder.file_size() >= self.options.blob_file_size {
             self.finish_file()?;
         }
         Ok(())
@@ -245,7 +282,10 @@ impl BlobWriter {
     /// Ends the last file, unless it goes on in the next run.
     pub(super) fn finish(&mut self) -> Result<BlobsWritten> {
         match &self.options.carry {
-            Some(carry) => *carry.0.lock() = self.open.take(),
+            Some(carry) => {
+                self.reservation = None;
+                *carry.0.lock() = self.open.take();
+            }
             None => self.finish_file()?,
         }
         Ok(std::mem::take(&mut self.written))
@@ -256,6 +296,7 @@ impl BlobWriter {
             return Ok(());
         };
         let (addition, bytes) = end(number, builder)?;
+        self.reservation = None;
         self.written.bytes += bytes;
         self.written.additions.push(addition);
         Ok(())

@@ -146,7 +146,7 @@ impl Rebuild<'_> {
             file: self.new.blob_file_options(family.as_new(id)),
             relocate: Arc::new(source.relocate().clone()),
             source: Some(source),
-            carry: None,
+            ..BlobOutputOptions::default()
         }
     }
 

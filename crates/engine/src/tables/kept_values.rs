@@ -28,6 +28,10 @@ fn key(file: &BlobFile, pointer: &BlobPointer) -> CacheKey {
     }
 }
 
+fn charge(value: &BlobValue) -> usize {
+    value.memory_usage() + size_of::<CachedBlock>()
+}
+
 impl FamilyTables {
     /// The value at `pointer`, if the cache has it. It was compared with its key when it was read.
     #[inline]
@@ -60,6 +64,11 @@ impl FamilyTables {
         Some(PinnedValue::pinned(found, range))
     }
 
+    /// True if the cache is to have a value that was read.
+    pub(super) fn keeps(&self, value: &BlobValue, options: &TableReadOptions) -> bool {
+        self.blob_cache && options.fill_cache && charge(value) <= self.cache.charge_max()
+    }
+
     /// Gives a value that was read to its reader, and to the cache if that is wanted and it is not
     /// too large.
     pub(super) fn keep_value(
@@ -69,14 +78,13 @@ impl FamilyTables {
         value: BlobValue,
         options: &TableReadOptions,
     ) -> PinnedValue {
-        if !self.blob_cache || !options.fill_cache {
+        if !self.keeps(&value, options) {
+            if self.blob_cache && options.fill_cache {
+                self.statistics.add(Ticker::BlobDbCacheAddFailures, 1);
+            }
             return value.into();
         }
-        let charge = value.memory_usage() + size_of::<CachedBlock>();
-        if charge > self.cache.charge_max() {
-            self.statistics.add(Ticker::BlobDbCacheAddFailures, 1);
-            return value.into();
-        }
+        let charge = charge(&value);
         let (bytes, start) = value.into_parts();
         let mut kept = CachedBlock::of_value(bytes, start);
         if self.protect_cached_blocks {

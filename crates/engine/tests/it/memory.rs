@@ -160,3 +160,59 @@ fn the_limit_can_be_changed() {
     within(&budget);
     load(&db, &budget, 1000, 1000);
 }
+
+#[test]
+fn large_values_stay_within_the_budget_where_they_are_written_scanned_and_kept() {
+    for (blob_cache, value) in [(false, 2_000), (true, 2_000), (false, 100_000)] {
+        let fs = MemFileSystem::new();
+        let budget = Arc::new(MemoryBudget::new(LIMIT));
+        let mut options = bounded(&fs, &budget);
+        options.cf.enable_blob_files = true;
+        options.cf.min_blob_size = 1000;
+        options.cf.blob_file_size = 1 << 20;
+        options.cf.blob_cache = blob_cache;
+        options.cf.enable_blob_garbage_collection = true;
+        let db = Db::open(DIR, &options).unwrap();
+        let cf = db.default_column_family();
+        load(&db, &budget, 8_000_000 / value as u32, value);
+        db.flush().unwrap();
+        db.wait_for_background_work().unwrap();
+        assert!(db.live_blob_files().len() > 2);
+        let idle = budget.usage();
+        let mut cursors = Vec::new();
+        for n in 0..12u32 {
+            let mut cursor = db.iter(&ReadOptions::default(), &cf).unwrap();
+            cursor.seek(&key(n));
+            for _ in 0..100 {
+                if cursor.valid() {
+                    cursor.next();
+                }
+                within(&budget);
+            }
+            cursor.status().unwrap();
+            if cursor.valid() {
+                cursors.push(cursor);
+            }
+            let keys: Vec<Vec<u8>> = (0..8).map(|i| key(n * 8 + i)).collect();
+            let keys: Vec<&[u8]> = keys.iter().map(Vec::as_slice).collect();
+            let found = db.multi_get(&ReadOptions::default(), &cf, &keys);
+            assert!(found.iter().all(Result::is_ok));
+            within(&budget);
+        }
+        let scanned = budget.usage();
+        if value > 32 << 10 {
+            let values = (cursors.len() * value) as u64;
+            assert!(scanned.reserved >= idle.reserved + values, "{scanned:?}");
+        } else if blob_cache {
+            assert!(
+                scanned.block_cache > idle.block_cache + (100 << 10),
+                "{scanned:?}"
+            );
+        } else {
+            assert!(scanned.reserved > idle.reserved, "{scanned:?} {idle:?}");
+        }
+        assert!(scanned.table_readers > 0);
+        drop(cursors);
+        assert!(budget.usage().reserved <= idle.reserved);
+    }
+}

@@ -1,0 +1,91 @@
+//! What a cursor has of blob files: what it has read ahead, and the value that it stands on.
+//!
+//! Under a budget both are reserved in its cache, as what cursors over tables read ahead is.
+
+use orogen_base::FileNo;
+use orogen_blob::{BlobReadahead, WindowAccount};
+use orogen_cache::Reservation;
+use orogen_sst::CachedBlock;
+
+use super::FamilyTables;
+
+/// Blob files that a cursor goes through at the same time.
+const ROWS_MAX: usize = 8;
+/// Bytes that it reads ahead of each.
+const ROW_LEN_MAX: u64 = 256 << 10;
+/// Smaller windows are not worth a read.
+const WINDOW_LEN_MIN: usize = 8 << 10;
+/// Smaller values are not worth a reservation.
+const UNCOUNTED_VALUE_LEN_MAX: usize = 32 << 10;
+
+/// What a cursor has read ahead, of the blob files that it goes through.
+#[derive(Default)]
+pub(crate) struct BlobRows {
+    rows: Vec<(FileNo, BlobReadahead)>,
+    /// Of the value that it stands on.
+    value: Option<Reservation<CachedBlock>>,
+}
+
+impl BlobRows {
+    /// That of a file; the one that was not asked for the longest goes where there are too many.
+    pub(super) fn of(&mut self, tables: &FamilyTables, file: FileNo) -> &mut BlobReadahead {
+        let rows = &mut self.rows;
+        match rows.iter().position(|&(f, _)| f == file) {
+            Some(0) => {}
+            Some(i) => rows[..=i].rotate_right(1),
+            None => {
+                rows.truncate(ROWS_MAX - 1);
+                let row = match tables.account() {
+                    Some(account) => BlobReadahead::within(Box::new(Windows(account)), ROW_LEN_MAX),
+                    None => BlobReadahead::new(ROW_LEN_MAX),
+                };
+                rows.insert(0, (file, row));
+            }
+        }
+        &mut rows[0].1
+    }
+
+    /// The cursor stands on a value of so many bytes, which nobody else counts.
+    pub(super) fn hold(&mut self, tables: &FamilyTables, bytes: usize) {
+        if bytes > UNCOUNTED_VALUE_LEN_MAX
+            && let Some(mut account) = tables.account()
+        {
+            account.set(bytes);
+            self.value = Some(account);
+        }
+    }
+
+    /// The cursor leaves its value.
+    #[inline]
+    pub(super) fn let_go(&mut self) {
+        self.value = None;
+    }
+}
+
+impl FamilyTables {
+    /// Where what readers hold is reserved, if it is.
+    fn account(&self) -> Option<Reservation<CachedBlock>> {
+        let budget = self.budget.as_ref()?;
+        Some(Reservation::new(budget.block_cache().clone()))
+    }
+}
+
+struct Windows(Reservation<CachedBlock>);
+
+impl WindowAccount for Windows {
+    fn ask(&mut self, bytes: usize) -> usize {
+        let mut room = bytes;
+        if !self.0.is_granted_still() {
+            // Others need it more by now.
+            room = room.min(self.0.bytes() / 2);
+            self.0.set(room);
+        }
+        while room >= WINDOW_LEN_MIN && !self.0.try_grow(room) {
+            room /= 2;
+        }
+        if room < WINDOW_LEN_MIN {
+            self.0.set(0);
+        }
+        self.0.bytes()
+    }
+}
