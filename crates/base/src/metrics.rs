@@ -158,10 +158,20 @@ tickers! {
     BlobDbCacheBytesRead = "rocksdb.blobdb.cache.bytes.read",
     /// Bytes of values of blob files put into the cache.
     BlobDbCacheBytesWrite = "rocksdb.blobdb.cache.bytes.write",
+    /// Bytes written to blob files.
+    BlobDbBlobFileBytesWritten = "rocksdb.blobdb.blob.file.bytes.written",
+    /// Blob files that were ended and synced.
+    BlobDbBlobFileSynced = "rocksdb.blobdb.blob.file.synced",
+    /// Values that compactions took out of blob files that are to be emptied.
+    BlobDbGcNumKeysRelocated = "rocksdb.blobdb.gc.num.keys.relocated",
+    /// Bytes of these values, as they were stored.
+    BlobDbGcBytesRelocated = "rocksdb.blobdb.gc.bytes.relocated",
     /// Bytes read out of blob files, for values.
     BlobDbBlobFileBytesRead = "rocksdb.blobdb.blob.file.bytes.read",
     /// Tables that turned out to be damaged and that compactions leave out.
     DamagedTables = "orogen.damaged.tables",
+    /// Blob files that turned out to be damaged.
+    DamagedBlobFiles = "orogen.damaged.blob.files",
     /// I/O or corruption errors that stopped background work.
     ErrorHandlerBgErrorCount = "rocksdb.error.handler.bg.error.count",
     /// Errors of background work that pass: the disk was full.

@@ -240,9 +240,11 @@ impl BlobFileBuilder {
 
     /// Adds a value as that other file has stored it, without decompressing it.
     ///
+    /// One that the codec does not understand is added, too: its record's checksum held, so it is what
+    /// was once written, and who reads it is told here as there.
+    ///
     /// # Errors
-    /// As [`Self::add`]; `InvalidArgument` unless [`Self::takes_stored_of`]; `Corruption` if the
-    /// codec does not know the value's size.
+    /// As [`Self::add`]; `InvalidArgument` unless [`Self::takes_stored_of`].
     pub fn add_stored(
         &mut self,
         user_key: &[u8],
@@ -254,7 +256,7 @@ impl BlobFileBuilder {
                 "value of a blob file is stored in another way than this file does",
             ));
         }
-        let raw_len = decompressed_len(self.header.codec, stored)?;
+        let raw_len = decompressed_len(self.header.codec, stored).unwrap_or(stored.len() as u64);
         if stored.len() > VALUE_SIZE_MAX || user_key.len() > KEY_SIZE_MAX {
             return Err(
                 Error::invalid_argument("record is too large for a blob file")

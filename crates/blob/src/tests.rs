@@ -319,6 +319,62 @@ fn stored_values_pass_from_file_to_file_unread() {
 }
 
 #[test]
+fn what_the_codec_does_not_understand_is_passed_on_as_it_is() {
+    let fs = MemFileSystem::new();
+    let write = |name: &str, options: BlobFileBuilderOptions| {
+        let path = Path::new(name);
+        BlobFileBuilder::new(fs.create(path).unwrap(), options).unwrap()
+    };
+    let read = |name: &str| {
+        let file = fs.open(Path::new(name), Access::Random).unwrap();
+        let size = file.size().unwrap();
+        let options = BlobFileReaderOptions {
+            file_number: 7,
+            ..BlobFileReaderOptions::default()
+        };
+        BlobFileReader::open(file, size, options).unwrap()
+    };
+    for codec in [
+        CompressionType::Snappy,
+        CompressionType::Lz4,
+        CompressionType::Zstd,
+    ] {
+        // The head of its size does not end, and its checksum holds.
+        let stored = [0xff; 20];
+        let empty = write("/empty", options(codec));
+        empty.finish().unwrap();
+        let same = read("/empty");
+        let mut first = write("/first", options(codec));
+        first.add(b"a", b"well").unwrap();
+        let pointer = first.add_stored(b"k", &stored, &same).unwrap();
+        first.finish().unwrap();
+        let first = read("/first");
+        assert_eq!(
+            first.get(pointer, b"k", true).unwrap_err().kind(),
+            ErrorKind::Corruption
+        );
+        let found = first
+            .read_stored(&mut BlobReadahead::new(0), pointer, b"k")
+            .unwrap();
+        let mut second = write("/second", options(codec));
+        let moved = second
+            .add_stored(b"k", &PinnedValue::from(found), &first)
+            .unwrap();
+        let summary = second.finish().unwrap();
+        assert_eq!(summary.properties.raw_value_size, 20);
+        let second = read("/second");
+        assert_eq!(
+            second.get(moved, b"k", true).unwrap_err().kind(),
+            ErrorKind::Corruption
+        );
+        let found = second
+            .read_stored(&mut BlobReadahead::new(0), moved, b"k")
+            .unwrap();
+        assert_eq!(*PinnedValue::from(found), stored);
+    }
+}
+
+#[test]
 fn a_dictionary_shrinks_small_values_and_marks_the_file() {
     let values: Vec<Vec<u8>> = (0..500)
         .map(|i| {

@@ -84,7 +84,12 @@ pub(crate) struct Sums {
     pub(crate) bytes: u64,
     pub(crate) garbage_values: u64,
     pub(crate) garbage_bytes: u64,
+    /// Files whose garbage is no more than so many percent and more than the bound before.
+    by_garbage: [u64; GARBAGE_PERCENTS.len()],
 }
+
+/// Bounds that files are counted by.
+const GARBAGE_PERCENTS: [u64; 5] = [0, 20, 50, 80, 100];
 
 impl Sums {
     pub(crate) fn of<'f>(files: impl IntoIterator<Item = &'f LiveBlobFile>) -> Self {
@@ -94,6 +99,9 @@ impl Sums {
             sums.bytes += f.total_blob_bytes;
             sums.garbage_values += f.garbage_blob_count;
             sums.garbage_bytes += f.garbage_blob_bytes;
+            let bound = f.garbage_percent_le();
+            let part = GARBAGE_PERCENTS.iter().position(|&p| p >= bound);
+            sums.by_garbage[part.unwrap_or(GARBAGE_PERCENTS.len() - 1)] += 1;
             sums
         })
     }
@@ -107,13 +115,32 @@ impl Sums {
     }
 
     pub(crate) fn to_json(self) -> Value {
+        let by_garbage = GARBAGE_PERCENTS.iter().zip(self.by_garbage);
+        let by_garbage: Vec<Value> = by_garbage
+            .map(|(percent, files)| json!({ "percent_le": percent, "files": files }))
+            .collect();
         json!({
             "files": self.files,
             "values": self.values,
             "bytes": self.bytes,
             "garbage_values": self.garbage_values,
             "garbage_bytes": self.garbage_bytes,
+            "space_amplification": self.space_amplification(),
+            "files_by_garbage": by_garbage,
         })
+    }
+
+    /// Files by how much of them is garbage.
+    pub(crate) fn parts(&self) -> String {
+        let parts = GARBAGE_PERCENTS.iter().zip(self.by_garbage);
+        let parts = parts.filter(|(_, files)| *files > 0);
+        let parts: Vec<String> = parts
+            .map(|(percent, files)| match percent {
+                0 => format!("{} without", text::count(files)),
+                _ => format!("{} up to {percent} %", text::count(files)),
+            })
+            .collect();
+        parts.join(", ")
     }
 
     /// How much is garbage.

@@ -32,6 +32,12 @@ pub struct LiveBlobFile {
 }
 
 impl LiveBlobFile {
+    /// The least of 0, 20, 50, 80 and 100 that its garbage is no more than, in percent of its bytes.
+    #[must_use]
+    pub fn garbage_percent_le(&self) -> u64 {
+        garbage_percent_le(self.garbage_blob_bytes, self.total_blob_bytes)
+    }
+
     fn new(family: &ColumnFamilyData, blob: &BlobFileMeta) -> Self {
         let addition = blob.addition();
         Self {
@@ -44,6 +50,16 @@ impl LiveBlobFile {
             given_up_bytes: blob.given_up_bytes,
         }
     }
+}
+
+/// Bounds of the parts of files that are garbage, in percent.
+pub(crate) const GARBAGE_PERCENTS: [u64; 5] = [0, 20, 50, 80, 100];
+
+pub(crate) fn garbage_percent_le(garbage: u64, total: u64) -> u64 {
+    let (garbage, total) = (u128::from(garbage) * 100, u128::from(total));
+    let bound = GARBAGE_PERCENTS.into_iter();
+    let mut bound = bound.filter(|&p| garbage <= total * u128::from(p));
+    bound.next().unwrap_or(100)
 }
 
 /// What pointers to a blob file lead to, and what the MANIFEST says of it.

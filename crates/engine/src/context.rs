@@ -22,7 +22,7 @@ use orogen_sst::BlockCache;
 use crate::activity::Activity;
 use crate::column_family::ColumnFamilyData;
 use crate::compact::{Moment, Scores};
-use crate::events::{DamagedTable, EventListener, StallInfo};
+use crate::events::{DamagedBlobFile, DamagedTable, EventListener, StallInfo};
 use crate::health::Health;
 use crate::holes::HolePunching;
 use crate::info_log::InfoLog;
@@ -86,6 +86,8 @@ pub(crate) struct Context {
     pub(crate) background: Mutex<Vec<ThreadId>>,
     /// Tables that turned out to be damaged. Leaf lock.
     pub(crate) damaged: Mutex<BTreeMap<FileNo, DamagedTable>>,
+    /// Blob files that did. Leaf lock.
+    pub(crate) damaged_blobs: Mutex<BTreeMap<FileNo, DamagedBlobFile>>,
     /// OPTIONS files written since the open, oldest first. Leaf lock.
     pub(crate) options_files: Mutex<Vec<FileNo>>,
     /// Huge pages that memtables gave back; unused under a memory budget.
@@ -185,6 +187,7 @@ impl Context {
             callers: Mutex::default(),
             background: Mutex::default(),
             damaged: Mutex::default(),
+            damaged_blobs: Mutex::default(),
             options_files: Mutex::default(),
             hole_punching: HolePunching::default(),
             next_memtable_id: AtomicU64::new(1),

@@ -14,7 +14,7 @@ use crate::checkpoint;
 use crate::column_family::{ColumnFamilyData, DEFAULT_COLUMN_FAMILY_NAME};
 use crate::context::Context;
 use crate::core::Core;
-use crate::events::DamagedTable;
+use crate::events::{DamagedBlobFile, DamagedTable};
 use crate::follower::{self, Follower};
 use crate::jobs::compaction_handle::CompactionHandle;
 use crate::jobs::{blob_collection, manual_compaction, manual_flush};
@@ -830,6 +830,13 @@ impl Db {
     #[must_use]
     pub fn damaged_tables(&self) -> Vec<DamagedTable> {
         quarantine::list(self.context())
+    }
+
+    /// The blob files that turned out to be damaged since the database was opened, and where. Their
+    /// other values are read. Property `orogen.damaged-files` tells the same.
+    #[must_use]
+    pub fn damaged_blob_files(&self) -> Vec<DamagedBlobFile> {
+        quarantine::list_blob_files(self.context())
     }
 
     /// Compares every table with the checksum that was computed while it was written and that

@@ -5,6 +5,41 @@
 
 use orogen_base::{Error, FileNo};
 
+/// A blob file, as the MANIFEST lists it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BlobFileAdditionInfo {
+    /// The file's number.
+    pub number: FileNo,
+    /// Values in it.
+    pub total_blob_count: u64,
+    /// Bytes of their records, headers and keys included.
+    pub total_blob_bytes: u64,
+}
+
+/// Values of a blob file that lost their last pointer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BlobFileGarbageInfo {
+    /// The file's number.
+    pub number: FileNo,
+    /// How many values.
+    pub garbage_blob_count: u64,
+    /// Bytes of their records.
+    pub garbage_blob_bytes: u64,
+}
+
+/// A blob file that a job wrote and that is part of the database now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BlobFileCreationInfo {
+    /// The family's name.
+    pub column_family: String,
+    /// The job's number.
+    pub job_id: u64,
+    /// Why the job ran.
+    pub reason: &'static str,
+    /// The file.
+    pub file: BlobFileAdditionInfo,
+}
+
 /// A memtable became a table.
 #[derive(Clone, Debug)]
 pub struct FlushInfo {
@@ -14,8 +49,10 @@ pub struct FlushInfo {
     pub job_id: u64,
     /// The new table; `None` if everything in the memtable cancelled out.
     pub file: Option<FileNo>,
-    /// Bytes of the new table.
+    /// Bytes of the new table and the new blob files.
     pub bytes: u64,
+    /// The new blob files.
+    pub blob_file_additions: Vec<BlobFileAdditionInfo>,
     /// Entries of the memtables.
     pub entries: u64,
     /// Why it was flushed.
@@ -45,6 +82,10 @@ pub struct CompactionInfo {
     pub bytes_read: u64,
     /// Bytes of the outputs.
     pub bytes_written: u64,
+    /// The new blob files.
+    pub blob_file_additions: Vec<BlobFileAdditionInfo>,
+    /// What became garbage in older ones.
+    pub blob_file_garbages: Vec<BlobFileGarbageInfo>,
     /// True if the files were moved as they are.
     pub trivial_move: bool,
     /// Why it ran.
@@ -131,6 +172,19 @@ pub struct DamagedTable {
     pub error: Error,
 }
 
+/// A blob file that turned out to be damaged.
+#[derive(Clone, Debug)]
+pub struct DamagedBlobFile {
+    /// The family's name.
+    pub column_family: String,
+    /// The file's number.
+    pub number: FileNo,
+    /// Where in the file the damage is, if it is in one place.
+    pub offset: Option<u64>,
+    /// What was met first.
+    pub error: Error,
+}
+
 /// A setting that was changed while the database was open.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OptionChange {
@@ -181,9 +235,21 @@ pub trait EventListener: Send + Sync {
     fn on_stall_conditions_changed(&self, info: &StallInfo) {
         let _ = info;
     }
-    /// A file is gone.
+    /// A table is gone.
     fn on_table_file_deleted(&self, file: FileNo) {
         let _ = file;
+    }
+    /// A blob file was written and is part of the database.
+    fn on_blob_file_created(&self, info: &BlobFileCreationInfo) {
+        let _ = info;
+    }
+    /// A blob file is gone.
+    fn on_blob_file_deleted(&self, file: FileNo) {
+        let _ = file;
+    }
+    /// A blob file is damaged; its other values are read, and what is damaged stays where it is.
+    fn on_blob_file_damaged(&self, info: &DamagedBlobFile) {
+        let _ = info;
     }
     /// A table is damaged; compactions leave it out, and reads of the rest go on.
     fn on_table_damaged(&self, info: &DamagedTable) {

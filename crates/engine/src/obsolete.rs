@@ -40,7 +40,9 @@ pub(crate) fn purge(context: &Context) {
         }
         let number = file.addition.number;
         drop(file);
-        delete(context, &filename::blob_path(&context.dir, number));
+        if delete(context, &filename::blob_path(&context.dir, number)) {
+            context.notify(|l| l.on_blob_file_deleted(number));
+        }
     }
     let had_used = !still_used.is_empty() || !blobs_used.is_empty();
     context.set.return_removed(still_used, blobs_used);

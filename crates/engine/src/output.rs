@@ -36,7 +36,7 @@ use crate::compaction_iter::{
 };
 use crate::filename::{DataFile, DataFileKind};
 use crate::options::CompactOnDeletion;
-use crate::version::blob_counts::{BLOB_REFERENCES, BlobCounts};
+use crate::version::blob_counts::{BLOB_REFERENCES, BlobCount, BlobCounts};
 use crate::version::file_meta::{EntryCounts, StoredCodec};
 use crate::version::{BlobFileAddition, FileChecksum, FileMeta, VersionEdit};
 use blobs::BlobWriter;
@@ -83,6 +83,10 @@ pub struct Written {
     pub blob_files: Vec<BlobFileAddition>,
     /// Bytes of all of them.
     pub bytes: u64,
+    /// Bytes of the blob files alone.
+    pub blob_bytes: u64,
+    /// Values that were taken out of older blob files, and their bytes as they were stored.
+    pub relocated: BlobCount,
     /// What was read and dropped.
     pub stats: CompactionIterStats,
     /// Range tombstones that need not go on.
@@ -274,6 +278,8 @@ impl<'a> OutputWriter<'a> {
         let files = std::mem::take(&mut self.files);
         Ok(Written {
             bytes: files.iter().map(|f| f.size).sum::<u64>() + blobs.bytes,
+            blob_bytes: blobs.bytes,
+            relocated: blobs.relocated,
             files,
             entries: std::mem::take(&mut self.entries),
             blob_files: blobs.additions,

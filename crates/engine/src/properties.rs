@@ -7,6 +7,7 @@ use std::sync::Arc;
 use orogen_base::{FileNo, Result, SeqNo};
 use orogen_sst::BlockCache;
 
+use crate::blob_files::{GARBAGE_PERCENTS, garbage_percent_le};
 use crate::column_family::{ColumnFamilyData, FamilyState};
 use crate::compact::{LevelTargets, Scores};
 use crate::context::Context;
@@ -15,6 +16,7 @@ use crate::memory::MemoryUsage;
 use crate::quarantine;
 use crate::report;
 use crate::scrub::{blob_bytes, verify_blob_file};
+use crate::version::BlobFileMeta;
 use crate::version::version::Version;
 
 /// Tables that an estimate opens at most.
@@ -105,9 +107,12 @@ pub(crate) fn verify_checksums(
             progress(done, total);
         }
         for &number in super_version.version.blob_files().keys() {
-            verify_blob_file(tables, &super_version.version, number, &mut |bytes| {
+            let verified = verify_blob_file(tables, &super_version.version, number, &mut |bytes| {
                 done += bytes;
                 progress(done, total);
+            });
+            verified.inspect_err(|e| {
+                quarantine::note(context, e);
             })?;
         }
     }
@@ -165,6 +170,11 @@ pub(crate) fn number(context: &Context, family: &ColumnFamilyData, name: &str) -
     if name == "orogen.out-of-space" {
         return Some(u64::from(context.health.out_of_space()));
     }
+    if let Some(short) = name.strip_prefix("orogen.") {
+        // The family's lock is free again before others are taken.
+        let version = family.state().version.clone();
+        return blob_number(context, &version, short);
+    }
     let short = name.strip_prefix("rocksdb.")?;
     if short == "estimate-num-keys" {
         return Some(estimate_num_keys(family));
@@ -191,7 +201,11 @@ pub(crate) fn number(context: &Context, family: &ColumnFamilyData, name: &str) -
             version.total_bytes()
         }
         "num-blob-files" => version.blob_files().len() as u64,
-        "total-blob-file-size" | "live-blob-file-size" => blob_bytes(version),
+        "live-blob-file-size" => blob_bytes(version),
+        "total-blob-file-size" => blob_bytes(version) + obsolete_blobs(context).1,
+        "blob-cache-capacity" if family.tables.blob_cache => family.cache.capacity() as u64,
+        "blob-cache-usage" if family.tables.blob_cache => family.cache.usage() as u64,
+        "blob-cache-pinned-usage" if family.tables.blob_cache => family.cache.pinned_usage() as u64,
         "live-blob-file-garbage-size" => version
             .blob_files()
             .values()
@@ -317,6 +331,33 @@ fn level_stats(version: &Version) -> String {
         );
     }
     out
+}
+
+/// Blob files of all families that wait for their last holders, and the bytes of their records.
+fn obsolete_blobs(context: &Context) -> (u64, u64) {
+    let bytes = context.set.removed_blobs(|_, bytes, _| bytes);
+    (bytes.len() as u64, bytes.iter().sum())
+}
+
+/// What RocksDB has no property for.
+fn blob_number(context: &Context, version: &Version, name: &str) -> Option<u64> {
+    let blobs = version.blob_files().values();
+    Some(match name {
+        "live-blob-size" => blobs.map(|b| b.live_bytes()).sum(),
+        "num-obsolete-blob-files" => obsolete_blobs(context).0,
+        "obsolete-blob-file-size" => obsolete_blobs(context).1,
+        "num-damaged-blob-files" => quarantine::list_blob_files(context).len() as u64,
+        _ => {
+            let bound = name.strip_prefix("num-blob-files-garbage-le")?;
+            let bound = GARBAGE_PERCENTS
+                .into_iter()
+                .find(|p| p.to_string() == bound)?;
+            let part = |b: &BlobFileMeta| {
+                garbage_percent_le(b.garbage_blob_bytes, b.addition().total_blob_bytes)
+            };
+            blobs.filter(|b| part(b) == bound).count() as u64
+        }
+    })
 }
 
 /// As RocksDB tells it.

@@ -1,9 +1,10 @@
-//! Tables that turned out to be damaged while the database is open.
+//! Tables and blob files that turned out to be damaged while the database is open.
 //!
 //! Damage in a table is no reason to stop: reads of its other blocks and of all other tables go
 //! on, and so do writes. The table is marked, so that no compaction picks it: what a compaction
 //! could not read would be lost for good. The mark lasts until the table is gone or the database
-//! is closed; the next open meets the damage anew.
+//! is closed; the next open meets the damage anew. A blob file is only told of: its other values are
+//! read, and a compaction passes pointers to damaged ones on.
 //!
 //! What cures it: [`crate::Db::delete_files_in_ranges`] over the table's range if it is not in level
 //! 0, a restored backup, or [`crate::repair`].
@@ -16,17 +17,61 @@ use orogen_base::{Error, ErrorKind, FileNo};
 
 use crate::column_family::ColumnFamilyData;
 use crate::context::Context;
-use crate::events::DamagedTable;
+use crate::events::{DamagedBlobFile, DamagedTable};
 use crate::filename::{self, FileKind};
 use crate::version::file_meta::FileMeta;
 
-/// Marks the table that `error` is about, if it is damage in a table that is live; true if it
-/// is.
+/// Marks the table or blob file that `error` is about, if it is damage in one that is live; true if
+/// it is.
 #[cold]
 pub(crate) fn note(context: &Context, error: &Error) -> bool {
-    let Some(number) = damaged_table(context, error) else {
+    match damaged_file(context, error) {
+        Some(FileKind::Table(number)) => note_table(context, number, error),
+        Some(FileKind::Blob(number)) => note_blob_file(context, number, error),
+        _ => false,
+    }
+}
+
+fn note_blob_file(context: &Context, number: FileNo, error: &Error) -> bool {
+    let lists = |family: &Arc<ColumnFamilyData>| {
+        let version = family.state().version.clone();
+        version.blob_files().contains_key(&number)
+    };
+    let Some(family) = context.set.families().into_iter().find(lists) else {
         return false;
     };
+    let info = DamagedBlobFile {
+        column_family: family.name.clone(),
+        number,
+        offset: offset_of(error),
+        error: error.clone(),
+    };
+    let mut damaged = context.damaged_blobs.lock();
+    if damaged.contains_key(&number) {
+        return true;
+    }
+    damaged.insert(number, info.clone());
+    drop(damaged);
+    context.statistics.add(Ticker::DamagedBlobFiles, 1);
+    context.log.error(format_args!(
+        "[{}] blob file {number:06} is damaged: offset={}; its other values are read: {}",
+        info.column_family,
+        place(info.offset),
+        info.error
+    ));
+    context.notify(|l| l.on_blob_file_damaged(&info));
+    true
+}
+
+fn offset_of(error: &Error) -> Option<u64> {
+    error.context("offset").and_then(|o| o.parse().ok())
+}
+
+fn place(offset: Option<u64>) -> String {
+    offset.map_or_else(|| "unknown".to_owned(), |o| o.to_string())
+}
+
+fn note_table(context: &Context, number: FileNo, error: &Error) -> bool {
     let found = context.set.families().into_iter().find_map(|family| {
         let version = family.state().version.clone();
         let (level, file) = version.find(number)?;
@@ -56,8 +101,7 @@ pub(crate) fn note(context: &Context, error: &Error) -> bool {
         info.column_family,
         filename::table_name(number),
         info.level,
-        info.offset
-            .map_or_else(|| "unknown".to_owned(), |o| o.to_string()),
+        place(info.offset),
         info.from.escape_ascii(),
         info.to.escape_ascii(),
         info.error
@@ -66,8 +110,8 @@ pub(crate) fn note(context: &Context, error: &Error) -> bool {
     true
 }
 
-/// The number of the table of this database that an error of damage names.
-fn damaged_table(context: &Context, error: &Error) -> Option<FileNo> {
+/// The file of this database that an error of damage names.
+fn damaged_file(context: &Context, error: &Error) -> Option<FileKind> {
     if error.kind() != ErrorKind::Corruption {
         return None;
     }
@@ -75,10 +119,7 @@ fn damaged_table(context: &Context, error: &Error) -> Option<FileNo> {
     if path.parent() != Some(&context.dir) {
         return None;
     }
-    match filename::parse(path.file_name()?.to_str()?) {
-        Some(FileKind::Table(number)) => Some(number),
-        _ => None,
-    }
+    filename::parse(path.file_name()?.to_str()?)
 }
 
 fn describe(
@@ -87,7 +128,7 @@ fn describe(
     file: &FileMeta,
     error: &Error,
 ) -> DamagedTable {
-    let offset = error.context("offset").and_then(|o| o.parse().ok());
+    let offset = offset_of(error);
     let table = file.table.get();
     let around = offset
         .zip(table)
@@ -117,8 +158,27 @@ pub(crate) fn list(context: &Context) -> Vec<DamagedTable> {
     damaged.values().cloned().collect()
 }
 
-/// The same as text: a line for each.
+/// The damaged blob files that are still live, by number.
+pub(crate) fn list_blob_files(context: &Context) -> Vec<DamagedBlobFile> {
+    let families = context.set.families();
+    let live: Vec<Arc<crate::version::version::Version>> =
+        families.iter().map(|f| f.state().version.clone()).collect();
+    let mut damaged = context.damaged_blobs.lock();
+    damaged.retain(|number, _| live.iter().any(|v| v.blob_files().contains_key(number)));
+    damaged.values().cloned().collect()
+}
+
+/// Both as text: a line for each.
 pub(crate) fn text(context: &Context) -> String {
+    let blobs = list_blob_files(context);
+    let blobs = blobs.iter().map(|d| {
+        let (number, family) = (d.number, &d.column_family);
+        let offset = place(d.offset);
+        format!(
+            "{number:06}.blob column_family={family} offset={offset} {}\n",
+            d.error
+        )
+    });
     list(context)
         .iter()
         .map(|d| {
@@ -127,12 +187,12 @@ pub(crate) fn text(context: &Context) -> String {
                 filename::table_name(d.number),
                 d.level,
                 d.column_family,
-                d.offset
-                    .map_or_else(|| "unknown".to_owned(), |o| o.to_string()),
+                place(d.offset),
                 d.from.escape_ascii(),
                 d.to.escape_ascii(),
                 d.error
             )
         })
+        .chain(blobs)
         .collect()
 }

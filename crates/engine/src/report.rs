@@ -48,7 +48,7 @@ pub struct ViewHolder {
     pub file_bytes: u64,
 }
 
-/// A table that no newest version lists and that cannot be deleted yet.
+/// A table or blob file that no newest version lists and that cannot be deleted yet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ObsoleteFile {
     /// Its number.
@@ -68,13 +68,16 @@ pub struct Holders {
     pub views: Vec<ViewHolder>,
     /// Tables that wait for the last who holds them. Several views may hold one table.
     pub obsolete_files: Vec<ObsoleteFile>,
+    /// The same of blob files; bytes are those of their records.
+    pub obsolete_blob_files: Vec<ObsoleteFile>,
 }
 
 impl Holders {
     /// Bytes on disk that wait for their holders.
     #[must_use]
     pub fn obsolete_bytes(&self) -> u64 {
-        self.obsolete_files.iter().map(|f| f.bytes).sum()
+        let all = self.obsolete_files.iter().chain(&self.obsolete_blob_files);
+        all.map(|f| f.bytes).sum()
     }
 
     /// A line for each holder.
@@ -102,6 +105,13 @@ impl Holders {
                 f.number, f.bytes, f.holders
             );
         }
+        for f in &self.obsolete_blob_files {
+            let _ = writeln!(
+                out,
+                "obsolete blob_file={} bytes={} holders={}",
+                f.number, f.bytes, f.holders
+            );
+        }
         out
     }
 }
@@ -126,13 +136,13 @@ pub(crate) fn holders(context: &Context) -> Holders {
     for family in context.set.families() {
         views(&family, now, &mut holders.views);
     }
-    holders.obsolete_files = context
-        .set
-        .removed_tables(|number, bytes, holders| ObsoleteFile {
-            number,
-            bytes,
-            holders,
-        });
+    let obsolete = |number, bytes, holders| ObsoleteFile {
+        number,
+        bytes,
+        holders,
+    };
+    holders.obsolete_files = context.set.removed_tables(obsolete);
+    holders.obsolete_blob_files = context.set.removed_blobs(obsolete);
     holders
 }
 
@@ -161,9 +171,15 @@ pub(crate) fn jobs(context: &Context) -> Vec<JobInfo> {
     let mut jobs = context.activity.now();
     for job in &mut jobs {
         let sizes = job.output_files.iter().map(|&number| {
-            let path = filename::table_path(&context.dir, number);
+            let table = filename::table_path(&context.dir, number);
+            let found = context.fs.metadata(&table);
+            let found = found.or_else(|_| {
+                context
+                    .fs
+                    .metadata(&filename::blob_path(&context.dir, number))
+            });
             // One that is not made yet, or has failed, has none.
-            context.fs.metadata(&path).map_or(0, |m| m.size)
+            found.map_or(0, |m| m.size)
         });
         job.output_bytes = sizes.sum();
     }

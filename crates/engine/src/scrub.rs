@@ -219,7 +219,7 @@ pub(crate) fn scrub(
             match verified {
                 Ok(()) => {}
                 Err(e) if e.kind() == ErrorKind::Corruption => {
-                    context.log.error(format_args!("blob file is damaged: {e}"));
+                    quarantine::note(context, &e);
                     found.damaged_blob_files.push(number);
                 }
                 Err(e) => return Err(e),
@@ -291,12 +291,14 @@ pub(crate) fn verify_file_checksums(
                     progress(done, total);
                 })?;
                 if crc != wanted {
-                    return Err(Error::corruption(
+                    let error = Error::corruption(
                         "blob file is not what was written: its checksum differs",
                     )
                     .with("file", path.display())
                     .with("crc32c", format_args!("{crc:08x}"))
-                    .with("crc32c_wanted", format_args!("{wanted:08x}")));
+                    .with("crc32c_wanted", format_args!("{wanted:08x}"));
+                    quarantine::note(context, &error);
+                    return Err(error);
                 }
                 found.verified += 1;
             }

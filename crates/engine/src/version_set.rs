@@ -548,6 +548,16 @@ impl VersionSet {
             .collect()
     }
 
+    /// Tells of the blob files that wait to be deleted: number, bytes of their records, and how
+    /// often each is held.
+    pub(crate) fn removed_blobs<T>(&self, tell: impl Fn(FileNo, u64, usize) -> T) -> Vec<T> {
+        let removed = self.removed.lock();
+        let blobs = removed.blobs.iter().map(|f| (&f.addition, f));
+        blobs
+            .map(|(a, f)| tell(a.number, a.total_blob_bytes, Arc::strong_count(f) - 1))
+            .collect()
+    }
+
     /// Gives back files that are still in use.
     pub(crate) fn return_removed(&self, tables: Vec<Arc<FileMeta>>, blobs: Vec<Arc<BlobFile>>) {
         let mut removed = self.removed.lock();

@@ -68,7 +68,8 @@ pub use orogen_base::{
     Comparator, Error, ErrorKind, FileNo, PinnedValue, Result, SeqNo, UserComparator,
 };
 pub use orogen_engine::events::{
-    BlobCollectionInfo, CompactionInfo, DamagedTable, ErrorRecoveryInfo, EventListener, FlushInfo,
+    BlobCollectionInfo, BlobFileAdditionInfo, BlobFileCreationInfo, BlobFileGarbageInfo,
+    CompactionInfo, DamagedBlobFile, DamagedTable, ErrorRecoveryInfo, EventListener, FlushInfo,
     StallCondition, StallInfo,
 };
 pub use orogen_engine::options::{

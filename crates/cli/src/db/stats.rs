@@ -156,6 +156,7 @@ pub(crate) fn run(args: &Args, terminal: &mut Terminal) -> Result<(), Failure> {
                     f.blobs.garbage()
                 ),
             )?;
+            row("by garbage", f.blobs.parts())?;
         }
     }
     Ok(())

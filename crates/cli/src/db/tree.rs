@@ -209,6 +209,10 @@ pub(crate) fn draw(db: &Db, terminal: &Terminal, style: &Style) -> Vec<String> {
             text::size(sums.bytes),
             sums.garbage(),
         ));
+        lines.push(terminal.ink(
+            Ink::Faint,
+            &format!("       files by garbage: {}", sums.parts()),
+        ));
         for &file in shape.blobs.iter().filter(|_| style.files) {
             let line = format!(
                 "       {:06}.blob {:>10}  {}, {}",

@@ -84,6 +84,19 @@ fn lists_tell_values_garbage_and_disk_of_each_file() {
     let stats = json(&["db", "stats", &db]);
     assert_eq!(stats["column_families"][0]["blobs"]["bytes"], 50 * RECORD);
     assert_eq!(stats["blobs"]["garbage_bytes"], 10 * RECORD);
+    assert_eq!(stats["blobs"]["space_amplification"], 1.25);
+    let by_garbage = stats["blobs"]["files_by_garbage"].as_array().unwrap();
+    let files: Vec<u64> = by_garbage
+        .iter()
+        .map(|b| b["files"].as_u64().unwrap())
+        .collect();
+    assert_eq!(files, [1, 0, 1, 0, 0]);
+    assert_eq!(by_garbage[2]["percent_le"], 50);
+    assert!(
+        drawn.contains("files by garbage: 1 without, 1 up to 50 %"),
+        "{drawn}"
+    );
+    assert!(ok(&["db", "stats", &db]).contains("by garbage   1 without, 1 up to 50 %"));
     assert!(ok(&["db", "stats", &db]).contains("blob files   2, 50 values"));
     // A database without any has no line.
     let plain = sample(&dir, 100);

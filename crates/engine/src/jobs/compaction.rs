@@ -15,13 +15,16 @@ use crate::column_family::{ColumnFamilyData, FamilyState};
 use crate::compact::{self, Plan, Reason, Scores, marks};
 use crate::compaction_iter::{CompactionIterOptions, CompactionIterStats};
 use crate::context::Context;
-use crate::events::CompactionInfo;
+use crate::events::{BlobFileGarbageInfo, CompactionInfo};
 use crate::filename::DataFile;
 use crate::jobs::compaction_handle::{Control, StepWatch};
-use crate::jobs::flush::{blob_options, check_entries, new_file, table_options};
+use crate::jobs::flush::{
+    addition_info, blob_options, check_entries, count_blobs, new_file, table_options, tell_created,
+};
 use crate::obsolete;
 use crate::output::{BlobCarry, BlobOutputOptions, Failed, Written};
 use crate::plugin::compaction_filter::FilterContext;
+use crate::quarantine;
 use crate::read::source::Source;
 use crate::read::{LevelIter, MergingIter};
 use crate::tables::{FamilyTables, VersionBlobs};
@@ -263,6 +266,8 @@ impl CompactionJob {
             dropped: Vec::new(),
             bytes_read: self.plan.input_bytes(),
             bytes_written: 0,
+            blob_file_additions: Vec::new(),
+            blob_file_garbages: Vec::new(),
             trivial_move: self.plan.trivial_move,
             reason: self.plan.reason.name(),
             micros: 0,
@@ -339,6 +344,8 @@ impl CompactionJob {
             info.reason,
             self.plan.score,
         ));
+        let added = &info.blob_file_additions;
+        tell_created(context, &self.family, info.job_id, info.reason, added);
         context.notify(|l| l.on_compaction_completed(info));
     }
 
@@ -414,6 +421,7 @@ impl CompactionJob {
             match result {
                 Ok(written) => {
                     count_drops(context, &written);
+                    count_blobs(context, &written);
                     info.bytes_written += written.bytes;
                     info.outputs.extend(written.files.iter().map(|f| f.number));
                     created.extend(written.created());
@@ -441,6 +449,14 @@ impl CompactionJob {
                 failure.get_or_insert(e);
             }
         }
+        let added = edit.blob_file_additions.iter().map(addition_info);
+        info.blob_file_additions = added.collect();
+        let garbage = edit.blob_file_garbages.iter().map(|g| BlobFileGarbageInfo {
+            number: g.number,
+            garbage_blob_count: g.garbage_blob_count,
+            garbage_blob_bytes: g.garbage_blob_bytes,
+        });
+        info.blob_file_garbages = garbage.collect();
         match failure {
             None => install_outputs(context, &self.family, edit, &created),
             Some(e) => {
@@ -568,6 +584,7 @@ impl CompactionJob {
                 "[{}] compaction job={} leaves a damaged value where it is: {e}",
                 self.family.name, self.id
             ));
+            quarantine::note(context, &e);
         }
         result.and_then(|written| match check_entries(&self.family, &written) {
             Ok(()) => Ok(written),

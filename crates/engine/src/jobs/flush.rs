@@ -14,13 +14,14 @@ use crate::activity::{Counting, JobInfo, JobKind, JobState, Listed, RunningJob};
 use crate::column_family::ColumnFamilyData;
 use crate::compaction_iter::{CompactionIterOptions, JobWatch};
 use crate::context::{Context, LogHolders};
-use crate::events::FlushInfo;
+use crate::events::{BlobFileAdditionInfo, BlobFileCreationInfo, FlushInfo};
 use crate::filename::{DataFile, DataFileKind};
 use crate::obsolete;
 use crate::options::FileChecksumKind;
 use crate::output::{self, BlobOutputOptions, EntriesHash, NewFile, OutputOptions, Written};
 use crate::read::MergingIter;
 use crate::super_version::MemHandle;
+use crate::version::BlobFileAddition;
 use crate::version::edit::VersionEdit;
 use crate::version_set::Change;
 
@@ -78,6 +79,7 @@ impl FlushJob {
             job_id: context.new_job_id(),
             file: None,
             bytes: 0,
+            blob_file_additions: Vec::new(),
             entries: self.memtables.iter().map(|m| m.table.entry_count()).sum(),
             reason: self.reason,
             micros: 0,
@@ -100,6 +102,7 @@ impl FlushJob {
         )?;
         info.file = written.files.first().map(|f| f.number);
         info.bytes = written.bytes;
+        info.blob_file_additions = written.blob_files.iter().map(addition_info).collect();
         self.install(context, written, closed_before)?;
         info.micros = context.clock.now_micros().saturating_sub(start);
         context
@@ -117,6 +120,8 @@ impl FlushJob {
             info.micros,
             info.reason
         ));
+        let (family, job) = (&self.family, info.job_id);
+        tell_created(context, family, job, self.reason, &info.blob_file_additions);
         context.notify(|l| l.on_flush_completed(&info));
         Ok(())
     }
@@ -266,11 +271,57 @@ pub(crate) fn write_level0_table(
                 }
                 log.inspect(|&log| context.logs.note_named(log));
             }
+            count_blobs(context, &written);
             Ok(written)
         }
         Err(failed) => {
             obsolete::discard(context, &failed.created);
             Err(failed.error)
+        }
+    }
+}
+
+/// A new blob file as listeners are told of it.
+pub(crate) fn addition_info(file: &BlobFileAddition) -> BlobFileAdditionInfo {
+    BlobFileAdditionInfo {
+        number: file.number,
+        total_blob_count: file.total_blob_count,
+        total_blob_bytes: file.total_blob_bytes,
+    }
+}
+
+/// Tells listeners of the blob files that a job wrote.
+pub(crate) fn tell_created(
+    context: &Context,
+    family: &ColumnFamilyData,
+    job_id: u64,
+    reason: &'static str,
+    files: &[BlobFileAdditionInfo],
+) {
+    for file in files {
+        let info = BlobFileCreationInfo {
+            column_family: family.name.clone(),
+            job_id,
+            reason,
+            file: file.clone(),
+        };
+        context.notify(|l| l.on_blob_file_created(&info));
+    }
+}
+
+/// Counts the blob files that a job wrote, and what it took out of older ones.
+pub(crate) fn count_blobs(context: &Context, written: &Written) {
+    for (ticker, n) in [
+        (Ticker::BlobDbBlobFileBytesWritten, written.blob_bytes),
+        (
+            Ticker::BlobDbBlobFileSynced,
+            written.blob_files.len() as u64,
+        ),
+        (Ticker::BlobDbGcNumKeysRelocated, written.relocated.values),
+        (Ticker::BlobDbGcBytesRelocated, written.relocated.bytes),
+    ] {
+        if n > 0 {
+            context.statistics.add(ticker, n);
         }
     }
 }

@@ -21,7 +21,7 @@ use orogen_sst::{BlockCache, CachedBlock};
 use super::NewFile;
 use crate::filename::{DataFile, DataFileKind};
 use crate::read::BlobSource;
-use crate::version::blob_counts::BlobCounts;
+use crate::version::blob_counts::{BlobCount, BlobCounts};
 use crate::version::{BlobFileAddition, FileChecksum};
 
 /// Which values go to blob files, and how.
@@ -82,6 +82,8 @@ pub(super) struct BlobsWritten {
     pub(super) bytes: u64,
     /// Pointers that came in and went on.
     pub(super) kept: BlobCounts,
+    /// Values that were taken out of their files, and their bytes as stored there.
+    pub(super) relocated: BlobCount,
 }
 
 /// Parts values from keys.
@@ -178,7 +180,9 @@ impl BlobWriter {
             };
             if from.stores_as(self.options.file.compression) {
                 let builder = self.builder(new_file, created)?;
-                let pointer = builder.add_stored(user, &stored, &from)?;
+                let moved = builder.add_stored(user, &stored, &from)?;
+                self.count_relocated(&pointer);
+                let pointer = moved;
                 self.point_to(key, &pointer)?;
                 return Ok((&self.key, &self.pointer));
             }
@@ -187,6 +191,7 @@ impl BlobWriter {
             self.keep(&pointer, user);
             return Ok((key, value));
         };
+        self.count_relocated(&pointer);
         if self.is_large(fetched.len()) {
             self.put_apart(key, &fetched, new_file, created)?;
             return Ok((&self.key, &self.pointer));
@@ -200,6 +205,11 @@ impl BlobWriter {
     fn keep(&mut self, pointer: &BlobPointer, user_key: &[u8]) {
         self.written.kept.add(pointer, user_key.len());
         self.table.add(pointer, user_key.len());
+    }
+
+    fn count_relocated(&mut self, pointer: &BlobPointer) {
+        self.written.relocated.values += 1;
+        self.written.relocated.bytes += pointer.size;
     }
 
     fn take_key(&mut self, key: &[u8], kind: ValueKind) {

@@ -47,9 +47,22 @@ pub(super) struct Blobs {
     lost: HashSet<(BlobPointer, Vec<u8>)>,
     /// Files whose values are written anew.
     relocate: HashSet<FileNo>,
+    /// Bytes of the records that were looked at.
+    followed: u64,
 }
 
 impl Blobs {
+    /// Bytes of the files that open.
+    pub(super) fn total_bytes(&self) -> u64 {
+        let open = self.files.values().filter_map(|f| f.reader.as_ref().ok());
+        open.map(|reader| reader.file_size()).sum()
+    }
+
+    /// Bytes of the records that were looked at so far.
+    pub(super) fn followed_bytes(&self) -> u64 {
+        self.followed
+    }
+
     /// Takes up a file, which may be missing or damaged.
     ///
     /// # Errors
@@ -124,6 +137,7 @@ impl Blobs {
             has_holes: false,
             value_error: None,
         });
+        self.followed += pointer.record_len(key.user_key.len());
         match self.read(family.0, &pointer, key.user_key) {
             Ok(_) => {
                 points_to.add(&pointer, key.user_key.len());

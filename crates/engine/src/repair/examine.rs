@@ -465,6 +465,9 @@ fn everything(table: &TablePlan, error: Option<Error>) -> LostBlock {
     }
 }
 
+/// Bytes of values between two reports of progress.
+const PROGRESS_STEP: u64 = 1 << 20;
+
 fn read_tables(
     options: &Options,
     plan: &mut Plan,
@@ -477,8 +480,10 @@ fn read_tables(
         .families
         .values()
         .flat_map(|f| f.tables.iter().map(|t| t.bytes))
-        .sum();
+        .sum::<u64>()
+        + blobs.total_bytes();
     let mut done = 0;
+    let mut told = 0;
     progress(0, total);
     let mut points_to = BlobCounts::default();
     let mut names = BTreeMap::new();
@@ -495,6 +500,11 @@ fn read_tables(
                 let of = (id, family.name.as_str());
                 let lost = blobs.follow(of, number, key, value, &mut counts)?;
                 report.values_lost.extend(lost);
+                let now = done + blobs.followed_bytes();
+                if now >= told + PROGRESS_STEP {
+                    told = now;
+                    progress(now.min(total), total);
+                }
                 Ok(())
             };
             let salvaged = read_table(fs, family, table, &mut visit);
@@ -508,7 +518,7 @@ fn read_tables(
             report.tables_whole += u64::from(table.is_whole);
             report.tables_damaged.extend(found.damage);
             done += table.bytes;
-            progress(done, total);
+            progress((done + blobs.followed_bytes()).min(total), total);
         }
         plan.last_sequence = plan.last_sequence.max(newest);
         if !plan.has_manifest {
@@ -516,7 +526,9 @@ fn read_tables(
         }
         family.tables = tables;
     }
-    blobs.judge(&points_to, &names, report)
+    blobs.judge(&points_to, &names, report)?;
+    progress(total, total);
+    Ok(())
 }
 
 struct Judged {
