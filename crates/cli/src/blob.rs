@@ -1,5 +1,7 @@
 //! `orogen blob`: the files of large values.
 
+mod gc;
+
 use std::path::{Path, PathBuf};
 
 use clap::Subcommand;
@@ -26,6 +28,8 @@ pub(crate) enum BlobCommand {
     Dump(DumpArgs),
     /// Follow all pointers of a database, and count the garbage anew.
     Check(CheckArgs),
+    /// Empty files with much garbage, and give back what space of dead values is left in others.
+    Gc(gc::GcArgs),
 }
 
 #[derive(clap::Args)]
@@ -73,6 +77,7 @@ pub(crate) fn run(command: BlobCommand, terminal: &mut Terminal) -> Result<(), F
         BlobCommand::List(args) => list(&args, terminal),
         BlobCommand::Dump(args) => dump_file(&args, terminal),
         BlobCommand::Check(args) => check(&args, terminal),
+        BlobCommand::Gc(args) => gc::run(&args, terminal),
     }
 }
 

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use orogen::{ColumnFamily, ColumnFamilyOptions, Db, FileSystem, Options, UserComparator};
+use orogen_base::ErrorKind;
 use orogen_engine::filename;
 use orogen_engine::version::manifest::{self, RecoveredManifest};
 
@@ -100,6 +101,20 @@ pub(crate) fn read_only(dir: &Path) -> Result<Db, Failure> {
 /// Opens for writing.
 pub(crate) fn read_write(dir: &Path) -> Result<Db, Failure> {
     let options = options_for(dir)?;
+    Ok(Db::open(dir, &options)?)
+}
+
+/// Opens for writing with the settings of the newest OPTIONS file, if there is one: for what writes
+/// as the database itself would.
+pub(crate) fn read_write_as_set(dir: &Path) -> Result<Db, Failure> {
+    let options = options_for(dir)?;
+    let mut options = match Db::load_latest_options(dir, &options) {
+        Ok(loaded) => loaded,
+        Err(e) if e.kind() == ErrorKind::NotFound => options,
+        Err(e) => return Err(e.into()),
+    };
+    options.db.info_log = false;
+    options.db.create_if_missing = false;
     Ok(Db::open(dir, &options)?)
 }
 

@@ -33,6 +33,26 @@ fn with_blobs(dir: &TempDir) -> String {
 const RECORD: u64 = 32 + 6 + 5000;
 
 #[test]
+fn collections_bring_space_back() {
+    let dir = TempDir::new("cli-collect-large");
+    let db = with_blobs(&dir);
+    let before = json(&["blob", "list", &db]);
+    let garbage = before["total"]["garbage_bytes"].clone();
+    assert_eq!(garbage, 10 * RECORD);
+    // Too little garbage for what is asked by default.
+    let told = json(&["blob", "gc", &db]);
+    assert_eq!(told["after"]["garbage_bytes"], garbage);
+    let told = json(&["blob", "gc", &db, "--discardable-ratio", "0.2"]);
+    assert_eq!(told["before"]["garbage_bytes"], garbage);
+    assert_eq!(told["after"]["garbage_bytes"], 0);
+    assert_eq!(told["after"]["live_bytes"], 40 * RECORD);
+    assert!(ok(&["blob", "gc", &db, "--merge-small"]).contains("after:"));
+    assert_eq!(json(&["blob", "list", &db])["total"]["garbage_bytes"], 0);
+    ok(&["blob", "check", &db]);
+    fails(2, &["blob", "gc", &db, "--discardable-ratio", "2"]);
+}
+
+#[test]
 fn lists_tell_values_garbage_and_disk_of_each_file() {
     let dir = TempDir::new("cli-list-large");
     let db = with_blobs(&dir);

@@ -1,0 +1,141 @@
+//! `orogen blob gc`: brings the space of dead values back.
+
+use orogen::{CollectBlobGarbageOptions, Db};
+use orogen_engine::filename;
+use orogen_env::{Clock as _, FileSystem, SystemClock};
+use serde_json::{Value, json};
+
+use super::on_disk;
+use crate::failure::{Failure, after_help};
+use crate::open::{self, Dir};
+use crate::terminal::Terminal;
+use crate::text;
+
+#[derive(clap::Args)]
+#[command(after_help = after_help!(
+    "orogen blob gc ./quarry",
+    "orogen blob gc ./quarry --column-family rocks --discardable-ratio 0.2 --merge-small"
+))]
+pub(crate) struct GcArgs {
+    #[command(flatten)]
+    dir: Dir,
+    /// Only these column families; default: all.
+    #[arg(long, visible_alias = "cf", value_name = "NAME")]
+    column_family: Vec<String>,
+    /// Empty files of which so much is garbage, from 0 to 1: their live values go to new files.
+    #[arg(long, value_name = "SHARE", default_value_t = 0.5, value_parser = share)]
+    discardable_ratio: f64,
+    /// Merge small files, too.
+    #[arg(long)]
+    merge_small: bool,
+}
+
+fn share(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(share) if (0.0..=1.0).contains(&share) => Ok(share),
+        _ => Err("a share is a number from 0 to 1".to_owned()),
+    }
+}
+
+/// Between two looks at how far it is.
+const LOOK_EVERY: std::time::Duration = std::time::Duration::from_millis(20);
+
+/// What blob files there are.
+struct Found {
+    files: u64,
+    live: u64,
+    garbage: u64,
+    disk: u64,
+}
+
+impl Found {
+    fn of(db: &Db, fs: &dyn FileSystem, dir: &Dir) -> Result<Self, Failure> {
+        let files = db.live_blob_files();
+        let garbage = files.iter().map(|f| f.garbage_blob_bytes).sum();
+        let mut found = Self {
+            files: files.len() as u64,
+            live: files.iter().map(|f| f.total_blob_bytes).sum::<u64>() - garbage,
+            garbage,
+            disk: 0,
+        };
+        for file in &files {
+            let disk = on_disk(fs, &filename::blob_path(&dir.path, file.number))?;
+            found.disk += disk.map_or(0, |d| d.1);
+        }
+        Ok(found)
+    }
+
+    fn to_json(&self) -> Value {
+        json!({
+            "blob_files": self.files,
+            "live_bytes": self.live,
+            "garbage_bytes": self.garbage,
+            "disk_bytes": self.disk,
+        })
+    }
+
+    fn to_text(&self) -> String {
+        format!(
+            "{}: live {}, garbage {}, on disk {}",
+            text::plural(self.files, "blob file"),
+            text::size(self.live),
+            text::size(self.garbage),
+            text::size(self.disk)
+        )
+    }
+}
+
+pub(super) fn run(args: &GcArgs, terminal: &mut Terminal) -> Result<(), Failure> {
+    let fs = orogen::Options::default().db.fs;
+    let db = open::read_write_as_set(&args.dir.path)?;
+    let families = if args.column_family.is_empty() {
+        db.column_families()
+    } else {
+        args.column_family
+            .iter()
+            .map(|n| open::family(&db, n))
+            .collect::<Result<_, _>>()?
+    };
+    let options = CollectBlobGarbageOptions {
+        discardable_ratio: args.discardable_ratio,
+        merge_small_files: args.merge_small,
+    };
+    let before = Found::of(&db, &*fs, &args.dir)?;
+    let start = SystemClock.now_micros();
+    for family in &families {
+        let bar = terminal.bar(0, true, &format!("collecting {}", family.name()));
+        let handle = db.collect_blob_garbage_async(&options, family)?;
+        loop {
+            let progress = handle.progress();
+            if progress.finished {
+                break;
+            }
+            bar.set_length(progress.bytes_total);
+            bar.set_position(progress.bytes_done);
+            SystemClock.sleep(LOOK_EVERY);
+        }
+        bar.finish_and_clear();
+        handle.wait()?;
+    }
+    // What stays in its files may leave holes.
+    db.wait_for_background_work()?;
+    let after = Found::of(&db, &*fs, &args.dir)?;
+    let took = SystemClock.now_micros() - start;
+    db.close()?;
+    if terminal.json {
+        terminal.document(&json!({
+            "path": args.dir.path.display().to_string(),
+            "before": before.to_json(),
+            "after": after.to_json(),
+            "micros": took,
+        }))?;
+    } else {
+        terminal.line(&format!("before: {}", before.to_text()))?;
+        terminal.line(&format!(
+            "after:  {} in {}",
+            after.to_text(),
+            text::duration(took)
+        ))?;
+    }
+    Ok(())
+}
