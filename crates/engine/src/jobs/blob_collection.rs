@@ -36,6 +36,7 @@ use crate::events::BlobCollectionInfo;
 use crate::filename::DataFile;
 use crate::jobs::compaction::{Collected, CompactionJob, count_drops, install_outputs};
 use crate::jobs::compaction_handle::{CompactionHandle, Control, Counted, StepWatch};
+use crate::jobs::flush::{addition_info, count_blobs, tell_created};
 use crate::obsolete;
 use crate::options::{CollectBlobGarbageOptions, ColumnFamilyOptions};
 use crate::output::BlobCarry;
@@ -266,7 +267,11 @@ impl CollectionJob {
         info.outputs = edit.new_files.iter().map(|(_, f)| f.number).collect();
         let garbage = edit.blob_file_garbages.iter();
         info.garbage_bytes = garbage.map(|g| g.garbage_blob_bytes).sum();
-        install_outputs(context, &self.family, edit, &created)
+        let added: Vec<_> = edit.blob_file_additions.iter().map(addition_info).collect();
+        install_outputs(context, &self.family, edit, &created)?;
+        let reason = Reason::BlobCollection.name();
+        tell_created(context, &self.family, self.id, reason, &added);
+        Ok(())
     }
 
     /// Writes all new files; `created` names them whatever happens.
@@ -298,6 +303,7 @@ impl CollectionJob {
                     failed.error
                 })?;
             count_drops(context, &written);
+            count_blobs(context, &written);
             created.extend(written.created());
             created.extend(collected.carry.open_file());
             info.bytes_written += written.bytes;
@@ -308,6 +314,10 @@ impl CollectionJob {
         }
         if let Some((addition, bytes)) = collected.carry.finish()? {
             info.bytes_written += bytes;
+            context
+                .statistics
+                .add(Ticker::BlobDbBlobFileBytesWritten, bytes);
+            context.statistics.add(Ticker::BlobDbBlobFileSynced, 1);
             edit.blob_file_additions.push(addition);
         }
         edit.blob_file_garbages = read.without(&kept)?;

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use orogen_base::ErrorKind;
-use orogen_engine::events::{BlobCollectionInfo, EventListener};
+use orogen_base::metrics::Ticker;
+use orogen_engine::events::{BlobCollectionInfo, BlobFileCreationInfo, EventListener};
 use orogen_engine::plugin::compaction_filter::{
     CompactionFilter, CompactionFilterFactory, FilterContext, FilterDecision,
 };
@@ -115,11 +116,14 @@ fn values_leave_files_with_garbage_and_the_files_go() {
 }
 
 #[derive(Default)]
-struct Seen(Mutex<Vec<BlobCollectionInfo>>);
+struct Seen(Mutex<Vec<BlobCollectionInfo>>, Mutex<Vec<u64>>);
 
 impl EventListener for Seen {
     fn on_blob_collection_completed(&self, info: &BlobCollectionInfo) {
         self.0.lock().push(info.clone());
+    }
+    fn on_blob_file_created(&self, info: &BlobFileCreationInfo) {
+        self.1.lock().push(info.file.number);
     }
 }
 
@@ -163,7 +167,16 @@ fn the_background_collects_once_it_is_asked_to() {
     assert_holds(&db, &family, &map, None);
     assert_exact(&db, &family);
     assert_no_strays(&fs, &db);
+    let created: Vec<u64> = seen.1.lock().clone();
     let seen = seen.0.lock();
+    let collected = seen.iter().flat_map(|info| &info.blob_files);
+    assert!(collected.clone().count() > 0 && collected.clone().all(|n| created.contains(n)));
+    let statistics = db.statistics();
+    assert!(statistics.get(Ticker::BlobDbGcNumKeysRelocated) > 0);
+    assert_eq!(
+        statistics.get(Ticker::BlobDbBlobFileSynced),
+        created.len() as u64
+    );
     let info = seen.first().expect("it is told of");
     assert!(!info.inputs.is_empty() && info.inputs.len() <= info.outputs.len());
     assert!(before.iter().any(|b| info.emptied.contains(&b.number)));
