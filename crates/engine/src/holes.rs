@@ -51,7 +51,8 @@ fn unseen(blob: &BlobFileMeta) -> u64 {
 
 /// The files that are to be looked at now, most dead bytes first; none if it is not worth it.
 pub(crate) fn pick(version: &Version, options: &ColumnFamilyOptions) -> Vec<FileNo> {
-    if !options.blob_hole_punching || version.blob_files().is_empty() {
+    let is_off = !options.blob_hole_punching || options.disable_auto_compactions;
+    if is_off || version.blob_files().is_empty() {
         return Vec::new();
     }
     let (mut dead, mut live) = (0u64, 0u64);

@@ -380,7 +380,7 @@ pub struct ColumnFamilyOptions {
     /// Give back the disk space of values in the middle of blob files that nothing points to any more, as
     /// holes of whole blocks of 4 KiB; no value is moved. Values of less than 8 KiB leave few whole
     /// blocks, unless their neighbours are dead too. Files with several names, such as those of a checkpoint,
-    /// are left alone. Default true; ours.
+    /// are left alone. Nothing begins while `disable_auto_compactions` is set. Default true; ours.
     pub blob_hole_punching: bool,
     /// Look for holes once the dead values that were not looked at yet come to this part of the
     /// live ones of the family. Looking reads the tables that point to the files with most of
