@@ -156,6 +156,10 @@ const COLLECTION: &str = "blob collection";
 /// A thread waits so long at least before it looks again for what is to be retried.
 const RETRY_MICROS_MIN: u64 = 1000;
 
+/// Looks so often whether files that were still held can go: not all who hold a version for a
+/// moment, such as a point read or a look for work, tell when they let go.
+const HELD_MICROS: u64 = 500_000;
+
 fn work(write: &WritePath, budget: &Arc<Budget>, place: usize) {
     let context = &*write.context;
     let _lock = context.lock.lock().clone();
@@ -183,7 +187,12 @@ fn work(write: &WritePath, budget: &Arc<Budget>, place: usize) {
                 obsolete::purge(context);
             }
             let retry = context.next_retry_micros().unwrap_or(u64::MAX);
+            let held = match context.set.has_removed() {
+                true => HELD_MICROS,
+                false => u64::MAX,
+            };
             let due = compaction::idle_micros(context).min(punch::idle_micros(context));
+            let due = due.min(held);
             context
                 .work
                 .wait_after_for(seen, retry.min(due).max(RETRY_MICROS_MIN));
