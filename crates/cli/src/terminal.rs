@@ -3,7 +3,12 @@
 use std::io::{BufWriter, IsTerminal, Stdout, Write};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use orogen::CompactionHandle;
+use orogen_env::{Clock as _, SystemClock};
 use serde_json::Value;
+
+/// Between two looks at how far a job is.
+const LOOK_EVERY: std::time::Duration = std::time::Duration::from_millis(20);
 
 /// Both streams and how they are used.
 pub(crate) struct Terminal {
@@ -113,6 +118,22 @@ impl Terminal {
         bar.set_style(style);
         bar.set_message(message.to_owned());
         bar
+    }
+
+    /// Shows how far a job is until it ends, and gives what it met.
+    pub(crate) fn follow(&self, handle: &CompactionHandle, message: &str) -> orogen::Result<()> {
+        let bar = self.bar(0, true, message);
+        loop {
+            let progress = handle.progress();
+            if progress.finished {
+                break;
+            }
+            bar.set_length(progress.bytes_total);
+            bar.set_position(progress.bytes_done);
+            SystemClock.sleep(LOOK_EVERY);
+        }
+        bar.finish_and_clear();
+        handle.wait()
     }
 
     /// A sign of life for work of unknown length.

@@ -37,9 +37,6 @@ fn share(text: &str) -> Result<f64, String> {
     }
 }
 
-/// Between two looks at how far it is.
-const LOOK_EVERY: std::time::Duration = std::time::Duration::from_millis(20);
-
 /// What blob files there are.
 struct Found {
     files: u64,
@@ -103,19 +100,9 @@ pub(super) fn run(args: &GcArgs, terminal: &mut Terminal) -> Result<(), Failure>
     let before = Found::of(&db, &*fs, &args.dir)?;
     let start = SystemClock.now_micros();
     for family in &families {
-        let bar = terminal.bar(0, true, &format!("collecting {}", family.name()));
+        let what = format!("collecting {}", family.name());
         let handle = db.collect_blob_garbage_async(&options, family)?;
-        loop {
-            let progress = handle.progress();
-            if progress.finished {
-                break;
-            }
-            bar.set_length(progress.bytes_total);
-            bar.set_position(progress.bytes_done);
-            SystemClock.sleep(LOOK_EVERY);
-        }
-        bar.finish_and_clear();
-        handle.wait()?;
+        terminal.follow(&handle, &what)?;
     }
     // What stays in its files may leave holes.
     db.wait_for_background_work()?;

@@ -33,9 +33,6 @@ pub(crate) struct Args {
     force: bool,
 }
 
-/// Between two looks at how far a compaction is.
-const LOOK_EVERY: std::time::Duration = std::time::Duration::from_millis(20);
-
 fn tables(db: &Db) -> (u64, u64) {
     let files = db.live_files();
     (files.len() as u64, files.iter().map(|f| f.size).sum())
@@ -64,19 +61,9 @@ pub(crate) fn run(args: &Args, terminal: &mut Terminal) -> Result<(), Failure> {
     let before = tables(&db);
     let start = SystemClock.now_micros();
     for family in &families {
-        let bar = terminal.bar(0, true, &format!("compacting {}", family.name()));
+        let what = format!("compacting {}", family.name());
         let handle = db.compact_range_async(&options, family, from.as_deref(), to.as_deref())?;
-        loop {
-            let progress = handle.progress();
-            if progress.finished {
-                break;
-            }
-            bar.set_length(progress.bytes_total);
-            bar.set_position(progress.bytes_done);
-            SystemClock.sleep(LOOK_EVERY);
-        }
-        bar.finish_and_clear();
-        handle.wait()?;
+        terminal.follow(&handle, &what)?;
     }
     let after = tables(&db);
     let took = SystemClock.now_micros() - start;
