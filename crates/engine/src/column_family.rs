@@ -37,8 +37,8 @@ pub(crate) struct FamilyState {
     pub(crate) version: Arc<Version>,
     /// Logs before this one hold nothing that the tables lack.
     pub(crate) log_number: FileNo,
-    /// A flush of this family runs.
-    pub(crate) flushing: bool,
+    /// A flush of this family runs, of memtables from this id on.
+    pub(crate) flushing: Option<u64>,
     /// Sealed memtables up to this id are to be flushed though there are few of them.
     pub(crate) flush_requested_up_to: u64,
     /// Compactions under way, by job.
@@ -146,7 +146,7 @@ impl ColumnFamilyData {
                 imm: Vec::new(),
                 version,
                 log_number,
-                flushing: false,
+                flushing: None,
                 flush_requested_up_to: 0,
                 running: Vec::new(),
                 exclusive_manual: 0,
@@ -241,6 +241,12 @@ impl FamilyState {
             true => Some("requested"),
             false => enough.then_some("write buffer full"),
         }
+    }
+
+    /// True if sealed memtables up to `id` are in tables, and their flush has been told of.
+    pub(crate) fn is_flushed(&self, id: u64) -> bool {
+        let oldest = self.imm.first().map(|m| m.id);
+        oldest.is_none_or(|oldest| oldest > id) && self.flushing.is_none_or(|from| from > id)
     }
 
     /// What a pick must keep out of; `own` is the id of a manual compaction, for which only older

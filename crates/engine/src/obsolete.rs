@@ -7,7 +7,6 @@
 
 use std::collections::{BTreeSet, HashSet};
 use std::path::Path;
-use std::sync::Arc;
 
 use orogen_base::{FileNo, Result};
 
@@ -19,36 +18,20 @@ pub(crate) fn purge(context: &Context) {
     if context.read_only {
         return;
     }
-    let mut still_used = Vec::new();
     let removed = context.set.take_removed();
     for file in removed.tables {
-        if Arc::strong_count(&file) > 1 {
-            still_used.push(file);
-            continue;
-        }
         let number = file.number;
         drop(file);
         if delete(context, &filename::table_path(&context.dir, number)) {
             context.notify(|l| l.on_table_file_deleted(number));
         }
     }
-    let mut blobs_used = Vec::new();
     for file in removed.blobs {
-        if Arc::strong_count(&file) > 1 {
-            blobs_used.push(file);
-            continue;
-        }
         let number = file.addition.number;
         drop(file);
         if delete(context, &filename::blob_path(&context.dir, number)) {
             context.notify(|l| l.on_blob_file_deleted(number));
         }
-    }
-    let had_used = !still_used.is_empty() || !blobs_used.is_empty();
-    context.set.return_removed(still_used, blobs_used);
-    if had_used && context.set.has_freed() {
-        // Let go while the list was away: whoever did saw nothing to delete.
-        context.work.raise();
     }
     discard(context, &removed.strays);
     for number in removed.manifests {

@@ -205,7 +205,7 @@ pub(crate) fn jobs(context: &Context) -> Vec<JobInfo> {
             reason: reason.to_owned(),
             since_secs: None,
         };
-        if !state.flushing
+        if state.flushing.is_none()
             && let Some(reason) = state.flush_due(&options)
         {
             let bytes = state.imm.iter().map(|m| m.table.memory_usage() as u64);

@@ -530,13 +530,21 @@ impl VersionSet {
         removed.blobs.extend(gone.map(|(_, b)| b.file.clone()));
     }
 
-    /// Files that no newest version refers to, for `obsolete.rs`.
+    /// Files that no version refers to, for `obsolete.rs`. Those that somebody still holds stay in
+    /// the list.
     pub(crate) fn take_removed(&self) -> Removed {
         let mut removed = self.removed.lock();
-        let doubtful = std::mem::take(&mut removed.doubtful);
-        let taken = std::mem::take(&mut *removed);
-        removed.doubtful = doubtful;
-        taken
+        // Nobody gets at a file of this list that only the list holds.
+        let tables = removed.tables.extract_if(.., |f| Arc::strong_count(f) == 1);
+        let tables = tables.collect();
+        let blobs = removed.blobs.extract_if(.., |f| Arc::strong_count(f) == 1);
+        Removed {
+            tables,
+            blobs: blobs.collect(),
+            manifests: std::mem::take(&mut removed.manifests),
+            strays: std::mem::take(&mut removed.strays),
+            doubtful: Vec::new(),
+        }
     }
 
     /// Tells of the tables that wait to be deleted: number, bytes, and how many others hold them.
@@ -556,20 +564,6 @@ impl VersionSet {
         blobs
             .map(|(a, f)| tell(a.number, a.total_blob_bytes, Arc::strong_count(f) - 1))
             .collect()
-    }
-
-    /// Gives back files that are still in use.
-    pub(crate) fn return_removed(&self, tables: Vec<Arc<FileMeta>>, blobs: Vec<Arc<BlobFile>>) {
-        let mut removed = self.removed.lock();
-        removed.tables.extend(tables);
-        removed.blobs.extend(blobs);
-    }
-
-    /// True if a file that was still in use is not any more.
-    pub(crate) fn has_freed(&self) -> bool {
-        let removed = self.removed.lock();
-        removed.tables.iter().any(|f| Arc::strong_count(f) == 1)
-            || removed.blobs.iter().any(|f| Arc::strong_count(f) == 1)
     }
 
     /// True if files wait to be deleted.

@@ -39,11 +39,11 @@ pub(crate) fn next(context: &Context) -> Option<FlushJob> {
     families.sort_by_cached_key(|f| std::cmp::Reverse(f.state().imm.len()));
     families.into_iter().find_map(|family| {
         let mut state = family.state();
-        if state.flushing {
+        if state.flushing.is_some() {
             return None;
         }
         let reason = state.flush_due(&family.options())?;
-        state.flushing = true;
+        state.flushing = state.imm.first().map(|m| m.id);
         let memtables = state.imm.clone();
         drop(state);
         Some(FlushJob {
@@ -62,7 +62,7 @@ impl FlushJob {
     pub(crate) fn run(self, context: &Context) -> Result<()> {
         let result = self.write_and_install(context);
         let mut state = self.family.state();
-        state.flushing = false;
+        state.flushing = None;
         drop(state);
         context.balance_memory();
         context.update_stall(&self.family);

@@ -426,7 +426,7 @@ pub(crate) fn wait_until_idle(context: &Context) -> Result<()> {
             }
             let state = family.state();
             let options = family.options();
-            let flushes = state.flushing
+            let flushes = state.flushing.is_some()
                 || state.imm.len() >= options.min_write_buffer_number_to_merge.max(1)
                 || (!state.imm.is_empty()
                     && state.imm.len() + 1 >= options.max_write_buffer_number)

@@ -38,8 +38,7 @@ pub(crate) fn flush(
     for (family, up_to) in waiting {
         loop {
             let seen = context.progress.count();
-            let done = family.state().imm.first().is_none_or(|m| m.id > up_to);
-            if done || family.is_dropped() {
+            if family.state().is_flushed(up_to) || family.is_dropped() {
                 break;
             }
             context.health.check()?;
