@@ -63,8 +63,8 @@ pub use db::{ColumnFamily, Db};
 pub use jobs::compaction_handle::{CompactionHandle, CompactionProgress};
 pub use memory::{MemoryBudget, MemoryUsage};
 pub use options::{
-    BottommostLevelCompaction, CollectBlobGarbageOptions, ColumnFamilyOptions, CompactOnDeletion,
-    CompactRangeOptions, DbOptions, FlushOptions, Options, WriteOptions,
+    BlobRunMode, BottommostLevelCompaction, CollectBlobGarbageOptions, ColumnFamilyOptions,
+    CompactOnDeletion, CompactRangeOptions, DbOptions, FlushOptions, Options, WriteOptions,
 };
 pub use properties::LiveFile;
 pub use ranges::{SizeApproximationOptions, UserKeyRange};

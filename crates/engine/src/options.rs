@@ -36,6 +36,22 @@ pub enum WalRecoveryMode {
     SkipAnyCorruptedRecords,
 }
 
+/// What a family does with values that are, or could be, in blob files. Titan's option, with its names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum BlobRunMode {
+    /// `kNormal`: as [`ColumnFamilyOptions::enable_blob_files`] and
+    /// [`ColumnFamilyOptions::min_blob_size`] say.
+    #[default]
+    Normal,
+    /// `kReadOnly`: no value goes to a blob file that is in none, whatever `enable_blob_files` says.
+    /// Those that are in one stay in one: where garbage is collected they go to a new blob file.
+    ReadOnly,
+    /// `kFallback`: no value goes to a blob file, and each job that rewrites a table puts the values
+    /// that its pointers lead to back into the new table. One that cannot be read stays where it is, and is
+    /// told of. What no job comes by is brought back by [`Db::convert_values`](crate::Db::convert_values).
+    Fallback,
+}
+
 /// What is computed over each whole table while it is written, and kept in the MANIFEST.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum FileChecksumKind {
@@ -352,8 +368,11 @@ pub struct ColumnFamilyOptions {
     pub table: BlockBasedOptions,
     /// Put values of [`Self::min_blob_size`] and more into blob files, at flushes and compactions,
     /// with pointers to them in the tables. Default false. Values that are in blob files are read
-    /// whatever this says.
+    /// whatever this says. Counts only in [`BlobRunMode::Normal`].
     pub enable_blob_files: bool,
+    /// Whether values go to blob files, stay there, or come back. Default `kNormal`; may change while
+    /// the database is open.
+    pub blob_run_mode: BlobRunMode,
     /// Bytes of a value from which on it goes to a blob file. Default 4 KiB (RocksDB: 0).
     pub min_blob_size: u64,
     /// Bytes at which a blob file ends and the next begins. Default 256 MiB.
@@ -391,8 +410,7 @@ pub struct ColumnFamilyOptions {
     /// The part of a blob file that is garbage from which on the file is emptied, whatever its age:
     /// in the background the tables that point to it are rewritten where they are and the values go
     /// to a new file, and compactions take along those that they meet. 0.0 to 1.0; 1.0, the default:
-    /// none is, and small ones are not merged. Titan's option, as the next three; none of them is
-    /// kept in OPTIONS files, whose other readers do not know them.
+    /// none is, and small ones are not merged. Titan's option, as the next three.
     pub blob_file_discardable_ratio: f64,
     /// Bytes of blob files that are worth a step, unless what lives in them fills a new file.
     /// Default 16 MiB (Titan: 512 MiB).
@@ -446,6 +464,7 @@ impl Default for ColumnFamilyOptions {
             disable_auto_compactions: false,
             table: BlockBasedOptions::default(),
             enable_blob_files: false,
+            blob_run_mode: BlobRunMode::Normal,
             min_blob_size: 4 << 10,
             blob_file_size: 256 << 20,
             blob_compression_type: CompressionType::None,
@@ -557,6 +576,13 @@ impl ColumnFamilyOptions {
             *soft = hard;
         }
         self
+    }
+
+    /// Bytes of a value from which on it goes to a blob file; `None`: none does.
+    #[must_use]
+    pub fn separates_from(&self) -> Option<u64> {
+        let separates = self.enable_blob_files && self.blob_run_mode == BlobRunMode::Normal;
+        separates.then_some(self.min_blob_size)
     }
 
     /// Bytes of a file of `level` (0 counts as 1).

@@ -10,7 +10,8 @@
 //! [TableOptions/BlockBasedTable "default"]
 //!   block_size=4096
 //! ```
-//! `#` begins a comment. In names and values `\`, `#`, `:`, carriage return and newline are
+//! `#` begins a comment; `#orogen key=value` is a setting that is ours alone, which RocksDB passes
+//! over and does not write again. In names and values `\`, `#`, `:`, carriage return and newline are
 //! escaped by `\`. Here a value is kept as it stands in the file, so that a file that RocksDB
 //! wrote comes out again byte for byte, with keys that nobody here knows; [`value`] takes values
 //! apart. Byte tables: `docs/format/options.md`. Source: RocksDB `options/options_parser.cc`.
@@ -31,6 +32,8 @@ const DB_OPTIONS: &str = "DBOptions";
 const CF_OPTIONS: &str = "CFOptions";
 const TABLE_OPTIONS: &str = "TableOptions/";
 const DEFAULT_COLUMN_FAMILY: &str = "default";
+/// What a line with a setting of ours begins with.
+const OWN: &str = "#orogen ";
 
 /// What a section is about.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -54,6 +57,8 @@ pub struct Section {
     pub name: String,
     /// Keys and values, the values as they stand in the file.
     pub entries: Vec<(String, String)>,
+    /// The same of settings that are ours, which stand behind the others, in comments.
+    pub own: Vec<(String, String)>,
 }
 
 impl Section {
@@ -64,16 +69,20 @@ impl Section {
             kind,
             name: name.to_owned(),
             entries: Vec::new(),
+            own: Vec::new(),
         }
     }
 
     /// The value of a key, as it stands in the file; of a repeated key the first counts.
     #[must_use]
     pub fn get(&self, key: &str) -> Option<&str> {
-        self.entries
-            .iter()
-            .find(|(k, _)| k == key)
-            .map(|(_, v)| v.as_str())
+        find_in(&self.entries, key)
+    }
+
+    /// The same of a setting of ours.
+    #[must_use]
+    pub fn get_own(&self, key: &str) -> Option<&str> {
+        find_in(&self.own, key)
     }
 
     /// The value of a key without escapes.
@@ -87,17 +96,15 @@ impl Section {
     /// # Panics
     /// If key or value would not be read back as one line.
     pub fn set(&mut self, key: &str, value: impl Into<String>) {
-        let value = value.into();
-        assert!(
-            !key.is_empty() && !key.contains(['=', '\n', '#', '[']),
-            "key is a plain word"
-        );
-        assert_eq!(strip_comment(&value), value, "value is one line, escaped");
-        assert!(!value.contains('\n'), "value is one line");
-        match self.entries.iter_mut().find(|(k, _)| k == key) {
-            Some((_, old)) => *old = value,
-            None => self.entries.push((key.to_owned(), value)),
-        }
+        set_in(&mut self.entries, key, value.into());
+    }
+
+    /// The same of a setting of ours.
+    ///
+    /// # Panics
+    /// As [`Section::set`].
+    pub fn set_own(&mut self, key: &str, value: impl Into<String>) {
+        set_in(&mut self.own, key, value.into());
     }
 
     /// Sets a value with the escapes that it needs.
@@ -116,6 +123,24 @@ impl Section {
             SectionKind::ColumnFamily => format!("[{CF_OPTIONS} \"{name}\"]"),
             SectionKind::Table(format) => format!("[{TABLE_OPTIONS}{format} \"{name}\"]"),
         }
+    }
+}
+
+fn find_in<'e>(entries: &'e [(String, String)], key: &str) -> Option<&'e str> {
+    let found = entries.iter().find(|(k, _)| k == key);
+    found.map(|(_, v)| v.as_str())
+}
+
+fn set_in(entries: &mut Vec<(String, String)>, key: &str, value: String) {
+    assert!(
+        !key.is_empty() && !key.contains(['=', '\n', '#', '[']),
+        "key is a plain word"
+    );
+    assert_eq!(strip_comment(&value), value, "value is one line, escaped");
+    assert!(!value.contains('\n'), "value is one line");
+    match entries.iter_mut().find(|(k, _)| k == key) {
+        Some((_, old)) => *old = value,
+        None => entries.push((key.to_owned(), value)),
     }
 }
 
@@ -198,6 +223,9 @@ impl OptionsFile {
             for (key, value) in &section.entries {
                 let _ = writeln!(out, "  {key}={value}");
             }
+            for (key, value) in &section.own {
+                let _ = writeln!(out, "  {OWN}{key}={value}");
+            }
             if section.kind != SectionKind::Version {
                 out.push_str("  \n");
             }
@@ -214,6 +242,10 @@ impl OptionsFile {
     pub fn parse(text: &str) -> Result<Self> {
         let mut file = Self::default();
         for (i, line) in text.lines().enumerate() {
+            if let Some(own) = line.trim().strip_prefix(OWN) {
+                file.take_own(own);
+                continue;
+            }
             let line = strip_comment(line);
             if !line.is_empty() {
                 file.parse_line(line).map_err(|e| e.with("line", i + 1))?;
@@ -225,6 +257,18 @@ impl OptionsFile {
             ));
         }
         Ok(file)
+    }
+
+    /// Takes a comment that is a setting of ours; anything else is a comment like others.
+    fn take_own(&mut self, line: &str) {
+        let line = strip_comment(line);
+        if let (Some((key, value)), Some(section)) =
+            (line.split_once('='), self.sections.last_mut())
+            && !key.trim().is_empty()
+        {
+            let setting = (key.trim().to_owned(), value.trim().to_owned());
+            section.own.push(setting);
+        }
     }
 
     fn parse_line(&mut self, line: &str) -> Result<()> {
@@ -301,6 +345,7 @@ fn parse_title(title: &str) -> Result<Section> {
         kind,
         name: if has_name { name } else { String::new() },
         entries: Vec::new(),
+        own: Vec::new(),
     })
 }
 

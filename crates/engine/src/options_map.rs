@@ -43,11 +43,19 @@ pub(crate) fn to_text(db: &DbOptions, families: &[NamedFamily]) -> String {
             section.set(item.name, (item.print)(options));
         }
     }
+    fn fill_own<T>(section: &mut Section, items: &[Item<T>], options: &T) {
+        for item in items {
+            section.set_own(item.name, (item.print)(options));
+        }
+    }
     let mut file = OptionsFile::new(ROCKSDB_VERSION);
-    fill(file.add(SectionKind::Db, ""), items::DB, db);
+    let section = file.add(SectionKind::Db, "");
+    fill(section, items::DB, db);
+    fill_own(section, items::OWN_DB, db);
     for (name, options) in families {
         let section = file.add(SectionKind::ColumnFamily, name);
         fill(section, items::FAMILY, options);
+        fill_own(section, items::OWN_FAMILY, options);
         let kind = SectionKind::Table("BlockBasedTable".to_owned());
         fill(file.add(kind, name), items::TABLE, &options.table);
     }
@@ -174,11 +182,20 @@ pub(crate) fn change_db(
 /// `NotFound` if there is no such file; `Corruption` if it does not parse; `InvalidArgument`
 /// naming a value that we do not have; `Io`.
 pub(crate) fn load(dir: &Path, base: &Options) -> Result<Options> {
-    fn take<T>(section: &Section, items: &[Item<T>], out: &mut T, family: &str) -> Result<()> {
+    type Get = fn(&Section, &str) -> Option<String>;
+    const STORED: Get = |section, name| section.get(name).map(str::to_owned);
+    const OWN: Get = |section, name| section.get_own(name).map(str::to_owned);
+    fn take<T>(
+        (section, get): (&Section, Get),
+        items: &[Item<T>],
+        out: &mut T,
+        family: &str,
+    ) -> Result<()> {
         for item in items {
-            let Some(text) = section.get(item.name) else {
+            let Some(text) = get(section, item.name) else {
                 continue;
             };
+            let text = text.as_str();
             (item.read)(out, text).ok_or_else(|| {
                 refuse("option has a value that is not known", item.name, text)
                     .with("column_family", family)
@@ -198,15 +215,17 @@ pub(crate) fn load(dir: &Path, base: &Options) -> Result<Options> {
     let file = OptionsFile::parse(text).map_err(in_file)?;
     let mut options = base.clone();
     if let Some(section) = file.db() {
-        take(section, items::DB, &mut options.db, "").map_err(in_file)?;
+        take((section, STORED), items::DB, &mut options.db, "").map_err(in_file)?;
+        take((section, OWN), items::OWN_DB, &mut options.db, "").map_err(in_file)?;
     }
     for name in file.family_names() {
         let mut cf = base.family(name).clone();
         if let Some(section) = file.family(name) {
-            take(section, items::FAMILY, &mut cf, name).map_err(in_file)?;
+            take((section, STORED), items::FAMILY, &mut cf, name).map_err(in_file)?;
+            take((section, OWN), items::OWN_FAMILY, &mut cf, name).map_err(in_file)?;
         }
         if let Some(section) = file.table(name) {
-            take(section, items::TABLE, &mut cf.table, name).map_err(in_file)?;
+            take((section, STORED), items::TABLE, &mut cf.table, name).map_err(in_file)?;
         }
         options.families.insert(name.to_owned(), cf);
     }

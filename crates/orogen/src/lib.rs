@@ -82,11 +82,12 @@ pub use orogen_engine::plugin::merge_operator::{
     self, Max, MergeOperator, PutLast, StringAppend, UInt64Add,
 };
 pub use orogen_engine::{
-    BottommostLevelCompaction, CollectBlobGarbageOptions, ColumnFamily, ColumnFamilyOptions,
-    CompactOnDeletion, CompactRangeOptions, CompactionHandle, CompactionProgress,
-    DEFAULT_COLUMN_FAMILY_NAME, Db, DbIterator, DbOptions, FilesVerified, FlushOptions, LiveFile,
-    MemoryBudget, MemoryUsage, Options, ReadOptions, Scrubbed, SizeApproximationOptions, Snapshot,
-    Update, UpdatesIterator, UserKeyRange, VerifyOptions, WriteBatch, WriteOptions,
+    BlobRunMode, BottommostLevelCompaction, CollectBlobGarbageOptions, ColumnFamily,
+    ColumnFamilyOptions, CompactOnDeletion, CompactRangeOptions, CompactionHandle,
+    CompactionProgress, DEFAULT_COLUMN_FAMILY_NAME, Db, DbIterator, DbOptions, FilesVerified,
+    FlushOptions, LiveFile, MemoryBudget, MemoryUsage, Options, ReadOptions, Scrubbed,
+    SizeApproximationOptions, Snapshot, Update, UpdatesIterator, UserKeyRange, VerifyOptions,
+    WriteBatch, WriteOptions,
 };
 pub use orogen_env::{
     Clock, FaultFileSystem, FileSystem, IoPriority, ManualClock, MemFileSystem, PosixFileSystem,

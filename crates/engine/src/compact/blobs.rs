@@ -6,7 +6,7 @@ use std::collections::HashSet;
 use orogen_base::FileNo;
 
 use super::collect::{self, Rules};
-use crate::options::ColumnFamilyOptions;
+use crate::options::{BlobRunMode, ColumnFamilyOptions};
 use crate::version::Version;
 
 /// The oldest blob file, if so much of it is garbage that the tables which point into it are
@@ -56,9 +56,13 @@ pub fn oldest(version: &Version, options: &ColumnFamilyOptions) -> HashSet<FileN
 }
 
 /// The blob files whose values a compaction writes anew where it meets them: the [`oldest`], and
-/// those of which [`collect::discardable`] is garbage, so that a collection has less to do.
+/// those of which [`collect::discardable`] is garbage, so that a collection has less to do. All, damaged
+/// ones too, where values come back into tables: what can be read of them does.
 #[must_use]
 pub fn emptied(version: &Version, options: &ColumnFamilyOptions) -> HashSet<FileNo> {
+    if options.blob_run_mode == BlobRunMode::Fallback {
+        return version.blob_files().keys().copied().collect();
+    }
     let mut files = oldest(version, options);
     files.extend(collect::discardable(version, &Rules::of(options)));
     files

@@ -22,6 +22,7 @@ use crate::jobs::flush::{
     addition_info, blob_options, check_entries, count_blobs, new_file, table_options, tell_created,
 };
 use crate::obsolete;
+use crate::options::BlobRunMode;
 use crate::output::{BlobCarry, BlobOutputOptions, Failed, Written};
 use crate::plugin::compaction_filter::FilterContext;
 use crate::quarantine;
@@ -533,8 +534,10 @@ impl CompactionJob {
         let collected = self.collected.as_ref();
         let blobs = BlobOutputOptions {
             relocate: match collected {
-                Some(collected) => collected.victims.clone(),
-                None => Arc::new(compact::blobs::emptied(&self.version, &options)),
+                Some(collected) if options.blob_run_mode != BlobRunMode::Fallback => {
+                    collected.victims.clone()
+                }
+                _ => Arc::new(compact::blobs::emptied(&self.version, &options)),
             },
             carry: collected.map(|c| c.carry.clone()),
             source: Some(source.clone()),

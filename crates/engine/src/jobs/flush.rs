@@ -17,7 +17,7 @@ use crate::context::{Context, LogHolders};
 use crate::events::{BlobFileAdditionInfo, BlobFileCreationInfo, FlushInfo};
 use crate::filename::{DataFile, DataFileKind};
 use crate::obsolete;
-use crate::options::FileChecksumKind;
+use crate::options::{BlobRunMode, FileChecksumKind};
 use crate::output::{self, BlobOutputOptions, EntriesHash, NewFile, OutputOptions, Written};
 use crate::read::MergingIter;
 use crate::super_version::MemHandle;
@@ -397,7 +397,8 @@ pub(crate) fn table_options(
 pub(crate) fn blob_options(context: &Context, family: &ColumnFamilyData) -> BlobOutputOptions {
     let options = family.options();
     BlobOutputOptions {
-        min_blob_size: options.enable_blob_files.then_some(options.min_blob_size),
+        min_blob_size: options.separates_from(),
+        keep_apart: options.blob_run_mode == BlobRunMode::ReadOnly,
         blob_file_size: options.blob_file_size,
         file: BlobFileBuilderOptions {
             compression: options.blob_compression_type,

@@ -72,6 +72,8 @@ fn a_file_gives_back_what_was_put_in() {
         family.set("num_levels", "7");
         family.set_text("odd", "C:\\dir\r\n#x");
         family.set("num_levels", "5");
+        family.set_own("blob_run_mode", "kFallback");
+        family.set_own("odd", value::escape("a=b # c"));
         file.add(SectionKind::Table("BlockBasedTable".to_owned()), name)
             .set("block_size", "1");
     }

@@ -11,7 +11,9 @@ use orogen_base::checksum::ChecksumType;
 use orogen_base::{UserComparator, slice_transform};
 use orogen_sst::{BlockBasedOptions, BlockIndex, CompressionOptions, CompressionType};
 
-use crate::options::{ColumnFamilyOptions, DbOptions, FileChecksumKind, WalRecoveryMode};
+use crate::options::{
+    BlobRunMode, ColumnFamilyOptions, DbOptions, FileChecksumKind, WalRecoveryMode,
+};
 use crate::options_file::value;
 use crate::plugin::merge_operator::{self, MergeOperator};
 
@@ -196,6 +198,12 @@ const RECOVERY_MODES: [(WalRecoveryMode, &str); 4] = [
         WalRecoveryMode::SkipAnyCorruptedRecords,
         "kSkipAnyCorruptedRecords",
     ),
+];
+
+const RUN_MODES: [(BlobRunMode, &str); 3] = [
+    (BlobRunMode::Normal, "kNormal"),
+    (BlobRunMode::ReadOnly, "kReadOnly"),
+    (BlobRunMode::Fallback, "kFallback"),
 ];
 
 const CHECKSUMS: [(ChecksumType, &str); 5] = [
@@ -558,9 +566,19 @@ pub(crate) static FAMILY: &[Item<Cf>] = &[
     ),
 ];
 
-/// Settings of a family that are ours: they may change while the database is open, but stand in no
-/// file, whose other readers would refuse it.
+/// Settings of a family that are ours. In a file they stand where its other readers, who would refuse
+/// them, see comments.
 pub(crate) static OWN_FAMILY: &[Item<Cf>] = &[
+    item!(
+        Cf,
+        MUTABLE,
+        "blob_run_mode",
+        |o| name_in(&RUN_MODES, &o.blob_run_mode),
+        |o, v| {
+            o.blob_run_mode = value_in(&RUN_MODES, v)?;
+            Some(())
+        }
+    ),
     item!(
         Cf,
         MUTABLE,

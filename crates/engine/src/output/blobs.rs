@@ -29,6 +29,8 @@ use crate::version::{BlobFileAddition, FileChecksum};
 pub struct BlobOutputOptions {
     /// Values of so many bytes and more do; `None`: none.
     pub min_blob_size: Option<u64>,
+    /// Values that are in blob files stay in blob files, where they are written anew, whatever their size.
+    pub keep_apart: bool,
     /// Bytes at which a blob file ends and the next begins.
     pub blob_file_size: u64,
     /// How each file is built; its number is set for each file.
@@ -151,6 +153,11 @@ impl BlobWriter {
             .is_some_and(|min| len as u64 >= min && len <= self.value_size_max)
     }
 
+    /// The same of a value that comes from a blob file.
+    fn stays_apart(&self, len: usize) -> bool {
+        self.options.keep_apart && len <= self.value_size_max || self.is_large(len)
+    }
+
     fn place_pointer<'e>(
         &'e mut self,
         key: &'e [u8],
@@ -172,7 +179,7 @@ impl BlobWriter {
         // Where it is stored as it would be here it need not be taken out of its codec.
         let stays = pointer.codec == self.options.file.compression
             && self.options.file.dictionary.is_none()
-            && usize::try_from(pointer.size).is_ok_and(|size| self.is_large(size));
+            && usize::try_from(pointer.size).is_ok_and(|size| self.stays_apart(size));
         if stays {
             let Some((stored, from)) = source.stored(&pointer, user)? else {
                 self.keep(&pointer, user);
@@ -192,7 +199,7 @@ impl BlobWriter {
             return Ok((key, value));
         };
         self.count_relocated(&pointer);
-        if self.is_large(fetched.len()) {
+        if self.stays_apart(fetched.len()) {
             self.put_apart(key, &fetched, new_file, created)?;
             return Ok((&self.key, &self.pointer));
         }

@@ -141,7 +141,7 @@ impl Rebuild<'_> {
         let cf = &family.options;
         let source: Arc<Blobs> = self.plan.blobs.clone();
         BlobOutputOptions {
-            min_blob_size: cf.enable_blob_files.then_some(cf.min_blob_size),
+            min_blob_size: cf.separates_from(),
             blob_file_size: cf.blob_file_size,
             file: self.new.blob_file_options(family.as_new(id)),
             relocate: Arc::new(source.relocate().clone()),

@@ -191,6 +191,9 @@ fn the_background_collects_once_it_is_asked_to() {
     for name in names.iter().filter(|n| n.starts_with("OPTIONS-")) {
         let text = read_file(&fs, &Path::new(DIR).join(name)).unwrap();
         let text = String::from_utf8(text).unwrap();
+        let lines = text.lines().filter(|l| !l.trim_start().starts_with('#'));
+        let text: Vec<&str> = lines.collect();
+        let text = text.join("\n");
         assert!(text.contains("blob_garbage_collection_age_cutoff"));
         assert!(!text.contains("discardable") && !text.contains("_gc"));
     }

@@ -7,6 +7,7 @@ mod blob_cache;
 mod blob_collection;
 mod blob_events;
 mod blob_faults;
+mod blob_modes;
 mod blobs;
 mod compaction;
 mod due;
