@@ -243,6 +243,18 @@ impl FamilyState {
         }
     }
 
+    /// The oldest log that is needed even after the flush that is due, if any is.
+    pub(crate) fn log_that_stays(&self, options: &ColumnFamilyOptions) -> Option<FileNo> {
+        let sealed = self.imm.first().filter(|_| {
+            // A flush takes all that is sealed.
+            self.flush_due(options).is_none()
+        });
+        match sealed {
+            Some(memtable) => Some(memtable.log_number()),
+            None => (!self.mem.is_empty()).then(|| self.mem.log_number()),
+        }
+    }
+
     /// True if sealed memtables up to `id` are in tables, and their flush has been told of.
     pub(crate) fn is_flushed(&self, id: u64) -> bool {
         let oldest = self.imm.first().map(|m| m.id);

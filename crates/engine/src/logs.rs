@@ -527,6 +527,13 @@ impl Logs {
         self.total_bytes.load(Relaxed)
     }
 
+    /// Bytes of the log `from` and of those after it.
+    pub(crate) fn bytes_from(&self, from: FileNo) -> u64 {
+        let alive = self.alive.lock();
+        let newer = alive.logs.iter().rev().take_while(|l| l.0 >= from);
+        newer.map(|l| l.1).sum()
+    }
+
     /// Keeps every log until [`Self::unhold`].
     pub(crate) fn hold(&self) {
         self.alive.lock().holds += 1;

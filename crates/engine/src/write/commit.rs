@@ -74,6 +74,8 @@ pub(crate) struct WritePath {
     /// The oldest and the current log, folded, for which all that pins the oldest is being
     /// flushed. The leader's alone.
     pub(crate) freeing: AtomicU64,
+    /// Bytes of logs at which this is looked at again all the same.
+    pub(crate) freeing_again_at: AtomicU64,
     queue: Mutex<Queue>,
     /// Stalls that listeners are told of when the lead is handed on: they may write.
     news: Mutex<Vec<StallInfo>>,
@@ -157,6 +159,7 @@ impl WritePath {
             memtables: ArcSwap::from_pointee(memtables),
             wal_bytes_max: AtomicU64::new(u64::MAX),
             freeing: AtomicU64::new(0),
+            freeing_again_at: AtomicU64::new(0),
             queue: Mutex::default(),
             news: Mutex::default(),
             has_news: AtomicBool::new(false),

@@ -127,36 +127,57 @@ impl WritePath {
             return Ok(());
         }
         drop(memtables);
-        if context.logs.total_bytes() > self.wal_bytes_max.load(Ordering::Relaxed) {
-            return self.free_oldest_log();
+        let (bytes, max) = (
+            context.logs.total_bytes(),
+            self.wal_bytes_max.load(Ordering::Relaxed),
+        );
+        if bytes > max {
+            return self.free_oldest_logs(bytes, max);
         }
         Ok(())
     }
 
-    /// Has all that pins the oldest log flushed. What there is to do for a log is done once, until
-    /// another is the oldest or the current one. Only the leader calls it.
-    fn free_oldest_log(&self) -> Result<()> {
-        let (oldest, current) = (self.context.logs.oldest(), self.context.logs.current());
-        if self.freeing.load(Ordering::Relaxed) == (oldest ^ current.rotate_left(32)) {
+    /// Has what pins the oldest logs flushed, if the logs will take more than `max` of their
+    /// `bytes` even after all flushes that are due. It looks again when another log is the oldest
+    /// or the current one, or when what was below the bound has grown beyond it. Only the leader
+    /// calls it.
+    fn free_oldest_logs(&self, bytes: u64, max: u64) -> Result<()> {
+        let context = &*self.context;
+        let key = || context.logs.oldest() ^ context.logs.current().rotate_left(32);
+        if self.freeing.load(Ordering::Relaxed) == key()
+            && bytes <= self.freeing_again_at.load(Ordering::Relaxed)
+        {
             return Ok(());
         }
-        let mut pinning = self.context.set.families();
-        pinning.retain(|f| {
-            let mut state = f.state();
-            // Sealed ones may wait for more to be merged with.
-            let sealed = state.imm.iter().rev().find(|m| m.log_number() <= oldest);
-            if let Some(id) = sealed.map(|m| m.id) {
-                state.flush_requested_up_to = state.flush_requested_up_to.max(id);
+        let mut freed = None;
+        let stays = loop {
+            let mut pinning = context.set.families();
+            let logs = pinning
+                .iter()
+                .filter_map(|f| f.state().log_that_stays(&f.options()));
+            let Some(oldest) = logs.min() else { break 0 };
+            let stays = context.logs.bytes_from(oldest);
+            if stays <= max || freed.is_some_and(|freed| freed >= oldest) {
+                break stays;
             }
-            !state.mem.is_empty() && state.mem.log_number() <= oldest
-        });
-        self.seal(&pinning, Flush::Now)?;
+            pinning.retain(|f| {
+                let mut state = f.state();
+                // Sealed ones may wait for more to be merged with.
+                let sealed = state.imm.iter().rev().find(|m| m.log_number() <= oldest);
+                if let Some(id) = sealed.map(|m| m.id) {
+                    state.flush_requested_up_to = state.flush_requested_up_to.max(id);
+                }
+                !state.mem.is_empty() && state.mem.log_number() <= oldest
+            });
+            self.seal(&pinning, Flush::Now)?;
+            context.work.raise();
+            freed = Some(oldest);
+        };
         // Empty memtables need the newest log only.
         self.refresh_memtables();
-        self.context.work.raise();
-        let current = self.context.logs.current();
-        let key = oldest ^ current.rotate_left(32);
-        self.freeing.store(key, Ordering::Relaxed);
+        self.freeing.store(key(), Ordering::Relaxed);
+        let again_at = context.logs.total_bytes() + max.saturating_sub(stays);
+        self.freeing_again_at.store(again_at, Ordering::Relaxed);
         Ok(())
     }
 

@@ -180,3 +180,34 @@ fn logs_that_a_cold_family_pins_are_freed_and_looked_at_once() {
     assert!(logs <= 4 * (64 << 10), "{logs} bytes of {names:?}");
     assert_eq!(scan(&db, &cold).len(), 20);
 }
+
+#[test]
+fn logs_are_bounded_by_what_stays_after_the_flushes_under_way() {
+    let fs = MemFileSystem::new();
+    let mut options = small(&fs);
+    let gate = Gate::new();
+    options.db.max_total_wal_size = 64 << 10;
+    options.db.max_background_jobs = 4;
+    options.cf.max_write_buffer_number = 1000;
+    options.db.listeners = vec![hold_flushes_of("default", &gate)];
+    let db = Db::open(DIR, &options).unwrap();
+    let mut cold = options.cf;
+    cold.write_buffer_size = 64 << 20;
+    let cold = db.create_column_family("cold", cold).unwrap();
+    let mut most = 0;
+    for n in 0..1000u32 {
+        if n % 10 == 0 {
+            db.put_opt(&WRITE, &cold, &n.to_be_bytes(), b"1").unwrap();
+        }
+        // The oldest log stays that of the first of these.
+        db.put(&n.to_be_bytes(), &[7; 1000]).unwrap();
+        let held = db.int_property(&cold, "rocksdb.num-entries-active-mem-table");
+        most = most.max(held.unwrap());
+    }
+    gate.open();
+    db.flush().unwrap();
+    assert!(
+        most <= 20,
+        "{most} entries of a family were in logs that nobody freed"
+    );
+}
