@@ -18,13 +18,10 @@
 //! 4. Tables are taken and given back by guards, whatever ends the step.
 
 use std::collections::HashSet;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use orogen_base::metrics::Ticker;
-use orogen_base::sync::atomic::Ordering;
 use orogen_base::{Error, ErrorKind, FileNo, Result};
-use orogen_env::threads;
 
 use crate::activity::{JobInfo, JobKind, JobState, Listed, RunningJob};
 use crate::column_family::{ColumnFamilyData, FamilyState};
@@ -35,12 +32,11 @@ use crate::context::Context;
 use crate::events::BlobCollectionInfo;
 use crate::filename::DataFile;
 use crate::jobs::compaction::{Collected, CompactionJob, count_drops, install_outputs};
-use crate::jobs::compaction_handle::{CompactionHandle, Control, Counted, StepWatch};
+use crate::jobs::compaction_handle::{self, CompactionHandle, Control, Counted, StepWatch};
 use crate::jobs::flush::{addition_info, count_blobs, tell_created};
 use crate::obsolete;
 use crate::options::{CollectBlobGarbageOptions, ColumnFamilyOptions};
 use crate::output::BlobCarry;
-use crate::quarantine;
 use crate::version::FileMeta;
 use crate::version::blob_counts::BlobCounts;
 use crate::version::edit::VersionEdit;
@@ -380,14 +376,7 @@ pub(crate) fn collect(
     };
     let result = manual.run();
     obsolete::purge(context);
-    result.inspect_err(|e| match e.kind() {
-        ErrorKind::Aborted | ErrorKind::ReadOnly | ErrorKind::Closed => {}
-        // The caller is told.
-        kind if kind.is_shortage() => context.tell_failure(),
-        _ if context.is_closing() => {}
-        _ if quarantine::note(context, e) => {}
-        _ => context.fail(e),
-    })
+    result.inspect_err(|e| compaction_handle::note_failure(context, e))
 }
 
 fn check_ratio(options: &CollectBlobGarbageOptions) -> Result<()> {
@@ -410,18 +399,9 @@ pub(crate) fn spawn(
     options: CollectBlobGarbageOptions,
 ) -> Result<CompactionHandle> {
     check_ratio(&options)?;
-    let control = Arc::new(Control::default());
-    let (theirs, told) = (context.clone(), control.clone());
-    let family = family.clone();
-    let thread = threads::spawn("orogen-collect", move || {
-        let body = || collect(&theirs, &family, &options, &told);
-        let result = catch_unwind(AssertUnwindSafe(body));
-        told.finish(result.unwrap_or_else(|_| Err(Error::aborted("collection panicked"))));
-    })?;
-    context.adopt(thread);
-    Ok(CompactionHandle {
-        control,
-        context: context.clone(),
+    let (theirs, family) = (context.clone(), family.clone());
+    compaction_handle::spawn(context, "orogen-collect", move |control| {
+        collect(&theirs, &family, &options, control)
     })
 }
 
@@ -434,17 +414,7 @@ struct Manual<'a> {
 
 impl Manual<'_> {
     fn check(&self) -> Result<()> {
-        self.context.check_writable()?;
-        if self.family.is_dropped() {
-            return Err(Error::aborted("column family was dropped"));
-        }
-        if self.control.is_cancelled() {
-            return Err(Error::aborted("collection was cancelled"));
-        }
-        if self.context.manual_disabled.load(Ordering::SeqCst) > 0 {
-            return Err(Error::aborted("manual compactions are disabled"));
-        }
-        Ok(())
+        self.control.check(self.context, self.family)
     }
 
     fn run(&self) -> Result<()> {

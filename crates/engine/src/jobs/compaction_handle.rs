@@ -1,18 +1,22 @@
-//! A manual compaction as its caller sees it: how far it is, and what it is told.
+//! A job that a caller asked for, as its caller sees it: how far it is, and what it is told.
 //!
-//! The compaction looks here every few thousand entries and between its steps. Told to pause, it
+//! Manual compactions, collections of garbage in blob files and conversions of values are such jobs. The job looks here every few thousand entries and between its steps. Told to pause, it
 //! gives up the step that it is at, so that a paused compaction holds no files and is in nobody's
 //! way; the step begins anew when it goes on. Lock: a leaf.
 
-use orogen_base::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use orogen_base::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
+use Ordering::Relaxed;
 use orogen_base::sync::{Condvar, Mutex};
-use orogen_base::{Error, Result};
+use orogen_base::{Error, ErrorKind, Result};
+use orogen_env::threads;
 
 use crate::column_family::{ColumnFamilyData, FamilyState};
 use crate::compaction_iter::JobWatch;
 use crate::context::Context;
+use crate::quarantine;
 
 /// How far a manual compaction is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -71,10 +75,64 @@ impl Control {
         self.ahead.fetch_add(bytes, Relaxed);
     }
 
+    /// Gives the job up where it must not go on.
+    ///
+    /// # Errors
+    /// `ReadOnly`, `Closed`; `Aborted` if it was cancelled, the family was dropped, or such jobs are
+    /// disabled.
+    pub(super) fn check(&self, context: &Context, family: &ColumnFamilyData) -> Result<()> {
+        context.check_writable()?;
+        if family.is_dropped() {
+            return Err(Error::aborted("column family was dropped"));
+        }
+        if self.is_cancelled() {
+            return Err(Error::aborted("job was cancelled"));
+        }
+        if context.manual_disabled.load(Ordering::SeqCst) > 0 {
+            return Err(Error::aborted("manual compactions are disabled"));
+        }
+        Ok(())
+    }
+
     pub(crate) fn finish(&self, result: Result<()>) {
         self.ahead.store(0, Relaxed);
         *self.result.lock() = Some(result);
         self.finished.notify_all();
+    }
+}
+
+/// Runs `body` on a thread of its own, which ends before the database is closed.
+///
+/// # Errors
+/// `Io` if the system has no thread left.
+pub(super) fn spawn(
+    context: &Arc<Context>,
+    name: &str,
+    body: impl FnOnce(&Arc<Control>) -> Result<()> + Send + 'static,
+) -> Result<CompactionHandle> {
+    let control = Arc::new(Control::default());
+    let told = control.clone();
+    let thread = threads::spawn(name, move || {
+        let result = catch_unwind(AssertUnwindSafe(|| body(&told)));
+        told.finish(result.unwrap_or_else(|_| Err(Error::aborted("job panicked"))));
+    })?;
+    context.adopt(thread);
+    Ok(CompactionHandle {
+        control,
+        context: context.clone(),
+    })
+}
+
+/// Has the database know what a job met. The caller is told; automatic jobs find out for
+/// themselves.
+pub(super) fn note_failure(context: &Context, error: &Error) {
+    match error.kind() {
+        ErrorKind::Aborted | ErrorKind::ReadOnly | ErrorKind::Closed => {}
+        kind if kind.is_shortage() => context.tell_failure(),
+        _ if context.is_closing() => {}
+        // A damaged input changes nothing: it is left alone from here on.
+        _ if quarantine::note(context, error) => {}
+        _ => context.fail(error),
     }
 }
 

@@ -7,11 +7,9 @@
 //! while. Claims and counts are given back by guards, whatever ends the compaction.
 
 use orogen_base::sync::atomic::Ordering;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use orogen_base::{Error, ErrorKind, Result};
-use orogen_env::threads;
 
 use crate::activity::{JobInfo, JobKind, JobState, Listed, RunningJob};
 use crate::column_family::{ColumnFamilyData, FamilyState};
@@ -21,11 +19,10 @@ use crate::context::Context;
 use crate::filename;
 use crate::jobs::blob_collection;
 use crate::jobs::compaction::CompactionJob;
-use crate::jobs::compaction_handle::{CompactionHandle, Control, Counted};
+use crate::jobs::compaction_handle::{self, CompactionHandle, Control, Counted};
 use crate::jobs::{manual_flush, punch};
 use crate::obsolete;
 use crate::options::{BottommostLevelCompaction, CompactRangeOptions, FlushOptions};
-use crate::quarantine;
 use crate::version::KeyRange;
 use crate::version::version::Version;
 use crate::write::commit::WritePath;
@@ -63,15 +60,7 @@ pub(crate) fn compact_range(
     let result = manual.run();
     drop(kept_out);
     obsolete::purge(context);
-    result.inspect_err(|e| match e.kind() {
-        ErrorKind::Aborted | ErrorKind::ReadOnly | ErrorKind::Closed => {}
-        // The caller is told; automatic ones find out for themselves.
-        kind if kind.is_shortage() => context.tell_failure(),
-        _ if context.is_closing() => {}
-        // A damaged input changes nothing: it is left alone from here on.
-        _ if quarantine::note(context, e) => {}
-        _ => context.fail(e),
-    })
+    result.inspect_err(|e| compaction_handle::note_failure(context, e))
 }
 
 /// The same on a thread of its own, which ends before the database is closed.
@@ -83,18 +72,9 @@ pub(crate) fn spawn(
     write: &Arc<WritePath>,
     request: Request,
 ) -> Result<CompactionHandle> {
-    let control = Arc::new(Control::default());
     let (theirs, write) = (context.clone(), write.clone());
-    let told = control.clone();
-    let thread = threads::spawn("orogen-manual", move || {
-        let body = || compact_range(&theirs, &write, &request, &told);
-        let result = catch_unwind(AssertUnwindSafe(body));
-        told.finish(result.unwrap_or_else(|_| Err(Error::aborted("manual compaction panicked"))));
-    })?;
-    context.adopt(thread);
-    Ok(CompactionHandle {
-        control,
-        context: context.clone(),
+    compaction_handle::spawn(context, "orogen-manual", move |control| {
+        compact_range(&theirs, &write, &request, control)
     })
 }
 
@@ -171,17 +151,7 @@ impl Manual<'_> {
     }
 
     fn check(&self) -> Result<()> {
-        self.context.check_writable()?;
-        if self.request.family.is_dropped() {
-            return Err(Error::aborted("column family was dropped"));
-        }
-        if self.control.is_cancelled() {
-            return Err(Error::aborted("manual compaction was cancelled"));
-        }
-        if self.context.manual_disabled.load(Ordering::SeqCst) > 0 {
-            return Err(Error::aborted("manual compactions are disabled"));
-        }
-        Ok(())
+        self.control.check(self.context, &self.request.family)
     }
 
     fn base_level(&self, version: &Version) -> usize {
