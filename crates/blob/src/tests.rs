@@ -1,5 +1,6 @@
 //! Files written here and read here, intact and damaged.
 
+mod ahead;
 mod damage;
 mod golden;
 mod rocksdb_tools;
@@ -700,8 +701,14 @@ fn values_of_several_files_are_read_at_once() {
 }
 
 /// A file that never has anything in memory, and counts its reads, what it is told to read ahead,
-/// and the bytes that it reads.
-struct Counted(Arc<dyn RandomAccessFile>, AtomicU64, AtomicU64, AtomicU64);
+/// the bytes that it reads, and those that it is told of.
+struct Counted(
+    Arc<dyn RandomAccessFile>,
+    AtomicU64,
+    AtomicU64,
+    AtomicU64,
+    AtomicU64,
+);
 
 impl RandomAccessFile for Counted {
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> orogen_base::Result<usize> {
@@ -715,8 +722,9 @@ impl RandomAccessFile for Counted {
     fn size(&self) -> orogen_base::Result<u64> {
         self.0.size()
     }
-    fn prefetch(&self, _: u64, _: u64) {
+    fn prefetch(&self, _: u64, len: u64) {
         self.2.fetch_add(1, Relaxed);
+        self.4.fetch_add(len, Relaxed);
     }
     fn path(&self) -> &Path {
         self.0.path()
@@ -725,7 +733,7 @@ impl RandomAccessFile for Counted {
 
 fn counted(bytes: &[u8]) -> (Arc<Counted>, BlobFileReader) {
     let zero = AtomicU64::default;
-    let file = Arc::new(Counted(file_of(bytes), zero(), zero(), zero()));
+    let file = Arc::new(Counted(file_of(bytes), zero(), zero(), zero(), zero()));
     let reader = BlobFileReader::open(file.clone(), bytes.len() as u64, reader_options()).unwrap();
     file.1.store(0, Relaxed);
     file.3.store(0, Relaxed);
@@ -766,41 +774,6 @@ fn keys_are_found_without_reading_large_values() {
     assert!(seen.iter().eq(records.iter().map(|(key, _)| key)));
     let read = file.3.load(Relaxed);
     assert!(read < 50 * 5000 + (256 << 10), "{read} bytes");
-}
-
-#[test]
-fn reads_in_a_row_are_few_and_give_what_single_ones_do() {
-    let mut rng = Rng::new(9);
-    for codec in WRITABLE {
-        let mut records = records(&mut rng, 500, 1000);
-        records[250].1 = rng.bytes(600_000);
-        let (mut bytes, pointers, _) = build(options(codec), &records);
-        bytes[pointers[100].offset as usize - 1] ^= 1;
-        let (file, reader) = counted(&bytes);
-        let mut ahead = BlobReadahead::new(256 << 10);
-        let read = |ahead: &mut BlobReadahead, i: usize| {
-            let got = reader.read_ahead(ahead, pointers[i], &records[i].0, true);
-            match got {
-                Ok(value) => assert!(PinnedValue::from(value) == records[i].1[..] && i != 100),
-                Err(e) => assert!(e.kind() == ErrorKind::Corruption && i == 100),
-            }
-        };
-        // Every third is garbage.
-        (0..500)
-            .filter(|i| i % 3 != 0)
-            .for_each(|i| read(&mut ahead, i));
-        let in_a_row = file.1.swap(0, Relaxed);
-        assert!(in_a_row < 20, "{codec:?}: {in_a_row} reads");
-        assert!(ahead.memory_usage() <= 256 << 10);
-        // Here and there, and backwards.
-        let mut order: Vec<usize> = (0..500).collect();
-        rng.shuffle(&mut order);
-        let mut ahead = BlobReadahead::new(256 << 10);
-        order.iter().for_each(|&i| read(&mut ahead, i));
-        let mut none = BlobReadahead::new(0);
-        (0..500).rev().for_each(|i| read(&mut none, i));
-        assert_eq!(none.memory_usage(), 0);
-    }
 }
 
 #[test]

@@ -21,8 +21,8 @@ use orogen_blob::{
 };
 use orogen_env::{Access, FileSystem, PerfTimer};
 use orogen_sst::{
-    BatchLookup, BlockCache, TableIter, TableReadOptions, TableReader, TableReaderOptions,
-    ValueSource, Visit,
+    BatchLookup, BlockCache, Readahead, TableIter, TableReadOptions, TableReader,
+    TableReaderOptions, ValueSource, Visit,
 };
 
 use crate::filename;
@@ -329,7 +329,10 @@ impl VersionBlobs {
         let result = self
             .tables
             .blob_reader(&self.version, pointer.file)
-            .and_then(|reader| read(reader, self.rows.lock().of(&self.tables, pointer.file)));
+            .and_then(|reader| {
+                let mut rows = self.rows.lock();
+                read(reader, rows.of(&self.tables, pointer.file, Readahead::Auto))
+            });
         match result {
             Ok(value) => Ok(Some(value)),
             Err(e) if e.kind() == ErrorKind::Corruption => {
@@ -468,7 +471,7 @@ impl TableAccess for FamilyTables {
         if let Some(value) = self.cached_value(file, &pointer) {
             return Ok(value);
         }
-        let row = ahead.of(self, pointer.file);
+        let row = ahead.of(self, pointer.file, options.readahead);
         let verify = self.verifies(options);
         let value = self
             .reader_of(file)?

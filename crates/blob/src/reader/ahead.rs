@@ -1,15 +1,28 @@
 //! Reads that follow each other through a file: a scan, the inputs of a compaction.
 //!
-//! Pointers in the order of keys lead through a blob file from front to back, past what is garbage.
-//! Once a value is asked for that stands shortly behind the one before, the system is asked for what
-//! comes next, twice as much each time, up to a bound: it reads from the device while values are
-//! used. Small values are read several at a time, so that there is not a system call for each; a
+//! Pointers in the order of keys lead through a blob file from front to back, past what is garbage;
+//! those that are followed against it, from back to front.
+//! Once a value is asked for that stands shortly behind the one before, or shortly before it, the system is
+//! asked for what comes next that way, twice as much each time, up to a bound: it reads from the device while
+//! values are used. Small values are read several at a time, so that there is not a system call for each; a
 //! large one alone, as it would be copied for nothing. So are values that are asked for here and
 //! there. Where memory is scarce windows get smaller, down to none.
+//!
+//! ```text
+//! forward    [a][b][c][d][e]      asked for a, then b: one read from b to the end of d
+//! backward   [a][b][c][d][e]      asked for e, then d: one read from b to the end of d
+//! ```
+//! Who turns around uses what is held; a row the other way begins with the second step.
+//!
+//! Invariant: of each file together, windows are no more bytes than 8 KiB and the values that were asked
+//! for, and the system is asked for no more than 8 times these values, or what one is asked for at first, where
+//! each value counts for 4 KiB at least. So values that do not lie in the order of their keys, or far apart,
+//! are read alone.
 
 use orogen_base::{FileNo, Result, memory};
 
 use super::{BlobFileReader, BlobValue, How};
+use crate::format::HEADER_LEN;
 use crate::meta::Extent;
 use crate::pointer::BlobPointer;
 
@@ -23,6 +36,17 @@ const ALONE_SIZE_MIN: u64 = 4 << 10;
 const HINT_LEN_MIN: u64 = 32 << 10;
 /// Bytes that are passed from one record to the next of a row.
 const GAP_MAX: u64 = 64 << 10;
+/// What a value counts for at least: devices read pages.
+const PAGE_LEN: u64 = 4 << 10;
+/// The system is asked for no more than so many times the bytes of the values.
+const HINTED_PER_ASKED: u64 = 8;
+
+/// The way that a row goes through its file.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Heading {
+    Forward,
+    Backward,
+}
 
 /// Where the memory of windows is asked for, if it is bounded.
 pub trait WindowAccount: Send + Sync {
@@ -38,31 +62,46 @@ pub struct BlobReadahead {
     len_max: u64,
     /// Bytes to read together the next time.
     window_len: u64,
+    /// Bytes of the values of this file that were asked for, at least a page each.
+    asked: u64,
+    /// Bytes that windows have read of it.
+    windowed: u64,
     file: Option<FileNo>,
     offset: u64,
     bytes: Vec<u8>,
-    /// Behind the last value that was asked for.
-    next: u64,
-    /// Bytes to ask the system for the next time.
+    /// The record that was asked for last.
+    last: Extent,
+    /// Where the next one is likely to be, if anywhere.
+    heading: Option<Heading>,
+    /// Bytes to ask the system for at first, and the next time.
+    hint_len_min: u64,
     hint_len: u64,
-    /// The system was asked for all of the row up to here.
+    /// The system was asked for all of the row up to here; backward, down to here.
     hinted: u64,
+    /// Bytes of this file that it was asked for.
+    hinted_bytes: u64,
 }
 
 impl BlobReadahead {
     /// Asks the system for up to `len_max` bytes ahead; with 0 nothing is read ahead.
     #[must_use]
     pub fn new(len_max: u64) -> Self {
+        let hint_len_min = HINT_LEN_MIN.min(len_max);
         Self {
             account: None,
             len_max,
             window_len: WINDOW_LEN_MIN,
+            asked: 0,
+            windowed: 0,
             file: None,
             offset: 0,
             bytes: Vec::new(),
-            next: 0,
-            hint_len: HINT_LEN_MIN.min(len_max),
+            last: Extent::default(),
+            heading: None,
+            hint_len_min,
+            hint_len: hint_len_min,
             hinted: 0,
+            hinted_bytes: 0,
         }
     }
 
@@ -73,6 +112,14 @@ impl BlobReadahead {
             account: Some(account),
             ..Self::new(len_max)
         }
+    }
+
+    /// The same, but the system is asked for as much as it may be from the first time on.
+    #[must_use]
+    pub fn at_once(mut self) -> Self {
+        self.hint_len_min = self.len_max;
+        self.hint_len = self.len_max;
+        self
     }
 
     /// Memory for a window of `want` bytes, or of as many as are granted, empty.
@@ -103,24 +150,56 @@ impl BlobReadahead {
         self.bytes.get(start..end)
     }
 
-    /// Notes that this is asked for; true if it stands shortly behind what was asked for before.
-    fn follow(&mut self, file: FileNo, extent: Extent) -> bool {
-        let is_same = self.file == Some(file);
-        let is_in_row = self.len_max > 0
-            && is_same
-            && extent.offset >= self.next
-            && extent.offset - self.next <= GAP_MAX;
-        if !is_same {
+    /// Notes that this is asked for; tells which way it continues a row.
+    #[inline]
+    fn follow(&mut self, file: FileNo, extent: Extent) -> Option<Heading> {
+        let is_next = self.file == Some(file)
+            && self.heading == Some(Heading::Forward)
+            && extent.offset.wrapping_sub(self.last.end()) <= GAP_MAX;
+        if !is_next {
+            return self.turn(file, extent);
+        }
+        self.last = extent;
+        self.asked += extent.size.max(PAGE_LEN);
+        self.heading
+    }
+
+    /// [`Self::follow`] where it is not forward as before.
+    fn turn(&mut self, file: FileNo, extent: Extent) -> Option<Heading> {
+        if self.file != Some(file) {
             self.file = Some(file);
             self.bytes.clear();
+            self.heading = None;
+            self.last = Extent::default();
+            (self.asked, self.windowed, self.hinted_bytes) = (0, 0, 0);
+            self.restart(None);
         }
-        if !is_in_row {
-            self.window_len = WINDOW_LEN_MIN;
-            self.hint_len = HINT_LEN_MIN.min(self.len_max);
-            self.hinted = 0;
+        let last = std::mem::replace(&mut self.last, extent);
+        self.asked += extent.size.max(PAGE_LEN);
+        let is_near = |gap: Option<u64>| gap.is_some_and(|gap| gap <= GAP_MAX);
+        let heading = if self.len_max == 0 || last.size == 0 {
+            None
+        } else if is_near(extent.offset.checked_sub(last.end())) {
+            Some(Heading::Forward)
+        } else if is_near(last.offset.checked_sub(extent.end())) {
+            Some(Heading::Backward)
+        } else {
+            None
+        };
+        let before = std::mem::replace(&mut self.heading, heading);
+        if heading != before {
+            self.restart(heading);
         }
-        self.next = extent.end();
-        is_in_row
+        heading.filter(|_| before.is_none() || before == heading)
+    }
+
+    fn restart(&mut self, heading: Option<Heading>) {
+        self.window_len = WINDOW_LEN_MIN;
+        self.hint_len = self.hint_len_min;
+        self.hinted = match heading {
+            Some(Heading::Backward) => u64::MAX,
+            _ => 0,
+        };
     }
 }
 
@@ -148,13 +227,16 @@ impl BlobFileReader {
         how: How,
     ) -> Result<BlobValue> {
         let extent = self.record_extent(pointer, user_key)?;
-        let is_in_row = ahead.follow(self.options.file_number, extent);
-        if is_in_row {
-            self.hint(ahead, extent);
+        let row = ahead.follow(self.options.file_number, extent);
+        if let Some(heading) = row {
+            self.hint(ahead, extent, heading);
         }
         if ahead.held(extent).is_none() {
-            let is_alone = !is_in_row || extent.size >= ALONE_SIZE_MIN;
-            if is_alone || !self.fill(ahead, extent)? {
+            let filled = match row.filter(|_| extent.size < ALONE_SIZE_MIN) {
+                Some(heading) => self.fill(ahead, extent, heading)?,
+                None => false,
+            };
+            if !filled {
                 return self.read_extent(extent, user_key, how);
             }
         }
@@ -169,30 +251,71 @@ impl BlobFileReader {
         }
     }
 
-    /// Asks the system for what comes behind a record of a row, once half of what it was asked for
+    /// Asks the system for what comes after a record of a row, once half of what it was asked for
     /// is used.
-    fn hint(&self, ahead: &mut BlobReadahead, extent: Extent) {
-        let from = ahead.hinted.max(extent.offset);
-        let end = self.records_end();
-        if from >= end || extent.end() + ahead.hint_len / 2 < ahead.hinted {
+    #[inline]
+    fn hint(&self, ahead: &mut BlobReadahead, extent: Extent, heading: Heading) {
+        let left = match heading {
+            Heading::Forward => ahead.hinted.saturating_sub(extent.end()),
+            Heading::Backward => extent.offset.saturating_sub(ahead.hinted),
+        };
+        if left <= ahead.hint_len / 2 {
+            self.hint_more(ahead, extent, heading);
+        }
+    }
+
+    fn hint_more(&self, ahead: &mut BlobReadahead, extent: Extent, heading: Heading) {
+        let wanted = ahead.hint_len.max(extent.size);
+        let bound = (ahead.asked.saturating_mul(HINTED_PER_ASKED)).max(ahead.hint_len_min);
+        if wanted > bound.saturating_sub(ahead.hinted_bytes) {
             return;
         }
-        let len = ahead.hint_len.max(extent.size).min(end - from);
-        self.file.prefetch(from, len);
-        ahead.hinted = from + len;
+        let stretch = match heading {
+            Heading::Forward => {
+                let from = ahead.hinted.max(extent.offset);
+                from..from.saturating_add(wanted).min(self.records_end())
+            }
+            Heading::Backward => {
+                let to = ahead.hinted.min(extent.end());
+                to.saturating_sub(wanted).max(HEADER_LEN as u64)..to
+            }
+        };
+        if stretch.is_empty() {
+            return;
+        }
+        let len = stretch.end - stretch.start;
+        self.file.prefetch(stretch.start, len);
+        ahead.hinted_bytes += len;
+        ahead.hinted = match heading {
+            Heading::Forward => stretch.end,
+            Heading::Backward => stretch.start,
+        };
         ahead.hint_len = (ahead.hint_len * 2).min(ahead.len_max);
     }
 
-    /// Reads a window that begins with `extent`; false if there is no memory for it.
-    fn fill(&self, ahead: &mut BlobReadahead, extent: Extent) -> Result<bool> {
-        let want = ahead.window_len.min(self.records_end() - extent.offset) as usize;
-        let want = ahead.room(want)?;
+    /// Reads a window that begins with `extent`, backward one that ends with it; false if there is no
+    /// memory for it, or too much was read already.
+    fn fill(&self, ahead: &mut BlobReadahead, extent: Extent, heading: Heading) -> Result<bool> {
+        let room = match heading {
+            Heading::Forward => self.records_end() - extent.offset,
+            Heading::Backward => extent.end() - HEADER_LEN as u64,
+        };
+        let bound = (WINDOW_LEN_MIN + ahead.asked).saturating_sub(ahead.windowed);
+        let want = ahead.window_len.min(bound).min(room);
+        if want < extent.size {
+            return Ok(false);
+        }
+        let want = ahead.room(want as usize)?;
         if (want as u64) < extent.size {
             return Ok(false);
         }
-        ahead.offset = extent.offset;
+        ahead.offset = match heading {
+            Heading::Forward => extent.offset,
+            Heading::Backward => extent.end() - want as u64,
+        };
         self.count_read(want as u64);
-        let read = self.file.append_at(extent.offset, want, &mut ahead.bytes);
+        ahead.windowed += want as u64;
+        let read = self.file.append_at(ahead.offset, want, &mut ahead.bytes);
         if let Err(e) = read {
             ahead.bytes.clear();
             return Err(e);

@@ -33,7 +33,8 @@ pub struct ReadOptions {
     /// has no prefix, and a family without an extractor, set no end. After seeks to the first
     /// or the last key it is the prefix of the key found there.
     pub prefix_same_as_start: bool,
-    /// Bytes that an iterator reads ahead. 0, the default: it grows by itself in long scans.
+    /// Bytes that an iterator reads ahead, of tables and of blob files; of the latter either way. 0, the
+    /// default: it grows by itself in long scans.
     pub readahead_size: usize,
     /// Leave values in blob files unread until `DbIterator::prepare_value` asks for them. Default
     /// false: an iterator reads the value of every key that it comes to.

@@ -5,13 +5,13 @@
 use orogen_base::FileNo;
 use orogen_blob::{BlobReadahead, WindowAccount};
 use orogen_cache::Reservation;
-use orogen_sst::CachedBlock;
+use orogen_sst::{CachedBlock, Readahead};
 
 use super::FamilyTables;
 
 /// Blob files that a cursor goes through at the same time.
 const ROWS_MAX: usize = 8;
-/// Bytes that it reads ahead of each.
+/// Bytes that it reads ahead of each, unless it is told how many.
 const ROW_LEN_MAX: u64 = 256 << 10;
 /// Smaller windows are not worth a read.
 const WINDOW_LEN_MIN: usize = 8 << 10;
@@ -28,16 +28,30 @@ pub(crate) struct BlobRows {
 
 impl BlobRows {
     /// That of a file; the one that was not asked for the longest goes where there are too many.
-    pub(super) fn of(&mut self, tables: &FamilyTables, file: FileNo) -> &mut BlobReadahead {
+    pub(super) fn of(
+        &mut self,
+        tables: &FamilyTables,
+        file: FileNo,
+        readahead: Readahead,
+    ) -> &mut BlobReadahead {
         let rows = &mut self.rows;
         match rows.iter().position(|&(f, _)| f == file) {
             Some(0) => {}
             Some(i) => rows[..=i].rotate_right(1),
             None => {
                 rows.truncate(ROWS_MAX - 1);
+                let len_max = match readahead {
+                    Readahead::Auto => ROW_LEN_MAX,
+                    Readahead::Off => 0,
+                    Readahead::Fixed(bytes) => bytes as u64,
+                };
                 let row = match tables.account() {
-                    Some(account) => BlobReadahead::within(Box::new(Windows(account)), ROW_LEN_MAX),
-                    None => BlobReadahead::new(ROW_LEN_MAX),
+                    Some(account) => BlobReadahead::within(Box::new(Windows(account)), len_max),
+                    None => BlobReadahead::new(len_max),
+                };
+                let row = match readahead {
+                    Readahead::Fixed(_) => row.at_once(),
+                    _ => row,
                 };
                 rows.insert(0, (file, row));
             }

@@ -8,6 +8,7 @@ mod blob_collection;
 mod blob_events;
 mod blob_faults;
 mod blob_modes;
+mod blob_reads;
 mod blobs;
 mod compaction;
 mod due;
