@@ -64,7 +64,8 @@ pub use jobs::compaction_handle::{CompactionHandle, CompactionProgress};
 pub use memory::{MemoryBudget, MemoryUsage};
 pub use options::{
     BlobRunMode, BottommostLevelCompaction, CollectBlobGarbageOptions, ColumnFamilyOptions,
-    CompactOnDeletion, CompactRangeOptions, DbOptions, FlushOptions, Options, WriteOptions,
+    CompactOnDeletion, CompactRangeOptions, DbOptions, FlushOptions, Options, PrepopulateBlobCache,
+    WriteOptions,
 };
 pub use properties::LiveFile;
 pub use ranges::{SizeApproximationOptions, UserKeyRange};

@@ -36,6 +36,16 @@ pub enum WalRecoveryMode {
     SkipAnyCorruptedRecords,
 }
 
+/// Whether values get into the cache before anybody reads them. Names are RocksDB's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum PrepopulateBlobCache {
+    /// `kDisable`: they do not.
+    #[default]
+    Disable,
+    /// `kFlushOnly`: those that a flush writes to blob files do.
+    FlushOnly,
+}
+
 /// What a family does with values that are, or could be, in blob files. Titan's option, with its names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum BlobRunMode {
@@ -396,6 +406,12 @@ pub struct ColumnFamilyOptions {
     /// the system's cache serves as well. A value of more than a 16th of a shard (of
     /// the default cache: 32 KiB) is never kept.
     pub blob_cache: bool,
+    /// Give values that flushes write to blob files to [`Self::blob_cache`], without which this does
+    /// nothing. They have the lowest priority there, as those that are read: they take
+    /// what blocks leave, and a tenth, and the oldest of them go first. Each is copied. Default `kDisable`.
+    ///
+    /// `kFlushOnly` where what is written is read soon, and the disk is slow or far away.
+    pub prepopulate_blob_cache: PrepopulateBlobCache,
     /// Give back the disk space of values in the middle of blob files that nothing points to any more, as
     /// holes of whole blocks of 4 KiB; no value is moved. Values of less than 8 KiB leave few whole
     /// blocks, unless their neighbours are dead too. Files with several names, such as those of a checkpoint,
@@ -472,6 +488,7 @@ impl Default for ColumnFamilyOptions {
             blob_garbage_collection_age_cutoff: 0.25,
             blob_garbage_collection_force_threshold: 1.0,
             blob_cache: false,
+            prepopulate_blob_cache: PrepopulateBlobCache::Disable,
             blob_hole_punching: true,
             blob_hole_punching_threshold: 0.125,
             blob_hole_punching_min_bytes: 4 << 20,

@@ -85,9 +85,9 @@ pub use orogen_engine::{
     BlobRunMode, BottommostLevelCompaction, CollectBlobGarbageOptions, ColumnFamily,
     ColumnFamilyOptions, CompactOnDeletion, CompactRangeOptions, CompactionHandle,
     CompactionProgress, DEFAULT_COLUMN_FAMILY_NAME, Db, DbIterator, DbOptions, FilesVerified,
-    FlushOptions, LiveFile, MemoryBudget, MemoryUsage, Options, ReadOptions, Scrubbed,
-    SizeApproximationOptions, Snapshot, Update, UpdatesIterator, UserKeyRange, VerifyOptions,
-    WriteBatch, WriteOptions,
+    FlushOptions, LiveFile, MemoryBudget, MemoryUsage, Options, PrepopulateBlobCache, ReadOptions,
+    Scrubbed, SizeApproximationOptions, Snapshot, Update, UpdatesIterator, UserKeyRange,
+    VerifyOptions, WriteBatch, WriteOptions,
 };
 pub use orogen_env::{
     Clock, FaultFileSystem, FileSystem, IoPriority, ManualClock, MemFileSystem, PosixFileSystem,

@@ -17,9 +17,9 @@ use crate::context::{Context, LogHolders};
 use crate::events::{BlobFileAdditionInfo, BlobFileCreationInfo, FlushInfo};
 use crate::filename::{DataFile, DataFileKind};
 use crate::obsolete;
-use crate::options::{BlobRunMode, FileChecksumKind};
+use crate::options::{BlobRunMode, FileChecksumKind, PrepopulateBlobCache};
 use crate::output::{self, BlobOutputOptions, EntriesHash, NewFile, OutputOptions, Written};
-use crate::read::MergingIter;
+use crate::read::{BlobKeeper, MergingIter};
 use crate::super_version::MemHandle;
 use crate::version::BlobFileAddition;
 use crate::version::edit::VersionEdit;
@@ -247,7 +247,10 @@ pub(crate) fn write_level0_table(
         compact_on_deletion: family.options().compact_on_deletion,
         paranoid_file_checks: family.options().paranoid_file_checks,
         epoch_number,
-        blobs: blob_options(context, family),
+        blobs: BlobOutputOptions {
+            keeper: keeper(family).filter(|_| job.is_some()),
+            ..blob_options(context, family)
+        },
     };
     match output::write(
         merged,
@@ -279,6 +282,12 @@ pub(crate) fn write_level0_table(
             Err(failed.error)
         }
     }
+}
+
+/// Who takes the values that a flush writes to blob files, if that is asked for.
+fn keeper(family: &ColumnFamilyData) -> Option<Arc<dyn BlobKeeper>> {
+    let is_asked = family.options().prepopulate_blob_cache == PrepopulateBlobCache::FlushOnly;
+    is_asked.then(|| -> Arc<dyn BlobKeeper> { family.tables.clone() })
 }
 
 /// A new blob file as listeners are told of it.

@@ -12,7 +12,8 @@ use orogen_base::{UserComparator, slice_transform};
 use orogen_sst::{BlockBasedOptions, BlockIndex, CompressionOptions, CompressionType};
 
 use crate::options::{
-    BlobRunMode, ColumnFamilyOptions, DbOptions, FileChecksumKind, WalRecoveryMode,
+    BlobRunMode, ColumnFamilyOptions, DbOptions, FileChecksumKind, PrepopulateBlobCache,
+    WalRecoveryMode,
 };
 use crate::options_file::value;
 use crate::plugin::merge_operator::{self, MergeOperator};
@@ -198,6 +199,11 @@ const RECOVERY_MODES: [(WalRecoveryMode, &str); 4] = [
         WalRecoveryMode::SkipAnyCorruptedRecords,
         "kSkipAnyCorruptedRecords",
     ),
+];
+
+const PREPOPULATE: [(PrepopulateBlobCache, &str); 2] = [
+    (PrepopulateBlobCache::Disable, "kDisable"),
+    (PrepopulateBlobCache::FlushOnly, "kFlushOnly"),
 ];
 
 const RUN_MODES: [(BlobRunMode, &str); 3] = [
@@ -563,6 +569,16 @@ pub(crate) static FAMILY: &[Item<Cf>] = &[
         MUTABLE,
         "blob_garbage_collection_force_threshold",
         blob_garbage_collection_force_threshold
+    ),
+    item!(
+        Cf,
+        MUTABLE,
+        "prepopulate_blob_cache",
+        |o| name_in(&PREPOPULATE, &o.prepopulate_blob_cache),
+        |o, v| {
+            o.prepopulate_blob_cache = value_in(&PREPOPULATE, v)?;
+            Some(())
+        }
     ),
 ];
 

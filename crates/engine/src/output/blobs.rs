@@ -20,9 +20,9 @@ use orogen_sst::{BlockCache, CachedBlock};
 
 use super::NewFile;
 use crate::filename::{DataFile, DataFileKind};
-use crate::read::BlobSource;
+use crate::read::{BlobKeeper, BlobSource};
 use crate::version::blob_counts::{BlobCount, BlobCounts};
-use crate::version::{BlobFileAddition, FileChecksum};
+use crate::version::{BlobFileAddition, FileChecksum, Identity};
 
 /// Which values go to blob files, and how.
 #[derive(Clone, Default)]
@@ -41,6 +41,8 @@ pub struct BlobOutputOptions {
     pub source: Option<Arc<dyn BlobSource>>,
     /// The last file goes on in the job's next run; the job ends it. `None`: it ends with the run.
     pub carry: Option<Arc<BlobCarry>>,
+    /// Is given the values that go to blob files. `None`: nobody is.
+    pub keeper: Option<Arc<dyn BlobKeeper>>,
     /// Reserves the memory of files that are being written beside this cache, which gives way; `None`:
     /// nowhere.
     pub reserve_in: Option<Arc<BlockCache>>,
@@ -92,6 +94,8 @@ pub(super) struct BlobsWritten {
 pub(super) struct BlobWriter {
     options: BlobOutputOptions,
     open: Option<(FileNo, BlobFileBuilder)>,
+    /// Of that file, if it was begun here.
+    identity: Option<Identity>,
     /// Of the memory of that file.
     reservation: Option<Reservation<CachedBlock>>,
     written: BlobsWritten,
@@ -113,6 +117,7 @@ impl BlobWriter {
         Self {
             value_size_max: BlobFileBuilder::value_size_max(options.file.compression),
             open,
+            identity: None,
             reservation: account.map(|cache| Reservation::new(cache.clone())),
             options,
             written: BlobsWritten::default(),
@@ -235,6 +240,9 @@ impl BlobWriter {
     ) -> Result<()> {
         let builder = self.builder(new_file, created)?;
         let pointer = builder.add(user_key(key), value)?;
+        if let (Some(keeper), Some(identity)) = (&self.options.keeper, self.identity) {
+            keeper.keep(identity, &pointer, value);
+        }
         self.point_to(key, &pointer)
     }
 
@@ -249,6 +257,7 @@ impl BlobWriter {
             none => {
                 let (number, file) = new_file(DataFileKind::Blob)?;
                 created.push(DataFile::blob(number));
+                self.identity = Some(Identity::default());
                 let account = self.options.reserve_in.as_ref();
                 let write_buffer_len = account.map_or(0, |cache| {
                     (cache.capacity() / WRITE_BUFFER_PART)
@@ -312,7 +321,8 @@ impl BlobWriter {
         let Some((number, builder)) = self.open.take() else {
             return Ok(());
         };
-        let (addition, bytes) = end(number, builder)?;
+        let (mut addition, bytes) = end(number, builder)?;
+        addition.identity = self.identity.take().unwrap_or_default();
         self.reservation = None;
         self.written.bytes += bytes;
         self.written.additions.push(addition);
@@ -332,6 +342,7 @@ fn end(number: FileNo, builder: BlobFileBuilder) -> Result<(BlobFileAddition, u6
         total_blob_bytes: summary.total_blob_bytes,
         checksum_method,
         checksum_value,
+        ..BlobFileAddition::default()
     };
     Ok((addition, summary.file_size))
 }

@@ -9,7 +9,7 @@ use orogen_base::{InternalIterator, PinnedValue, Result, SeqNo, UserComparator};
 use orogen_blob::{BlobFileReader, BlobPointer};
 
 use super::get::GetState;
-use crate::version::{FileMeta, Level, Version};
+use crate::version::{FileMeta, Identity, Level, Version};
 
 /// Files of a level that are asked for tombstones before all of it is taken to have some.
 const ASKED_FILES_MAX: usize = 64;
@@ -42,6 +42,12 @@ pub trait BlobSource: Send + Sync {
         pointer: &BlobPointer,
         user_key: &[u8],
     ) -> Result<Option<(PinnedValue, Arc<BlobFileReader>)>>;
+}
+
+/// Takes values into a cache that were just written to blob files.
+pub trait BlobKeeper: Send + Sync {
+    /// Keeps the value at `pointer`, of a file that will have this identity, if there is room.
+    fn keep(&self, file: Identity, pointer: &BlobPointer, value: &[u8]);
 }
 
 /// A pointer that is to be followed.

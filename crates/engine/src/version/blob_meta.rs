@@ -37,6 +37,8 @@ pub struct BlobFileAddition {
     pub checksum_method: Vec<u8>,
     /// That checksum.
     pub checksum_value: Vec<u8>,
+    /// Of the file's place in caches. Not written: files that a MANIFEST tells of have new ones.
+    pub(crate) identity: Identity,
 }
 
 /// Values of a blob file lost their last pointer.
@@ -61,20 +63,28 @@ pub struct BlobFile {
     pub(crate) reader: OpenSlot<BlobFileReader>,
     /// Set when a compaction met a damaged value in it; it is not emptied any more.
     pub(crate) damaged: CompactionMark,
-    identity: Identity,
     /// Set when space in it could not be given up; that is not tried again.
     pub(crate) leave_holes: CompactionMark,
     seen: Seen,
 }
 
 /// A number that no other file of this process has: that of its place in caches.
-#[derive(Debug)]
-struct Identity(u64);
+#[derive(Clone, Copy, Debug)]
+pub struct Identity(u64);
 
 impl Default for Identity {
     fn default() -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         Self(NEXT.fetch_add(1, Relaxed))
+    }
+}
+
+impl Identity {
+    /// The number.
+    #[inline]
+    #[must_use]
+    pub fn get(self) -> u64 {
+        self.0
     }
 }
 
@@ -107,7 +117,6 @@ impl BlobFile {
             addition,
             reader: OpenSlot::default(),
             damaged: CompactionMark::default(),
-            identity: Identity::default(),
             leave_holes: CompactionMark::default(),
             seen: Seen::default(),
         }
@@ -115,8 +124,8 @@ impl BlobFile {
 
     /// A number that no other file of this process has, whatever its own number is.
     #[inline]
-    pub(crate) fn identity(&self) -> u64 {
-        self.identity.0
+    pub(crate) fn identity(&self) -> Identity {
+        self.addition.identity
     }
 
     /// Bytes of garbage when it was last looked for space to be given up; 0 in a database that was just opened.
@@ -220,6 +229,7 @@ impl BlobFileAddition {
             total_blob_bytes: input.varint64("total blob bytes")?,
             checksum_method: input.length_prefixed("blob checksum method")?.to_vec(),
             checksum_value: input.length_prefixed("blob checksum value")?.to_vec(),
+            identity: Identity::default(),
         };
         custom_fields(input, addition.number, |_, _| Ok(()))?;
         Ok(addition)

@@ -25,7 +25,7 @@ pub mod text;
 pub mod builder;
 pub mod manifest;
 
-pub use blob_meta::{BlobFile, BlobFileAddition, BlobFileGarbage, BlobFileMeta};
+pub use blob_meta::{BlobFile, BlobFileAddition, BlobFileGarbage, BlobFileMeta, Identity};
 pub use builder::VersionBuilder;
 pub use edit::{ColumnFamilyChange, VersionEdit};
 pub use file_meta::{FileChecksum, FileMeta, Temperature};

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use orogen_base::metrics::Ticker;
-use orogen_engine::{Db, Options, ReadOptions};
+use orogen_engine::{Db, MemoryBudget, Options, PrepopulateBlobCache, ReadOptions};
 use orogen_env::MemFileSystem;
 use orogen_sst::{BlockCache, CompressionType};
 use orogen_testkit::Rng;
@@ -220,4 +220,84 @@ fn a_value_outlives_its_place_in_the_cache() {
     assert_eq!(&*held, &value(3)[..]);
     drop(held);
     assert_eq!(cache.held_usage(), 0);
+}
+
+#[test]
+fn a_flush_gives_its_values_to_the_cache_if_it_is_asked_to() {
+    let fs = MemFileSystem::new();
+    let mut options = cached(&fs);
+    options.cf.disable_auto_compactions = true;
+    options.cf.prepopulate_blob_cache = PrepopulateBlobCache::FlushOnly;
+    let db = Db::open(DIR, &options).unwrap();
+    let family = db.default_column_family();
+    fill(&db);
+    assert!(db.live_blob_files().len() > 1, "files end between values");
+    let options = ReadOptions::default();
+    // No file is even opened.
+    let hits = VALUES as u64;
+    assert_eq!(counted(&db, || get_all(&db, &options)), [0, hits, 0]);
+    assert_eq!(counted(&db, || get_together(&db, &options)), [0, hits, 0]);
+    assert_eq!(counted(&db, || scan_all(&db, &options)), [0, 2 * hits, 0]);
+    assert_eq!(db.statistics().get(Ticker::BlobDbCacheAdd), hits);
+    // It may change, and is kept.
+    db.set_options(&family, &[("prepopulate_blob_cache", "kDisable")])
+        .unwrap();
+    fill(&db);
+    let [read, ..] = counted(&db, || get_all(&db, &options));
+    assert!(read > 0);
+    db.set_options(&family, &[("prepopulate_blob_cache", "kFlushOnly")])
+        .unwrap();
+    let refused = db.set_options(&family, &[("prepopulate_blob_cache", "kAlways")]);
+    assert!(refused.is_err());
+    drop((family, db));
+    let loaded = Db::load_latest_options(DIR, &cached(&fs)).unwrap();
+    let stored = loaded.family("default").prepopulate_blob_cache;
+    assert_eq!(stored, PrepopulateBlobCache::FlushOnly);
+    // What a recovery writes is not given to it.
+    let mut options = cached(&fs);
+    options.cf.prepopulate_blob_cache = PrepopulateBlobCache::FlushOnly;
+    let db = Db::open(DIR, &options).unwrap();
+    db.put(&key(0), &value(0)).unwrap();
+    drop(db);
+    let db = Db::open(DIR, &options).unwrap();
+    assert_eq!(db.statistics().get(Ticker::BlobDbCacheAdd), 0);
+    // Nor is anything without a cache for it.
+    drop(db);
+    options.cf.blob_cache = false;
+    let db = Db::open(DIR, &options).unwrap();
+    fill(&db);
+    assert_eq!(db.statistics().get(Ticker::BlobDbCacheAdd), 0);
+    let all = ReadOptions::default();
+    get_all(&db, &all);
+}
+
+#[test]
+fn values_of_flushes_stay_within_the_budget() {
+    const LIMIT: u64 = 8 << 20;
+    let fs = MemFileSystem::new();
+    let mut options = cached(&fs);
+    options.cf.prepopulate_blob_cache = PrepopulateBlobCache::FlushOnly;
+    options.cf.write_buffer_size = 1 << 20;
+    options.cf.blob_file_size = 1 << 20;
+    options.cf.disable_auto_compactions = true;
+    let budget = Arc::new(MemoryBudget::new(LIMIT));
+    options.db.memory_budget = Some(budget.clone());
+    let db = Db::open(DIR, &options).unwrap();
+    let mut rng = Rng::new(4);
+    for n in 0..3_000 {
+        db.put(&format!("key{n:05}").into_bytes(), &rng.bytes(10_000))
+            .unwrap();
+        if n % 100 == 0 {
+            let usage = budget.usage();
+            assert!(usage.total() <= LIMIT, "{usage:?}");
+        }
+    }
+    db.flush().unwrap();
+    let statistics = db.statistics();
+    assert_eq!(statistics.get(Ticker::BlobDbCacheAdd), 3_000);
+    let usage = budget.usage();
+    assert!(
+        usage.total() <= LIMIT && usage.block_cache > LIMIT / 4,
+        "{usage:?}"
+    );
 }

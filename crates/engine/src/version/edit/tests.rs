@@ -113,6 +113,7 @@ impl Random {
                 total_blob_bytes: self.number(),
                 checksum_method: self.bytes(4),
                 checksum_value: self.bytes(4),
+                ..BlobFileAddition::default()
             });
             edit.blob_file_garbages.push(BlobFileGarbage {
                 number: self.number(),
