@@ -168,6 +168,12 @@ tickers! {
     BlobDbGcBytesRelocated = "rocksdb.blobdb.gc.bytes.relocated",
     /// Bytes read out of blob files, for values.
     BlobDbBlobFileBytesRead = "rocksdb.blobdb.blob.file.bytes.read",
+    /// Calls that gave back disk space in the middle of blob files.
+    BlobHoles = "orogen.blob.holes",
+    /// Bytes of these holes; those of one that was there already count again.
+    BlobHoleBytes = "orogen.blob.hole.bytes",
+    /// Looks whether a blob file has other names still, such as in a checkpoint, which keep its dead places.
+    BlobLinkLooks = "orogen.blob.link.looks",
     /// Tables that turned out to be damaged and that compactions leave out.
     DamagedTables = "orogen.damaged.tables",
     /// Blob files that turned out to be damaged.
@@ -223,6 +229,8 @@ histograms! {
     BytesPerWrite = "rocksdb.bytes.per.write",
     /// Subcompactions that ran for one compaction.
     NumSubcompactionsScheduled = "rocksdb.num.subcompactions.scheduled",
+    /// Microseconds of each call that makes a hole in a blob file.
+    BlobHoleMicros = "orogen.blob.hole.micros",
 }
 
 const SHARDS: usize = 16;

@@ -21,6 +21,8 @@ pub enum JobKind {
     Compaction,
     /// Values leave blob files with much garbage.
     BlobCollection,
+    /// Disk space of dead values in the middle of blob files comes back.
+    HolePunching,
     /// What a caller asked for; each of its steps is a compaction of its own.
     ManualCompaction,
 }
@@ -33,6 +35,7 @@ impl JobKind {
             Self::Flush => "flush",
             Self::Compaction => "compaction",
             Self::BlobCollection => "blob-collection",
+            Self::HolePunching => "hole-punching",
             Self::ManualCompaction => "manual-compaction",
         }
     }
@@ -41,7 +44,7 @@ impl JobKind {
 /// How far a job is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum JobState {
-    /// It is due, and waits for a thread, or for files that another job has.
+    /// It is due, and waits for a thread, for files that another job has, or for readers to end.
     Queued,
     /// It runs.
     Running,
@@ -77,9 +80,9 @@ pub struct JobInfo {
     pub start_level: Option<usize>,
     /// See [`Self::start_level`].
     pub output_level: Option<usize>,
-    /// Tables that it reads; none for a flush.
+    /// Tables that it reads; none for a flush; the blob files for holes in them.
     pub input_files: Vec<FileNo>,
-    /// Bytes that it reads: of tables, or of memtables.
+    /// Bytes that it reads: of tables, or of memtables; of holes that it makes.
     pub input_bytes: u64,
     /// About how many of them are done.
     pub input_bytes_done: u64,
@@ -123,6 +126,11 @@ impl RunningJob {
         self.outputs.lock().push(number);
     }
 
+    /// Counts entries that are done.
+    pub(crate) fn note_done(&self, entries: u64) {
+        self.entries_done.fetch_add(entries, Relaxed);
+    }
+
     /// As it is now, but for the bytes that it has written.
     fn info(&self) -> JobInfo {
         let mut info = self.begun.clone();
@@ -154,7 +162,7 @@ pub(crate) struct Counting {
 
 impl JobWatch for Counting {
     fn look(&self, entries: u64) -> Result<()> {
-        self.job.entries_done.fetch_add(entries, Relaxed);
+        self.job.note_done(entries);
         self.beside.as_ref().map_or(Ok(()), |w| w.look(entries))
     }
 }

@@ -22,7 +22,8 @@
 //! 4. From the announcement on the file's checksum no longer counts, and whoever reads files as a whole
 //!    (scrub, backup) knows it by the version that it holds.
 //! 5. A file with several names is left alone: a checkpoint of an older version may need the places. One
-//!    that is made after the announcement needs none of them.
+//!    that is made after the announcement needs none of them. Whether its other names went nobody tells: one call asks
+//!    when it has more garbage, and each [`LOOK_AGAIN_MICROS`].
 //!
 //! Source: `titan.md`'s proposal by Titan's authors, pingcap/titan#59 and #326, for what must not go wrong.
 
@@ -42,24 +43,35 @@ use crate::version::{BlobFileMeta, Version};
 /// Values that a mark notes the places of at most, 16 bytes each.
 const MARKED_MAX: u64 = 4 << 20;
 
+/// A file that has other names is looked at again after so many microseconds.
+pub(crate) const LOOK_AGAIN_MICROS: u64 = 5 * 60 * 1_000_000;
+
 /// Dead bytes of a file that no mark has seen.
-fn unseen(blob: &BlobFileMeta) -> u64 {
+fn unseen(blob: &BlobFileMeta, now_micros: u64) -> u64 {
     let given_up = blob.given_up_bytes.unwrap_or(0);
     blob.garbage_blob_bytes
-        .saturating_sub(given_up.max(blob.file.garbage_seen()))
+        .saturating_sub(given_up.max(blob.file.garbage_seen(now_micros)))
+}
+
+/// True if nothing begins.
+pub(crate) fn is_off(options: &ColumnFamilyOptions) -> bool {
+    !options.blob_hole_punching || options.disable_auto_compactions
 }
 
 /// The files that are to be looked at now, most dead bytes first; none if it is not worth it.
-pub(crate) fn pick(version: &Version, options: &ColumnFamilyOptions) -> Vec<FileNo> {
-    let is_off = !options.blob_hole_punching || options.disable_auto_compactions;
-    if is_off || version.blob_files().is_empty() {
+pub(crate) fn pick(
+    version: &Version,
+    options: &ColumnFamilyOptions,
+    now_micros: u64,
+) -> Vec<FileNo> {
+    if is_off(options) || version.blob_files().is_empty() {
         return Vec::new();
     }
     let (mut dead, mut live) = (0u64, 0u64);
     let mut files = Vec::new();
     for (&number, blob) in version.blob_files() {
         live += blob.live_bytes();
-        let bytes = unseen(blob);
+        let bytes = unseen(blob, now_micros);
         let is_damaged = blob.file.damaged.get();
         if bytes > 0 && blob.is_live() && !is_damaged && !blob.file.leave_holes.get() {
             dead += bytes;

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use orogen_base::{FileNo, SeqNo};
 
 use crate::activity::{JobInfo, JobKind, JobState};
-use crate::column_family::ColumnFamilyData;
+use crate::column_family::{ColumnFamilyData, Holes};
 use crate::compact::{self, Scores};
 use crate::context::Context;
 use crate::filename;
@@ -210,6 +210,17 @@ pub(crate) fn jobs(context: &Context) -> Vec<JobInfo> {
         {
             let bytes = state.imm.iter().map(|m| m.table.memory_usage() as u64);
             jobs.push(queued(JobKind::Flush, bytes.sum(), reason));
+        }
+        if let Holes::Waiting(_, files) = &state.holes {
+            jobs.push(JobInfo {
+                output_level: None,
+                input_files: files.iter().map(|f| f.number).collect(),
+                ..queued(
+                    JobKind::HolePunching,
+                    files.iter().map(|f| f.bytes).sum(),
+                    "readers",
+                )
+            });
         }
         if options.disable_auto_compactions || state.exclusive_manual > 0 || family.is_dropped() {
             continue;

@@ -7,11 +7,13 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
+use orogen_base::metrics::{HistogramKind, Ticker};
 use orogen_base::{Error, ErrorKind, FileNo, Result};
 use orogen_blob::Extent;
 use orogen_blob::extents::dead_extents;
 use orogen_env::threads;
 
+use crate::activity::{JobInfo, JobKind, JobState, Listed, RunningJob};
 use crate::column_family::{ColumnFamilyData, FamilyState, Holes, HolesOfFile};
 use crate::context::Context;
 use crate::filename;
@@ -62,7 +64,7 @@ pub(crate) fn next(context: &Context) -> Option<PunchJob> {
             }
             Holes::Idle => {
                 let version = &state.version;
-                let files = holes::pick(version, &family.options());
+                let files = holes::pick(version, &family.options(), context.clock.now_micros());
                 if files.is_empty() || family.is_dropped() {
                     return None;
                 }
@@ -130,7 +132,12 @@ pub(crate) fn is_busy(family: &ColumnFamilyData, state: &FamilyState, context: &
     match &state.holes {
         Holes::Running => true,
         Holes::Waiting(era, _) => era.is_over() && context.hole_punching.is_allowed(),
-        Holes::Idle => !holes::pick(&state.version, &family.options()).is_empty(),
+        Holes::Idle => !holes::pick(
+            &state.version,
+            &family.options(),
+            context.clock.now_micros(),
+        )
+        .is_empty(),
     }
 }
 
@@ -138,10 +145,24 @@ pub(crate) fn is_busy(family: &ColumnFamilyData, state: &FamilyState, context: &
 pub(crate) fn idle_micros(context: &Context) -> u64 {
     let families = context.set.families();
     let waits = |f: &Arc<ColumnFamilyData>| matches!(f.state().holes, Holes::Waiting(..));
-    match families.iter().any(waits) {
-        true => WAIT_MICROS,
-        false => u64::MAX,
+    if families.iter().any(waits) {
+        return WAIT_MICROS;
     }
+    let now = context.clock.now_micros();
+    let due = families
+        .iter()
+        .filter(|f| !holes::is_off(&f.options()))
+        .flat_map(|f| {
+            let version = f.state().version.clone();
+            let blobs = version.blob_files().values();
+            // What is due already is not worth it: more garbage tells of itself.
+            blobs
+                .map(|b| b.file.look_again_at())
+                .filter(|&at| at > now)
+                .min()
+        })
+        .min();
+    due.map_or(u64::MAX, |at| at - now)
 }
 
 impl PunchJob {
@@ -151,8 +172,18 @@ impl PunchJob {
     /// What the MANIFEST met.
     pub(crate) fn run(mut self, context: &Context) -> Result<()> {
         let done = match self.part.take() {
-            Some(Part::Mark(version, files)) => self.mark(context, version, &files),
-            Some(Part::Punch(files)) => self.punch(context, files),
+            Some(Part::Mark(version, files)) => {
+                let alone = |&n: &FileNo| self.has_one_name(context, &version, n);
+                let files: Vec<FileNo> = files.into_iter().filter(alone).collect();
+                let _listed = self.list(context, &files, 0, "Mark");
+                self.mark(context, version, &files)
+            }
+            Some(Part::Punch(files)) => {
+                let numbers: Vec<FileNo> = files.iter().map(|f| f.number).collect();
+                let bytes = files.iter().map(|f| f.bytes).sum();
+                let listed = self.list(context, &numbers, bytes, "Punch");
+                self.punch(context, files, &listed.job)
+            }
             None => Ok(()),
         };
         match done {
@@ -161,8 +192,38 @@ impl PunchJob {
         }
     }
 
+    fn list<'a>(
+        &self,
+        context: &'a Context,
+        files: &[FileNo],
+        bytes: u64,
+        reason: &str,
+    ) -> Listed<'a> {
+        let id = context.new_job_id();
+        let begun = JobInfo {
+            id: Some(id),
+            kind: JobKind::HolePunching,
+            state: JobState::Running,
+            column_family: self.family.name.clone(),
+            start_level: None,
+            output_level: None,
+            input_files: files.to_vec(),
+            input_bytes: bytes,
+            input_bytes_done: 0,
+            output_files: Vec::new(),
+            output_bytes: 0,
+            reason: reason.to_owned(),
+            since_secs: Some(context.clock.unix_secs()),
+        };
+        // Its entries are bytes.
+        context.activity.list(id, RunningJob::new(begun, bytes))
+    }
+
     /// Finds the places in `files` and announces that they go.
     fn mark(&self, context: &Context, version: Arc<Version>, files: &[FileNo]) -> Result<()> {
+        if files.is_empty() {
+            return Ok(());
+        }
         let found = self.find(context, &version, files)?;
         if found.is_empty() {
             return Ok(());
@@ -236,7 +297,7 @@ impl PunchJob {
             let extents: Vec<Extent> = dead.iter().filter_map(Extent::whole_blocks).collect();
             let bytes = extents.iter().map(|e| e.size).sum();
             blob.file.note_seen(blob.garbage_blob_bytes);
-            if bytes > blob.given_up_bytes.unwrap_or(0) && self.has_one_name(context, number) {
+            if bytes > blob.given_up_bytes.unwrap_or(0) {
                 found.push(HolesOfFile {
                     number,
                     extents,
@@ -262,20 +323,33 @@ impl PunchJob {
         ));
     }
 
-    fn has_one_name(&self, context: &Context, number: FileNo) -> bool {
+    /// If not, it is looked at again after a while.
+    fn has_one_name(&self, context: &Context, version: &Version, number: FileNo) -> bool {
+        context.statistics.add(Ticker::BlobLinkLooks, 1);
         let path = filename::blob_path(&context.dir, number);
         // One that is gone, or cannot be asked about, has none.
-        context.fs.metadata(&path).is_ok_and(|m| m.links == 1)
+        let has_one = context.fs.metadata(&path).is_ok_and(|m| m.links == 1);
+        if !has_one && let Some(blob) = version.blob_files().get(&number) {
+            let now = context.clock.now_micros();
+            let again = now.saturating_add(holes::LOOK_AGAIN_MICROS);
+            blob.file.note_other_names(blob.garbage_blob_bytes, again);
+        }
+        has_one
     }
 
-    fn punch(&self, context: &Context, files: Vec<HolesOfFile>) -> Result<()> {
+    fn punch(
+        &self,
+        context: &Context,
+        files: Vec<HolesOfFile>,
+        job: &Arc<RunningJob>,
+    ) -> Result<()> {
         let mut done = Vec::new();
         let mut files = files.into_iter();
         while let Some(file) = files.next() {
             let allowed = context.hole_punching.begin();
             let bytes = allowed
                 .as_ref()
-                .and_then(|_| self.punch_file(context, &file));
+                .and_then(|_| self.punch_file(context, &file, job));
             drop(allowed);
             if !context.hole_punching.is_allowed() {
                 let rest = std::iter::once(file).chain(files).collect();
@@ -298,20 +372,35 @@ impl PunchJob {
     }
 
     /// Bytes that came back, if any did for the first time.
-    fn punch_file(&self, context: &Context, file: &HolesOfFile) -> Option<u64> {
+    fn punch_file(
+        &self,
+        context: &Context,
+        file: &HolesOfFile,
+        job: &Arc<RunningJob>,
+    ) -> Option<u64> {
         let version = self.family.state().version.clone();
         // All of it may be gone.
         let blob = version.blob_files().get(&file.number)?;
-        if !self.has_one_name(context, file.number) {
+        if !self.has_one_name(context, &version, file.number) {
             return None;
         }
+        let counted = |extent: &Extent, micros: u64| {
+            let statistics = &context.statistics;
+            statistics.add(Ticker::BlobHoles, 1);
+            statistics.add(Ticker::BlobHoleBytes, extent.size);
+            statistics.record(HistogramKind::BlobHoleMicros, micros);
+            job.note_done(extent.size);
+        };
         let path = filename::blob_path(&context.dir, file.number);
         for extent in &file.extents {
             let goes_on = context.hole_punching.is_allowed();
             if !goes_on || context.is_closing() || self.family.is_dropped() {
                 return None;
             }
-            if let Err(e) = context.fs.punch_hole(&path, extent.offset, extent.size) {
+            let start = context.clock.now_micros();
+            let punched = context.fs.punch_hole(&path, extent.offset, extent.size);
+            counted(extent, context.clock.now_micros().saturating_sub(start));
+            if let Err(e) = punched {
                 if !e.is_file_not_found() {
                     self.leave(context, &version, file.number, &e);
                 }

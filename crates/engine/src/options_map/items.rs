@@ -609,6 +609,19 @@ pub(crate) static OWN_FAMILY: &[Item<Cf>] = &[
         "merge_small_file_threshold",
         merge_small_file_threshold
     ),
+    item!(Cf, MUTABLE, "blob_hole_punching", blob_hole_punching),
+    item!(
+        Cf,
+        MUTABLE,
+        "blob_hole_punching_threshold",
+        blob_hole_punching_threshold
+    ),
+    item!(
+        Cf,
+        MUTABLE,
+        "blob_hole_punching_min_bytes",
+        blob_hole_punching_min_bytes
+    ),
 ];
 
 /// The same of the database.

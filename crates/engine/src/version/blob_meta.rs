@@ -99,7 +99,11 @@ impl Eq for Identity {}
 
 /// Garbage that was looked at. No part of what a file is.
 #[derive(Debug, Default)]
-struct Seen(AtomicU64);
+struct Seen {
+    garbage: AtomicU64,
+    /// Microseconds of the clock from which on it counts as not looked at; 0: never.
+    look_again: AtomicU64,
+}
 
 impl PartialEq for Seen {
     fn eq(&self, _: &Self) -> bool {
@@ -128,14 +132,34 @@ impl BlobFile {
         self.addition.identity
     }
 
-    /// Bytes of garbage when it was last looked for space to be given up; 0 in a database that was just opened.
-    pub(crate) fn garbage_seen(&self) -> u64 {
-        self.seen.0.load(Relaxed)
+    /// Bytes of garbage when it was last looked for space to be given up; 0 in a database that was just opened, and
+    /// when it is to be looked at again.
+    pub(crate) fn garbage_seen(&self, now_micros: u64) -> u64 {
+        match self.look_again_at() {
+            at if at > 0 && at <= now_micros => 0,
+            _ => self.seen.garbage.load(Relaxed),
+        }
     }
 
     /// Notes them.
     pub(crate) fn note_seen(&self, bytes: u64) {
-        self.seen.0.store(bytes, Relaxed);
+        self.look_at(bytes, 0);
+    }
+
+    fn look_at(&self, bytes: u64, look_again_micros: u64) {
+        self.seen.garbage.store(bytes, Relaxed);
+        self.seen.look_again.store(look_again_micros, Relaxed);
+    }
+
+    /// When it is to be looked at again though it has no more garbage; 0: never.
+    pub(crate) fn look_again_at(&self) -> u64 {
+        self.seen.look_again.load(Relaxed)
+    }
+
+    /// It has other names, so nothing was looked at: it is to be looked at again at that time, or with more
+    /// garbage.
+    pub(crate) fn note_other_names(&self, garbage: u64, look_again_micros: u64) {
+        self.look_at(garbage, look_again_micros);
     }
 }
 

@@ -6,11 +6,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use orogen_base::ErrorKind;
+use orogen_base::metrics::{HistogramKind, Ticker};
 use orogen_engine::backup::{BackupEngine, BackupOptions};
 use orogen_engine::repair;
-use orogen_engine::{ColumnFamily, Db, FlushOptions, Options, ReadOptions, VerifyOptions};
+use orogen_engine::{
+    ColumnFamily, Db, FlushOptions, JobKind, JobState, Options, ReadOptions, VerifyOptions,
+};
 use orogen_env::{
-    Clock, Fault, FaultFileSystem, FileSystem, MemFileSystem, OpKind, PowerCut, SystemClock,
+    Clock, Fault, FaultFileSystem, FileSystem, ManualClock, MemFileSystem, OpKind, PowerCut,
+    SystemClock,
 };
 use orogen_testkit::Rng;
 
@@ -439,4 +443,140 @@ fn a_follower_that_is_behind_is_told_so() {
     assert!(given_up > 0);
     follower.try_catch_up_with_primary().unwrap();
     assert!(scan(&follower, &theirs) == scan(&db, &db.default_column_family()));
+}
+
+fn remove_all(fs: &MemFileSystem, dir: &str) {
+    for name in fs.list(Path::new(dir)).expect("the disk is well") {
+        fs.remove_file(&Path::new(dir).join(name))
+            .expect("the disk is well");
+    }
+}
+
+#[test]
+fn files_that_a_checkpoint_shared_are_looked_at_again_after_a_while_and_not_before() {
+    let fs = MemFileSystem::new();
+    let mut options = punching(&fs);
+    let clock = Arc::new(ManualClock::new());
+    options.db.clock = clock.clone();
+    let db = Db::open(DIR, &options).unwrap();
+    let mut rng = Rng::new(5);
+    let mut map = Map::new();
+    fill(&db, &mut map, &mut rng);
+    db.checkpoint("/copy").unwrap();
+    overwrite(&db, &mut map, &mut rng);
+    db.wait_for_background_work().unwrap();
+    let looks = || db.statistics().get(Ticker::BlobLinkLooks);
+    let files = db.live_blob_files();
+    let with_garbage = files.iter().filter(|f| f.garbage_blob_count > 0).count() as u64;
+    let first = looks();
+    assert!(first >= with_garbage && with_garbage > 1, "{first}");
+    // Nobody looks while nothing happens and no time passes.
+    for _ in 0..10 {
+        clock.advance(Duration::from_secs(20));
+        db.wait_for_background_work().unwrap();
+    }
+    assert_eq!(looks(), first);
+    // Then one call for each file, and the same after as long a time again.
+    for times in 1..4 {
+        clock.advance(Duration::from_secs(310));
+        db.wait_for_background_work().unwrap();
+        assert_eq!(looks(), first + times * with_garbage);
+    }
+    assert_eq!(db.statistics().get(Ticker::BlobHoles), 0);
+    assert_eq!(space(&fs, &db).1, 0);
+    remove_all(&fs, "/copy");
+    db.wait_for_background_work().unwrap();
+    assert_eq!(space(&fs, &db).1, 0);
+    clock.advance(Duration::from_secs(310));
+    wait_until(
+        || {
+            db.wait_for_background_work().unwrap();
+            space(&fs, &db).1 > 0
+        },
+        "nothing was given up",
+    );
+    assert_holds(&db, &map);
+}
+
+#[test]
+fn settings_of_holes_change_while_open_and_are_kept() {
+    let fs = MemFileSystem::new();
+    let mut options = punching(&fs);
+    options.cf.blob_hole_punching = false;
+    let db = Db::open(DIR, &options).unwrap();
+    let family = db.default_column_family();
+    let mut rng = Rng::new(6);
+    let mut map = Map::new();
+    fill(&db, &mut map, &mut rng);
+    overwrite(&db, &mut map, &mut rng);
+    db.wait_for_background_work().unwrap();
+    let holes = || db.statistics().get(Ticker::BlobHoles);
+    assert_eq!(holes(), 0);
+    // Both bounds count.
+    db.set_options(&family, &[("blob_hole_punching_min_bytes", "1000000000")])
+        .unwrap();
+    db.set_options(&family, &[("blob_hole_punching", "true")])
+        .unwrap();
+    db.wait_for_background_work().unwrap();
+    assert_eq!(holes(), 0);
+    db.set_options(
+        &family,
+        &[
+            ("blob_hole_punching_min_bytes", "1"),
+            ("blob_hole_punching_threshold", "1.0"),
+        ],
+    )
+    .unwrap();
+    db.wait_for_background_work().unwrap();
+    assert_eq!(holes(), 0);
+    let refused = db.set_options(&family, &[("blob_hole_punching_threshold", "1.5")]);
+    assert_eq!(refused.unwrap_err().kind(), ErrorKind::InvalidArgument);
+    db.set_options(&family, &[("blob_hole_punching_threshold", "0.01")])
+        .unwrap();
+    wait_until(
+        || {
+            db.wait_for_background_work().unwrap();
+            space(&fs, &db).1 > 0
+        },
+        "nothing was given up",
+    );
+    let statistics = db.statistics();
+    let bytes = statistics.get(Ticker::BlobHoleBytes);
+    assert!(holes() > 0 && bytes >= space(&fs, &db).1 && bytes.is_multiple_of(4096));
+    let micros = statistics.histogram(HistogramKind::BlobHoleMicros);
+    assert_eq!(micros.count(), holes());
+    assert_holds(&db, &map);
+    let now = Db::load_latest_options(DIR, &punching(&fs)).unwrap();
+    let now = now.family("default");
+    assert!(now.blob_hole_punching);
+    assert_eq!(now.blob_hole_punching_threshold, 0.01);
+    assert_eq!(now.blob_hole_punching_min_bytes, 1);
+}
+
+#[test]
+fn holes_that_wait_for_a_reader_are_in_the_list_of_jobs() {
+    let fs = MemFileSystem::new();
+    let db = Db::open(DIR, &punching(&fs)).unwrap();
+    let family = db.default_column_family();
+    let mut rng = Rng::new(7);
+    let mut map = Map::new();
+    fill(&db, &mut map, &mut rng);
+    let mut iter = db.iter(&ReadOptions::default(), &family).unwrap();
+    iter.seek_to_first();
+    overwrite(&db, &mut map, &mut rng);
+    let queued = || {
+        let mut jobs = db.jobs();
+        jobs.retain(|j| j.kind == JobKind::HolePunching && j.state == JobState::Queued);
+        jobs
+    };
+    wait_until(|| !queued().is_empty(), "nothing waits");
+    let job = queued().remove(0);
+    assert!(job.input_bytes > 0 && job.input_bytes.is_multiple_of(4096));
+    let live: Vec<u64> = db.live_blob_files().iter().map(|f| f.number).collect();
+    assert!(!job.input_files.is_empty() && job.input_files.iter().all(|n| live.contains(n)));
+    let text = db.property(&family, "orogen.jobs").unwrap();
+    assert!(text.contains("hole-punching queued job=-"), "{text}");
+    drop(iter);
+    wait_until(|| space(&fs, &db).1 > 0, "nothing was given up");
+    wait_until(|| queued().is_empty(), "it is queued still");
 }
