@@ -27,7 +27,8 @@ pub struct LiveBlobFile {
     pub garbage_blob_count: u64,
     /// Bytes of their records.
     pub garbage_blob_bytes: u64,
-    /// Bytes whose space was given up inside the file; `None` if it is what was written.
+    /// Bytes of dead values whose space was given up inside the file, without the padding around them;
+    /// `None` if it is what was written.
     pub given_up_bytes: Option<u64>,
 }
 

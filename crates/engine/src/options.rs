@@ -46,6 +46,9 @@ pub enum PrepopulateBlobCache {
     FlushOnly,
 }
 
+/// The largest alignment of values in blob files.
+const BLOB_RECORD_ALIGNMENT_MAX: u32 = 64 << 10;
+
 /// What a family does with values that are, or could be, in blob files. Titan's option, with its names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum BlobRunMode {
@@ -389,6 +392,14 @@ pub struct ColumnFamilyOptions {
     pub blob_file_size: u64,
     /// The codec of values in new blob files. Default none.
     pub blob_compression_type: CompressionType,
+    /// New blob files have each value begin at a multiple of so many bytes, with zeros between: 0 or
+    /// 1, the default, for anywhere; else a power of two up to 64 KiB; ours.
+    ///
+    /// With 4096 all of a dead value comes back as a hole ([`Self::blob_hole_punching`]), at the cost of half
+    /// an alignment for each value, on average; a value a little longer than the alignment takes twice its
+    /// size. So not for values of less than some 16 KiB. Padding counts in
+    /// [`Self::blob_file_size`], and in no count of bytes of values or of garbage.
+    pub blob_record_alignment: u32,
     /// Let compactions write anew the values that they meet and that are in the oldest blob files,
     /// so that these files go. Default false.
     pub enable_blob_garbage_collection: bool,
@@ -484,6 +495,7 @@ impl Default for ColumnFamilyOptions {
             min_blob_size: 4 << 10,
             blob_file_size: 256 << 20,
             blob_compression_type: CompressionType::None,
+            blob_record_alignment: 0,
             enable_blob_garbage_collection: false,
             blob_garbage_collection_age_cutoff: 0.25,
             blob_garbage_collection_force_threshold: 1.0,
@@ -553,6 +565,14 @@ impl ColumnFamilyOptions {
                 "level0_slowdown_writes_trigger",
                 self.level0_slowdown_writes_trigger.to_string(),
                 "at most level0_stop_writes_trigger",
+            );
+        }
+        let alignment = self.blob_record_alignment;
+        if alignment > BLOB_RECORD_ALIGNMENT_MAX || alignment & alignment.wrapping_sub(1) != 0 {
+            return refuse(
+                "blob_record_alignment",
+                alignment.to_string(),
+                "0, or a power of two up to 64 KiB",
             );
         }
         for (option, share) in [

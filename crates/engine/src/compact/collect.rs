@@ -46,6 +46,8 @@ pub struct Rules {
     pub max_batch_bytes: u64,
     /// Files of fewer bytes are merged.
     pub small_file_bytes: u64,
+    /// Bytes of padding that a value of a new file has at most.
+    pub padding_max: u64,
     /// Bytes of a new file; a step takes no more tables when it moves as many.
     pub output_bytes: u64,
     /// Bytes of tables that a step rewrites, about.
@@ -67,6 +69,7 @@ impl Rules {
             small_file_bytes: options
                 .merge_small_file_threshold
                 .min(options.blob_file_size / 2),
+            padding_max: u64::from(options.blob_record_alignment.saturating_sub(1)),
             output_bytes: options.blob_file_size,
             table_bytes_max: options.max_compaction_bytes(),
             at_any_cost: false,
@@ -145,7 +148,11 @@ fn ranked(version: &Version, rules: &Rules) -> Vec<(FileNo, Victim)> {
         let total = blob.addition().total_blob_bytes.saturating_sub(holes);
         // Without any, a ratio of 0 would have them written anew for ever.
         let has_much = garbage > 0 && garbage as f64 >= rules.discardable_ratio * total as f64;
-        if has_much || total < rules.small_file_bytes {
+        // Its padding is not told, but new files will have as much: else files that are full of it would be
+        // merged for ever.
+        let padding = blob.addition().total_blob_count;
+        let padding = padding.saturating_mul(rules.padding_max);
+        if has_much || total.saturating_add(padding) < rules.small_file_bytes {
             let victim = Victim {
                 live_bytes: blob.live_bytes(),
                 garbage_bytes: garbage,

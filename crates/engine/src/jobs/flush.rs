@@ -411,6 +411,7 @@ pub(crate) fn blob_options(context: &Context, family: &ColumnFamilyData) -> Blob
         blob_file_size: options.blob_file_size,
         file: BlobFileBuilderOptions {
             compression: options.blob_compression_type,
+            alignment: options.blob_record_alignment,
             compression_options: CompressionOptions::default(),
             comparator: options.comparator.clone(),
             column_family_id: family.id,

@@ -295,7 +295,9 @@ impl PunchJob {
                 }
             };
             let extents: Vec<Extent> = dead.iter().filter_map(Extent::whole_blocks).collect();
+            // Padding goes along, and no garbage that comes later may be taken for what was given up.
             let bytes = extents.iter().map(|e| e.size).sum();
+            let bytes = blob.garbage_blob_bytes.min(bytes);
             blob.file.note_seen(blob.garbage_blob_bytes);
             if bytes > blob.given_up_bytes.unwrap_or(0) {
                 found.push(HolesOfFile {

@@ -609,6 +609,7 @@ pub(crate) static OWN_FAMILY: &[Item<Cf>] = &[
         "merge_small_file_threshold",
         merge_small_file_threshold
     ),
+    item!(Cf, MUTABLE, "blob_record_alignment", blob_record_alignment),
     item!(Cf, MUTABLE, "blob_hole_punching", blob_hole_punching),
     item!(
         Cf,

@@ -682,3 +682,31 @@ fn what_was_written_is_read_while_values_move() {
         assert_no_strays(&fs, &db);
     }
 }
+
+#[test]
+fn files_that_are_full_of_padding_are_not_merged_for_ever() {
+    let fs = MemFileSystem::new();
+    let mut options = separated(&fs);
+    options.cf.blob_record_alignment = 16 << 10;
+    options.cf.blob_file_size = 64 << 10;
+    options.cf.blob_file_discardable_ratio = 0.5;
+    options.cf.min_gc_batch_size = 0;
+    options.cf.merge_small_file_threshold = 8 << 20;
+    let db = Db::open(DIR, &options).unwrap();
+    for n in 0..100 {
+        db.put(&key(n), &[n as u8; 200]).unwrap();
+    }
+    db.flush().unwrap();
+    db.wait_for_background_work().unwrap();
+    let files = db.live_blob_files();
+    assert!((20..=30).contains(&files.len()), "{}", files.len());
+    let numbers: Vec<u64> = files.iter().map(|f| f.number).collect();
+    db.put(&key(200), &[1; 200]).unwrap();
+    db.flush().unwrap();
+    db.wait_for_background_work().unwrap();
+    let after = db.live_blob_files();
+    // The full ones stay as they are.
+    let kept = after.iter().filter(|f| numbers.contains(&f.number)).count();
+    assert!(kept + 1 >= numbers.len(), "{kept} of {}", numbers.len());
+    assert_exact(&db, &db.default_column_family());
+}

@@ -16,6 +16,7 @@ use orogen_env::{
     Clock, Fault, FaultFileSystem, FileSystem, ManualClock, MemFileSystem, OpKind, PowerCut,
     SystemClock,
 };
+use orogen_sst::CompressionType;
 use orogen_testkit::Rng;
 
 use crate::blobs::{assert_exact, assert_no_strays, compact_all, key, separated, w};
@@ -579,4 +580,86 @@ fn holes_that_wait_for_a_reader_are_in_the_list_of_jobs() {
     drop(iter);
     wait_until(|| space(&fs, &db).1 > 0, "nothing was given up");
     wait_until(|| queued().is_empty(), "it is queued still");
+}
+
+/// Bytes on disk of files of which only the live values are left, each in blocks of its own.
+fn aligned_space(db: &Db, map: &Map) -> u64 {
+    let blocks = |len: usize| (len as u64).next_multiple_of(4096);
+    let values: u64 = map
+        .iter()
+        .map(|(k, v)| blocks(32 + k.len() + v.len()))
+        .sum();
+    // The header's block; those of record index, properties and tail; that of the footer.
+    values + db.live_blob_files().len() as u64 * 5 * 4096
+}
+
+#[test]
+fn aligned_values_give_all_of_their_space_back() {
+    for codec in [CompressionType::None, CompressionType::Lz4] {
+        let fs = MemFileSystem::new();
+        let mut options = punching(&fs);
+        options.cf.blob_record_alignment = 4096;
+        options.cf.blob_compression_type = codec;
+        let db = Db::open(DIR, &options).unwrap();
+        let family = db.default_column_family();
+        let mut rng = Rng::new(8);
+        let mut map = Map::new();
+        fill(&db, &mut map, &mut rng);
+        let files = db.live_blob_files();
+        let counted: u64 = files.iter().map(|f| f.total_blob_bytes).sum();
+        if codec == CompressionType::None {
+            let records: u64 = map
+                .iter()
+                .map(|(k, v)| (32 + k.len() + v.len()) as u64)
+                .sum();
+            assert_eq!(counted, records, "padding is not counted");
+        }
+        for round in 0..5 {
+            overwrite(&db, &mut map, &mut rng);
+            db.wait_for_background_work().unwrap();
+            let most = aligned_space(&db, &map);
+            wait_until(|| space(&fs, &db).0 <= most, "dead values take space");
+            db.wait_for_background_work().unwrap();
+            for file in db.live_blob_files() {
+                assert!(file.given_up_bytes.unwrap_or(0) <= file.garbage_blob_bytes);
+            }
+            assert_holds(&db, &map);
+            if round == 2 {
+                // Files of both kinds live beside each other.
+                let off = [("blob_record_alignment", "1")];
+                db.set_options(&family, &off).unwrap();
+                put(&db, &mut map, 3, &mut rng);
+                db.flush().unwrap();
+                let on = [("blob_record_alignment", "4096")];
+                db.set_options(&family, &on).unwrap();
+            }
+        }
+        for wrong in ["3", "131072", "4095"] {
+            let refused = db.set_options(&family, &[("blob_record_alignment", wrong)]);
+            assert_eq!(refused.unwrap_err().kind(), ErrorKind::InvalidArgument);
+        }
+        drop((family, db));
+        let db = Db::open(DIR, &options).unwrap();
+        assert_holds(&db, &map);
+        overwrite(&db, &mut map, &mut rng);
+        let most = aligned_space(&db, &map);
+        wait_until(
+            || space(&fs, &db).0 <= most,
+            "after an open dead values take space",
+        );
+        assert_holds(&db, &map);
+        drop(db);
+        let kept = Db::load_latest_options(DIR, &punching(&fs)).unwrap();
+        assert_eq!(kept.family("default").blob_record_alignment, 4096);
+        // Repair goes from front to back through zeros that are padding, and others that are holes.
+        for name in fs.list(Path::new(DIR)).unwrap() {
+            if name == "CURRENT" || name.starts_with("MANIFEST") {
+                fs.remove_file(&Path::new(DIR).join(name)).unwrap();
+            }
+        }
+        let report = repair::repair(DIR, "/new", &options, &mut |_, _| {}).unwrap();
+        assert!(report.blob_files_damaged.is_empty(), "{report:?}");
+        assert!(report.values_lost.is_empty());
+        assert_holds(&Db::open("/new", &options).unwrap(), &map);
+    }
 }

@@ -45,6 +45,7 @@ fn half() -> Rules {
         min_batch_bytes: 0,
         max_batch_bytes: u64::MAX,
         small_file_bytes: 0,
+        padding_max: 0,
         output_bytes: 1 << 30,
         table_bytes_max: 1 << 30,
         at_any_cost: false,
