@@ -500,10 +500,12 @@ impl World {
             changes.push((option, *self.rng.pick(values)));
         }
         let jobs = ["1", "2", "4"];
+        let collections = ["0", "1", "2"];
         let sync = ["0", "512", "1m"];
         let of_db = [
             ("max_background_jobs", *self.rng.pick(&jobs)),
             ("bytes_per_sync", *self.rng.pick(&sync)),
+            ("max_background_gc", *self.rng.pick(&collections)),
         ];
         self.note(|| format!("change options of {name}: {changes:?}, of all: {of_db:?}"));
         let db = self.db();
@@ -516,7 +518,10 @@ impl World {
         base.db.fs = Arc::new(self.fs.clone());
         let stored = fine(Db::load_latest_options(DIR, &base))?;
         let of_file = stored.family(&name);
-        if of_file.write_buffer_size != now.write_buffer_size || of_file.table != now.table {
+        let differs = of_file.write_buffer_size != now.write_buffer_size
+            || of_file.table != now.table
+            || setup::blob_settings(of_file) != setup::blob_settings(&now);
+        if differs {
             return Err("the OPTIONS file does not hold the settings".to_owned());
         }
         if let Some(family) = self.families.get_mut(&name) {

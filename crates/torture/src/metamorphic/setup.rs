@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use orogen_base::checksum::ChecksumType;
 use orogen_base::slice_transform;
-use orogen_engine::MemoryBudget;
+use orogen_engine::{MemoryBudget, PrepopulateBlobCache};
 use orogen_env::{RateLimiter, SystemClock};
 use orogen_sst::{BlockIndex, CompressionOptions, CompressionType};
 use orogen_testkit::Rng;
@@ -101,6 +101,12 @@ pub(super) fn family(rng: &mut Rng, fixed: &Fixed) -> ColumnFamilyOptions {
     o.blob_garbage_collection_age_cutoff = *rng.pick(&[0.25, 0.5, 1.0]);
     o.blob_garbage_collection_force_threshold = *rng.pick(&[1.0, 0.3, 0.0]);
     o.blob_cache = rng.chance(1, 2);
+    o.prepopulate_blob_cache = *rng.pick(&[
+        PrepopulateBlobCache::Disable,
+        PrepopulateBlobCache::FlushOnly,
+    ]);
+    o.blob_record_alignment = *rng.pick(&[0, 0, 1, 64, 4096]);
+    o.blob_hole_punching = rng.chance(3, 4);
     o.blob_hole_punching_threshold = 0.0;
     o.blob_hole_punching_min_bytes = 1;
     o.memtable_protection_bytes_per_key = *rng.pick(&[0, 0, 8]);
@@ -143,7 +149,7 @@ fn compression(rng: &mut Rng) -> CompressionOptions {
 }
 
 /// What is changed while the database is open, and to what.
-pub(super) const CHANGES: [(&str, &[&str]); 16] = [
+pub(super) const CHANGES: [(&str, &[&str]); 33] = [
     ("write_buffer_size", &["4k", "16k", "1m"]),
     ("max_write_buffer_number", &["2", "3", "6"]),
     ("level0_file_num_compaction_trigger", &["1", "2", "5"]),
@@ -182,7 +188,57 @@ pub(super) const CHANGES: [(&str, &[&str]); 16] = [
         "bottommost_compression",
         &["kDisableCompressionOption", "kZSTD"],
     ),
+    ("enable_blob_files", &["true", "true", "false"]),
+    (
+        "blob_run_mode",
+        &["kNormal", "kNormal", "kReadOnly", "kFallback"],
+    ),
+    ("min_blob_size", &["0", "10", "200"]),
+    ("blob_file_size", &["1", "1k", "16k"]),
+    (
+        "blob_compression_type",
+        &["kNoCompression", "kLZ4Compression", "kZSTD"],
+    ),
+    ("blob_record_alignment", &["0", "64", "4096"]),
+    ("prepopulate_blob_cache", &["kDisable", "kFlushOnly"]),
+    ("enable_blob_garbage_collection", &["true", "false"]),
+    ("blob_garbage_collection_age_cutoff", &["0.25", "1.0"]),
+    (
+        "blob_garbage_collection_force_threshold",
+        &["1.0", "0.3", "0.0"],
+    ),
+    ("blob_hole_punching", &["true", "true", "false"]),
+    ("blob_hole_punching_threshold", &["0.0", "0.125"]),
+    ("blob_hole_punching_min_bytes", &["1", "4k"]),
+    ("blob_file_discardable_ratio", &["1.0", "0.5", "0.0"]),
+    ("min_gc_batch_size", &["0", "4k"]),
+    ("max_gc_batch_size", &["1", "16k", "1g"]),
+    ("merge_small_file_threshold", &["0", "1k", "1m"]),
 ];
+
+/// Settings of large values, those that RocksDB has and those that are ours, as text.
+pub(super) fn blob_settings(o: &ColumnFamilyOptions) -> String {
+    format!(
+        "{} {:?} {} {} {:?} {} {:?} {} {} {} {} {} {} {} {} {} {}",
+        o.enable_blob_files,
+        o.blob_run_mode,
+        o.min_blob_size,
+        o.blob_file_size,
+        o.blob_compression_type,
+        o.blob_record_alignment,
+        o.prepopulate_blob_cache,
+        o.enable_blob_garbage_collection,
+        o.blob_garbage_collection_age_cutoff,
+        o.blob_garbage_collection_force_threshold,
+        o.blob_hole_punching,
+        o.blob_hole_punching_threshold,
+        o.blob_hole_punching_min_bytes,
+        o.blob_file_discardable_ratio,
+        o.min_gc_batch_size,
+        o.max_gc_batch_size,
+        o.merge_small_file_threshold
+    )
+}
 
 /// Settings of the database.
 pub(super) fn database(rng: &mut Rng) -> DbOptions {
