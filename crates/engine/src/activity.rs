@@ -23,6 +23,8 @@ pub enum JobKind {
     BlobCollection,
     /// Disk space of dead values in the middle of blob files comes back.
     HolePunching,
+    /// Values go from tables to blob files, or back; each of its steps is a compaction of its own.
+    BlobConversion,
     /// What a caller asked for; each of its steps is a compaction of its own.
     ManualCompaction,
 }
@@ -36,6 +38,7 @@ impl JobKind {
             Self::Compaction => "compaction",
             Self::BlobCollection => "blob-collection",
             Self::HolePunching => "hole-punching",
+            Self::BlobConversion => "blob-conversion",
             Self::ManualCompaction => "manual-compaction",
         }
     }
@@ -75,7 +78,7 @@ pub struct JobInfo {
     pub state: JobState,
     /// The family's name.
     pub column_family: String,
-    /// The level of its first inputs and that of its outputs; `None` for a manual compaction as a
+    /// The level of its first inputs and that of its outputs; `None` for what steps are parts of as a
     /// whole, and the first for a flush.
     pub start_level: Option<usize>,
     /// See [`Self::start_level`].

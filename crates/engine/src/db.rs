@@ -14,16 +14,17 @@ use crate::checkpoint;
 use crate::column_family::{ColumnFamilyData, DEFAULT_COLUMN_FAMILY_NAME};
 use crate::context::Context;
 use crate::core::Core;
-use crate::events::{DamagedBlobFile, DamagedTable};
+use crate::events::{Converted, DamagedBlobFile, DamagedTable};
 use crate::follower::{self, Follower};
+use crate::jobs::blob_conversion::{self, ConversionHandle};
 use crate::jobs::compaction_handle::CompactionHandle;
 use crate::jobs::{blob_collection, manual_compaction, manual_flush};
 use crate::obsolete;
 use crate::open;
 use crate::option_changes;
 use crate::options::{
-    CollectBlobGarbageOptions, ColumnFamilyOptions, CompactRangeOptions, DbOptions, FlushOptions,
-    Options, WriteOptions,
+    CollectBlobGarbageOptions, ColumnFamilyOptions, CompactRangeOptions, ConvertTo,
+    ConvertValuesOptions, DbOptions, FlushOptions, Options, WriteOptions,
 };
 use crate::options_map;
 use crate::properties;
@@ -643,6 +644,66 @@ impl Db {
         self.check_own(std::slice::from_ref(family))?;
         self.context().check_writable()?;
         blob_collection::spawn(self.context(), &family.0, *options)
+    }
+
+    /// Brings the large values of a family where they are to be: from its tables to blob files, or back.
+    /// First the family's settings are set so, and kept in the OPTIONS file: `enable_blob_files`,
+    /// `blob_run_mode=kNormal` and, if it is given, `min_blob_size` for [`ConvertTo::Separated`];
+    /// `blob_run_mode=kFallback` and no `enable_blob_files` for [`ConvertTo::Inline`]. Then memtables are
+    /// flushed and the tables that need it are rewritten, within their levels, at the low priority of the
+    /// rate limiter, a few at a time. Readers, writers and snapshots notice nothing; compaction filters have no
+    /// say. Returns when no table is left that needs it, whatever was written meanwhile.
+    ///
+    /// It needs no state: after a failure or a crash the next call goes on where this one was. A damaged
+    /// table, and one with pointers to what cannot be read, is left and told of in the answer;
+    /// [`Converted::is_whole`] is true if there is none, and for [`ConvertTo::Inline`] no blob file either. Space
+    /// for the values in both places may be needed for a time; files of either kind go as they are done with.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for options that do not belong together; `ReadOnly`, `Closed`; `Aborted` if the family is
+    /// dropped, manual compactions are disabled, or somebody changes the settings to want something
+    /// else; `NoSpace`, `Io`. Steps done so far stay, and so do the settings.
+    pub fn convert_values(
+        &self,
+        family: &ColumnFamily,
+        to: ConvertTo,
+        options: &ConvertValuesOptions,
+    ) -> Result<Converted> {
+        let request = self.conversion(family, to, options)?;
+        let core = &self.core;
+        let (control, counts) = (Arc::default(), blob_conversion::Counts::default());
+        blob_conversion::convert(&core.context, &core.write, &request, &control, &counts)
+    }
+
+    /// Sets the family's settings and begins the same on a thread of its own. The handle tells how far it is, pauses
+    /// it, cancels it and waits for it.
+    ///
+    /// # Errors
+    /// `InvalidArgument`, `ReadOnly`, `Closed`, those of [`Self::set_options`]; `Io` if the system has no thread left. What the
+    /// conversion meets is told by [`ConversionHandle::wait`].
+    pub fn convert_values_async(
+        &self,
+        family: &ColumnFamily,
+        to: ConvertTo,
+        options: &ConvertValuesOptions,
+    ) -> Result<ConversionHandle> {
+        let request = self.conversion(family, to, options)?;
+        blob_conversion::spawn(self.context(), &self.core.write, request)
+    }
+
+    fn conversion(
+        &self,
+        family: &ColumnFamily,
+        to: ConvertTo,
+        options: &ConvertValuesOptions,
+    ) -> Result<blob_conversion::Request> {
+        self.check_own(std::slice::from_ref(family))?;
+        self.context().check_writable()?;
+        option_changes::set_blob_mode(&self.core, &family.0, to, options)?;
+        Ok(blob_conversion::Request {
+            family: family.0.clone(),
+            to,
+        })
     }
 
     /// Refuses manual compactions until [`Self::enable_manual_compaction`] was called as often,

@@ -141,6 +141,45 @@ pub struct BlobCollectionInfo {
     pub micros: u64,
 }
 
+/// Values of a family go from tables to blob files, or back.
+#[derive(Clone, Debug)]
+pub struct BlobConversionInfo {
+    /// The family's name.
+    pub column_family: String,
+    /// The job's number.
+    pub job_id: u64,
+    /// Where they go, as [`ConvertTo::name`](crate::ConvertTo::name) has it.
+    pub to: &'static str,
+    /// What came of it; when it begins, nothing yet.
+    pub converted: Converted,
+    /// How long it took.
+    pub micros: u64,
+}
+
+/// What came of a conversion of values.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Converted {
+    /// Tables that were rewritten.
+    pub tables_rewritten: u64,
+    /// Bytes of these.
+    pub table_bytes_read: u64,
+    /// Bytes of the new tables and blob files.
+    pub bytes_written: u64,
+    /// Tables that are not as they should be, because something in them or behind their pointers is
+    /// damaged, or because a value is too large for a blob file.
+    pub tables_left: Vec<FileNo>,
+    /// Blob files that are still part of the family. Told where values come back only.
+    pub blob_files_left: Vec<FileNo>,
+}
+
+impl Converted {
+    /// True if no value is left where it should not be.
+    #[must_use]
+    pub fn is_whole(&self) -> bool {
+        self.tables_left.is_empty() && self.blob_files_left.is_empty()
+    }
+}
+
 /// How writers are held back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub enum StallCondition {
@@ -229,6 +268,14 @@ pub trait EventListener: Send + Sync {
     }
     /// Values were moved out of blob files with much garbage.
     fn on_blob_collection_completed(&self, info: &BlobCollectionInfo) {
+        let _ = info;
+    }
+    /// A conversion of values begins.
+    fn on_blob_conversion_begin(&self, info: &BlobConversionInfo) {
+        let _ = info;
+    }
+    /// A conversion of values has come to its end.
+    fn on_blob_conversion_completed(&self, info: &BlobConversionInfo) {
         let _ = info;
     }
     /// Writers are held back more or less than before.

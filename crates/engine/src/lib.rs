@@ -60,12 +60,13 @@ pub use batch::WriteBatch;
 pub use blob_files::{BlobFileCheck, LiveBlobFile};
 pub use column_family::DEFAULT_COLUMN_FAMILY_NAME;
 pub use db::{ColumnFamily, Db};
+pub use jobs::blob_conversion::{ConversionHandle, ConversionProgress};
 pub use jobs::compaction_handle::{CompactionHandle, CompactionProgress};
 pub use memory::{MemoryBudget, MemoryUsage};
 pub use options::{
     BlobRunMode, BottommostLevelCompaction, CollectBlobGarbageOptions, ColumnFamilyOptions,
-    CompactOnDeletion, CompactRangeOptions, DbOptions, FlushOptions, Options, PrepopulateBlobCache,
-    WriteOptions,
+    CompactOnDeletion, CompactRangeOptions, ConvertTo, ConvertValuesOptions, DbOptions,
+    FlushOptions, Options, PrepopulateBlobCache, WriteOptions,
 };
 pub use properties::LiveFile;
 pub use ranges::{SizeApproximationOptions, UserKeyRange};

@@ -18,6 +18,7 @@ use crate::context::Context;
 use crate::core::Core;
 use crate::events::{OptionChange, OptionsChangedInfo};
 use crate::open::recover::write_options_file;
+use crate::options::{BlobRunMode, ConvertTo, ConvertValuesOptions};
 use crate::options_map;
 
 /// Changes settings of a family; see [`crate::Db::set_options`].
@@ -53,6 +54,50 @@ pub(crate) fn set_options(
     context.update_stall(family);
     tell(context, Some(&family.name), changed);
     Ok(())
+}
+
+/// Has a family want its values where a conversion is to bring them, if it does not yet.
+///
+/// # Errors
+/// As [`set_options`]; `InvalidArgument` for a size where values come back.
+pub(crate) fn set_blob_mode(
+    core: &Core,
+    family: &Arc<ColumnFamilyData>,
+    to: ConvertTo,
+    options: &ConvertValuesOptions,
+) -> Result<()> {
+    let now = family.options();
+    let min_blob_size = options.min_blob_size.unwrap_or(now.min_blob_size);
+    let size = min_blob_size.to_string();
+    let (is_set, changes) = match to {
+        ConvertTo::Separated => (
+            now.separates_from() == Some(min_blob_size),
+            vec![
+                ("enable_blob_files", "true"),
+                ("blob_run_mode", "kNormal"),
+                ("min_blob_size", size.as_str()),
+            ],
+        ),
+        ConvertTo::Inline if options.min_blob_size.is_some() => {
+            return Err(
+                Error::invalid_argument("a least size is for values that are separated")
+                    .with("option", "min_blob_size")
+                    .with("value", size),
+            );
+        }
+        // RocksDB, which knows no modes, is to separate nothing either.
+        ConvertTo::Inline => (
+            now.blob_run_mode == BlobRunMode::Fallback && !now.enable_blob_files,
+            vec![
+                ("blob_run_mode", "kFallback"),
+                ("enable_blob_files", "false"),
+            ],
+        ),
+    };
+    match is_set {
+        true => Ok(()),
+        false => set_options(core, family, &changes),
+    }
 }
 
 /// Changes settings of the database; see [`crate::Db::set_db_options`].

@@ -735,6 +735,34 @@ impl Default for CollectBlobGarbageOptions {
     }
 }
 
+/// Where the large values of a family are to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ConvertTo {
+    /// In blob files.
+    Separated,
+    /// In the tables.
+    Inline,
+}
+
+impl ConvertTo {
+    /// The place in a word.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Separated => "separated",
+            Self::Inline => "inline",
+        }
+    }
+}
+
+/// How values are converted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ConvertValuesOptions {
+    /// To [`ConvertTo::Separated`]: sets [`ColumnFamilyOptions::min_blob_size`]. `None`, the default:
+    /// it is what it is.
+    pub min_blob_size: Option<u64>,
+}
+
 /// What a manual compaction does with the last level.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum BottommostLevelCompaction {

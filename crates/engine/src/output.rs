@@ -24,6 +24,7 @@ mod grandparents;
 
 use std::sync::Arc;
 
+use orogen_base::coding::put_varint64;
 use orogen_base::key::{ValueKind, trailer, user_key};
 use orogen_base::protection::Protection;
 use orogen_base::range_del::{Fragment, FragmentedRangeTombstones};
@@ -36,7 +37,9 @@ use crate::compaction_iter::{
 };
 use crate::filename::{DataFile, DataFileKind};
 use crate::options::CompactOnDeletion;
-use crate::version::blob_counts::{BLOB_REFERENCES, BlobCount, BlobCounts};
+use crate::version::blob_counts::{
+    BLOB_REFERENCES, BlobCount, BlobCounts, INLINE_VALUE_SIZE_BOUND,
+};
 use crate::version::file_meta::{EntryCounts, StoredCodec};
 use crate::version::{BlobFileAddition, FileChecksum, FileMeta, VersionEdit};
 use blobs::BlobWriter;
@@ -334,10 +337,14 @@ impl<'a> OutputWriter<'a> {
         let Some((number, builder)) = self.builder.take() else {
             return Ok(());
         };
-        let references = self.blobs.end_table();
-        let property =
-            (!references.is_empty()).then(|| (BLOB_REFERENCES.to_owned(), references.encode()));
-        let summary = builder.finish(property)?;
+        let (references, inline_bound) = self.blobs.end_table();
+        let mut bound = Vec::new();
+        put_varint64(&mut bound, inline_bound as u64);
+        let mut properties = vec![(INLINE_VALUE_SIZE_BOUND.to_owned(), bound)];
+        if !references.is_empty() {
+            properties.push((BLOB_REFERENCES.to_owned(), references.encode()));
+        }
+        let summary = builder.finish(properties)?;
         self.entries.push(std::mem::take(&mut self.hash));
         let (Some(smallest), Some(largest)) = (summary.smallest, summary.largest) else {
             return Err(Error::corruption("table without entries").with("file_number", number));

@@ -7,6 +7,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use orogen_base::coding::Decoder;
 use orogen_base::metrics::{Statistics, Ticker};
 use orogen_base::perf::{self, PerfCounter};
 use orogen_base::range_del::FragmentedRangeTombstones;
@@ -28,9 +29,12 @@ use orogen_sst::{
 use crate::filename;
 use crate::memory::MemoryBudget;
 use crate::read::{Ask, AskBlob, BlobSource, GetState, TableAccess};
-use crate::version::blob_counts::{BLOB_REFERENCES, BlobCounts};
+use crate::version::blob_counts::{BLOB_REFERENCES, BlobCounts, INLINE_VALUE_SIZE_BOUND};
 use crate::version::file_meta::FileMeta;
 use crate::version::{BlobFile, BlobFileAddition, Version};
+
+/// Entries that are read between two looks.
+const ENTRIES_PER_LOOK: u64 = 4096;
 
 mod blob_rows;
 mod kept_values;
@@ -241,6 +245,45 @@ impl FamilyTables {
             Ok(())
         })?;
         Ok(counts)
+    }
+
+    /// What all values that a table has itself have fewer bytes than, 0 if there is none; `None` if it
+    /// does not tell, as those of RocksDB, and would have to be read.
+    ///
+    /// # Errors
+    /// What opening the table meets; `Corruption`.
+    pub(crate) fn told_inline_value_size_bound(&self, file: &FileMeta) -> Result<Option<u64>> {
+        let properties = &self.reader(file)?.properties().user_collected;
+        let told = properties.get(INLINE_VALUE_SIZE_BOUND);
+        told.map(|told| Decoder::new(told).varint64("bound of value sizes"))
+            .transpose()
+    }
+
+    /// The same by reading the table; `look` is asked now and then.
+    ///
+    /// # Errors
+    /// What a reader of the table meets; those of `look`.
+    pub(crate) fn find_inline_value_size_bound(
+        &self,
+        file: &FileMeta,
+        look: &mut dyn FnMut() -> Result<()>,
+    ) -> Result<u64> {
+        let mut bound = 0;
+        let mut iter = self.reader(file)?.iter(TableReadOptions::compaction());
+        iter.seek_to_first();
+        let mut entries = 0u64;
+        while iter.valid() {
+            if ParsedInternalKey::parse(iter.key())?.kind == ValueKind::Value {
+                bound = bound.max(iter.value().len() + 1);
+            }
+            entries += 1;
+            if entries.is_multiple_of(ENTRIES_PER_LOOK) {
+                look()?;
+            }
+            iter.next();
+        }
+        iter.status()?;
+        Ok(bound as u64)
     }
 
     /// Shows the pointers of a table, with their user keys.

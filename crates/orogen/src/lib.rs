@@ -68,9 +68,9 @@ pub use orogen_base::{
     Comparator, Error, ErrorKind, FileNo, PinnedValue, Result, SeqNo, UserComparator,
 };
 pub use orogen_engine::events::{
-    BlobCollectionInfo, BlobFileAdditionInfo, BlobFileCreationInfo, BlobFileGarbageInfo,
-    CompactionInfo, DamagedBlobFile, DamagedTable, ErrorRecoveryInfo, EventListener, FlushInfo,
-    StallCondition, StallInfo,
+    BlobCollectionInfo, BlobConversionInfo, BlobFileAdditionInfo, BlobFileCreationInfo,
+    BlobFileGarbageInfo, CompactionInfo, Converted, DamagedBlobFile, DamagedTable,
+    ErrorRecoveryInfo, EventListener, FlushInfo, StallCondition, StallInfo,
 };
 pub use orogen_engine::options::{
     FileChecksumKind, InfoLogLevel, MemTableFactory, WalRecoveryMode,
@@ -84,10 +84,11 @@ pub use orogen_engine::plugin::merge_operator::{
 pub use orogen_engine::{
     BlobRunMode, BottommostLevelCompaction, CollectBlobGarbageOptions, ColumnFamily,
     ColumnFamilyOptions, CompactOnDeletion, CompactRangeOptions, CompactionHandle,
-    CompactionProgress, DEFAULT_COLUMN_FAMILY_NAME, Db, DbIterator, DbOptions, FilesVerified,
-    FlushOptions, LiveFile, MemoryBudget, MemoryUsage, Options, PrepopulateBlobCache, ReadOptions,
-    Scrubbed, SizeApproximationOptions, Snapshot, Update, UpdatesIterator, UserKeyRange,
-    VerifyOptions, WriteBatch, WriteOptions,
+    CompactionProgress, ConversionHandle, ConversionProgress, ConvertTo, ConvertValuesOptions,
+    DEFAULT_COLUMN_FAMILY_NAME, Db, DbIterator, DbOptions, FilesVerified, FlushOptions, LiveFile,
+    MemoryBudget, MemoryUsage, Options, PrepopulateBlobCache, ReadOptions, Scrubbed,
+    SizeApproximationOptions, Snapshot, Update, UpdatesIterator, UserKeyRange, VerifyOptions,
+    WriteBatch, WriteOptions,
 };
 pub use orogen_env::{
     Clock, FaultFileSystem, FileSystem, IoPriority, ManualClock, MemFileSystem, PosixFileSystem,

@@ -177,8 +177,8 @@ pub fn pick_range(
     RangePick::Plan(Box::new(plan), rest)
 }
 
-/// A plan that rewrites a file where it is, with those that share a user key with it; `None` if
-/// another compaction is in the way.
+/// A plan that rewrites a file where it is, with those that share a user key with it; in level 0, where it
+/// keeps its place among the others, it alone. `None` if another compaction is in the way.
 #[must_use]
 pub fn pick_in_place(
     version: &Version,
@@ -194,6 +194,11 @@ pub fn pick_in_place(
         targets: &targets,
         running,
     };
+    if level == 0 {
+        let files = vec![file.clone()];
+        let is_free = !picker.level0_is_taken() && picker.is_free(&files, 0);
+        return is_free.then(|| picker.finish(0, 0, files, Vec::new(), reason, 0.0));
+    }
     picker.plan(level, level, std::slice::from_ref(file), reason, 0.0)
 }
 

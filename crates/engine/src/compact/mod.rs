@@ -11,6 +11,7 @@ pub mod score;
 pub mod marks;
 pub mod leveled;
 pub mod collect;
+pub mod convert;
 pub mod blobs;
 pub mod run;
 

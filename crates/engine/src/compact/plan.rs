@@ -37,6 +37,8 @@ pub enum Reason {
     ForcedBlobGC,
     /// Blob files that have much garbage or are small are emptied, and this table points to them.
     BlobCollection,
+    /// Values go from tables to blob files, or back, because a user asked for it.
+    BlobConversion,
     /// A user asked for it.
     ManualCompaction,
 }
@@ -57,6 +59,7 @@ impl Reason {
             Self::BottommostRecompression => "BottommostRecompression",
             Self::ForcedBlobGC => "ForcedBlobGC",
             Self::BlobCollection => "BlobCollection",
+            Self::BlobConversion => "BlobConversion",
             Self::ManualCompaction => "ManualCompaction",
         }
     }

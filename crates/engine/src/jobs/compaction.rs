@@ -59,6 +59,8 @@ pub(crate) struct CompactionJob {
     max_subcompactions: usize,
     watch: Option<Arc<StepWatch>>,
     collected: Option<Collected>,
+    /// The user's filter has no say.
+    unfiltered: bool,
     released: bool,
 }
 
@@ -184,6 +186,7 @@ impl CompactionJob {
             max_subcompactions,
             watch: None,
             collected: None,
+            unfiltered: false,
             released: false,
         }
     }
@@ -243,6 +246,12 @@ impl CompactionJob {
         })?;
         let whole = (None, None);
         self.run_stretch(context, &self.plan.inputs, Arc::new(tombstones), whole, job)
+    }
+
+    /// Keeps the family's compaction filter out of it.
+    pub(crate) fn without_filter(mut self) -> Self {
+        self.unfiltered = true;
+        self
     }
 
     /// What it was decided to do.
@@ -521,6 +530,7 @@ impl CompactionJob {
         let filter = options
             .compaction_filter_factory
             .as_ref()
+            .filter(|_| !self.unfiltered)
             .and_then(|factory| {
                 factory.create(&FilterContext {
                     column_family_id: self.family.id,

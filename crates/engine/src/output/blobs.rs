@@ -101,6 +101,8 @@ pub(super) struct BlobWriter {
     written: BlobsWritten,
     /// What the table at hand points to.
     table: BlobCounts,
+    /// The values that the table at hand has itself have fewer bytes.
+    inline_bound: usize,
     /// A value of more bytes stays in the table.
     value_size_max: usize,
     /// The entry at hand, where it is not as it came.
@@ -122,6 +124,7 @@ impl BlobWriter {
             options,
             written: BlobsWritten::default(),
             table: BlobCounts::default(),
+            inline_bound: 0,
             key: Vec::new(),
             pointer: Vec::new(),
             fetched: None,
@@ -140,6 +143,7 @@ impl BlobWriter {
         let kind = trailer(key) as u8;
         if kind == ValueKind::Value as u8 {
             if !self.is_large(value.len()) {
+                self.inline_bound = self.inline_bound.max(value.len() + 1);
                 return Ok((key, value));
             }
             self.put_apart(key, value, new_file, created)?;
@@ -209,6 +213,7 @@ impl BlobWriter {
             return Ok((&self.key, &self.pointer));
         }
         self.take_key(key, ValueKind::Value);
+        self.inline_bound = self.inline_bound.max(fetched.len() + 1);
         let value = self.fetched.insert(fetched);
         Ok((&self.key, value))
     }
@@ -300,9 +305,10 @@ impl BlobWriter {
         Ok(())
     }
 
-    /// What the table that ends here points to.
-    pub(super) fn end_table(&mut self) -> BlobCounts {
-        std::mem::take(&mut self.table)
+    /// What the table that ends here points to, and what all values in the table itself have fewer bytes than.
+    pub(super) fn end_table(&mut self) -> (BlobCounts, usize) {
+        let inline_bound = std::mem::take(&mut self.inline_bound);
+        (std::mem::take(&mut self.table), inline_bound)
     }
 
     /// Ends the last file, unless it goes on in the next run.

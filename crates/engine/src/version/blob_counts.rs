@@ -20,6 +20,11 @@ use super::blob_meta::BlobFileGarbage;
 /// The table property that holds the counts.
 pub const BLOB_REFERENCES: &str = "orogen.blob.references";
 
+/// The table property that holds, as varint64, what all values that are in the table itself have fewer bytes
+/// than; 0 if there is none. So whether a table has values that are to leave it is known without reading
+/// it. Merge operands never leave and do not count.
+pub const INLINE_VALUE_SIZE_BOUND: &str = "orogen.inline.value.size.bound";
+
 /// Values of one blob file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BlobCount {

@@ -5,6 +5,7 @@ mod backup;
 mod basic;
 mod blob_cache;
 mod blob_collection;
+mod blob_conversion;
 mod blob_events;
 mod blob_faults;
 mod blob_modes;
