@@ -1,5 +1,6 @@
 //! `orogen blob`: the files of large values.
 
+mod convert;
 mod gc;
 
 use std::path::{Path, PathBuf};
@@ -30,6 +31,8 @@ pub(crate) enum BlobCommand {
     Check(CheckArgs),
     /// Empty files with much garbage, and give back what space of dead values is left in others.
     Gc(gc::GcArgs),
+    /// Bring large values from the tables to blob files, or back. Stopped halfway, it goes on with the next call.
+    Convert(convert::ConvertArgs),
 }
 
 #[derive(clap::Args)]
@@ -78,6 +81,7 @@ pub(crate) fn run(command: BlobCommand, terminal: &mut Terminal) -> Result<(), F
         BlobCommand::Dump(args) => dump_file(&args, terminal),
         BlobCommand::Check(args) => check(&args, terminal),
         BlobCommand::Gc(args) => gc::run(&args, terminal),
+        BlobCommand::Convert(args) => convert::run(&args, terminal),
     }
 }
 

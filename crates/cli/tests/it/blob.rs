@@ -53,6 +53,82 @@ fn collections_bring_space_back() {
 }
 
 #[test]
+fn values_go_into_tables_and_back_and_stay_there() {
+    let dir = TempDir::new("cli-convert");
+    let db = with_blobs(&dir);
+    let told = json(&["blob", "convert", &db, "--to", "inline"]);
+    assert_eq!(
+        (&told["to"], &told["path"]),
+        (&"inline".into(), &db.as_str().into())
+    );
+    let family = &told["column_families"][0];
+    assert_eq!(
+        (&family["column_family"], &family["whole"]),
+        (&"default".into(), &true.into())
+    );
+    assert!(family["tables_rewritten"].as_u64() > Some(0));
+    assert!(files(&db, ".blob").is_empty());
+    assert_eq!(json(&["blob", "list", &db])["total"]["files"], 0);
+    let get = json(&["db", "get", &db, "key015"]);
+    assert!(get.to_string().contains("bbbb"), "{get}");
+    // There is nothing left to do, and who writes on does so in the same mode.
+    let again = ok(&[
+        "blob", "convert", &db, "--to", "inline", "--family", "default",
+    ]);
+    assert!(again.contains("default: 0 tables rewritten"), "{again}");
+    assert!(again.contains("values are inline in "), "{again}");
+    let own = orogen::Options::default();
+    let stored = orogen::Db::load_latest_options(&db, &own).unwrap();
+    let cf = stored.family("default");
+    assert_eq!(cf.blob_run_mode, orogen::BlobRunMode::Fallback);
+    assert!(!cf.enable_blob_files);
+    ok(&[
+        "blob",
+        "convert",
+        &db,
+        "--to",
+        "separated",
+        "--min-blob-size",
+        "4000",
+    ]);
+    assert_eq!(json(&["blob", "list", &db])["total"]["values"], 40);
+    let stored = orogen::Db::load_latest_options(&db, &own).unwrap();
+    let cf = stored.family("default");
+    assert_eq!(
+        (cf.blob_run_mode, cf.min_blob_size),
+        (orogen::BlobRunMode::Normal, 4000)
+    );
+    ok(&["blob", "check", &db]);
+    ok(&["db", "check", &db]);
+    fails(2, &["blob", "convert", &db]);
+    fails(
+        2,
+        &[
+            "blob",
+            "convert",
+            &db,
+            "--to",
+            "inline",
+            "--min-blob-size",
+            "1",
+        ],
+    );
+    fails(
+        3,
+        &["blob", "convert", &db, "--to", "inline", "--cf", "nobody"],
+    );
+    fails(3, &["blob", "convert", "/nowhere", "--to", "inline"]);
+    // What is damaged is left, and told of.
+    let file = files(&db, ".blob").remove(0);
+    let mut bytes = std::fs::read(&file).unwrap();
+    bytes[30 + RECORD as usize + 100] ^= 4;
+    std::fs::write(&file, &bytes).unwrap();
+    let run = fails(4, &["blob", "convert", &db, "--to", "inline"]);
+    assert!(run.out.contains("1 table left: [") && run.out.contains("1 blob file left: ["));
+    assert_eq!(json(&["blob", "list", &db])["total"]["files"], 1);
+}
+
+#[test]
 fn lists_tell_values_garbage_and_disk_of_each_file() {
     let dir = TempDir::new("cli-list-large");
     let db = with_blobs(&dir);
