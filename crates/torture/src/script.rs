@@ -7,8 +7,8 @@ use orogen_env::FileSystem;
 
 use crate::engine::{
     BackupEngine, BackupOptions, CollectBlobGarbageOptions, ColumnFamily, ColumnFamilyOptions,
-    CompactRangeOptions, CompactionHandle, Db, Error, ErrorKind, FlushOptions, Options, Result,
-    UserKeyRange, WriteBatch, WriteOptions, merge_operator,
+    CompactRangeOptions, CompactionHandle, ConvertTo, ConvertValuesOptions, Db, Error, ErrorKind,
+    FlushOptions, Options, Result, UserKeyRange, WriteBatch, WriteOptions, merge_operator,
 };
 use crate::model::{Family, Model, Op, Prints};
 
@@ -59,6 +59,8 @@ pub enum Step {
     CompactCancelled(Family),
     /// Moves values out of blob files with garbage, and out of small ones.
     Collect(Family),
+    /// Brings the values of a family to blob files, or back into its tables.
+    Convert(Family, ConvertTo),
     /// Reads all writes back from the logs, which have to be there.
     Updates,
     /// Closes and opens the database.
@@ -210,6 +212,22 @@ pub fn call(db: &Db, step: &Step, options: &Options) -> Result<()> {
                     merge_small_files: true,
                 };
                 db.collect_blob_garbage(&all, &family)
+            }
+            None => Ok(()),
+        },
+        Step::Convert(name, to) => match db.column_family(name) {
+            Some(family) => {
+                let converted =
+                    db.convert_values(&family, *to, &ConvertValuesOptions::default())?;
+                match converted.is_whole() {
+                    true => Ok(()),
+                    false => Err(Error::corruption("values were left where they were")
+                        .with("tables", format_args!("{:?}", converted.tables_left))
+                        .with(
+                            "blob_files",
+                            format_args!("{:?}", converted.blob_files_left),
+                        )),
+                }
             }
             None => Ok(()),
         },
@@ -463,7 +481,10 @@ impl Progress {
             }
             Step::SyncWal => self.durable[0] = self.acknowledged[0],
             Step::Flush(names) => self.flushed(script, names),
-            Step::Compact(name) | Step::CompactPaused(name) | Step::DropFiles(name) => {
+            Step::Compact(name)
+            | Step::CompactPaused(name)
+            | Step::DropFiles(name)
+            | Step::Convert(name, _) => {
                 self.flushed(script, &[*name]);
             }
             Step::Create(_) | Step::Drop(_) => self.changes_done = self.changes_begun,

@@ -10,7 +10,7 @@ use orogen_testkit::Rng;
 
 pub use random::random;
 
-use crate::engine::Options;
+use crate::engine::{ConvertTo, Options};
 use crate::model::{Family, Op};
 use crate::script::{COLD, Script, Step, small_options};
 
@@ -340,6 +340,46 @@ fn blob_gc() -> Script {
     w.script("blob-gc", collected_blobs)
 }
 
+fn converted_blobs() -> Options {
+    let mut options = small_blobs();
+    options.cf.enable_blob_files = false;
+    options.cf.target_file_size_base = 1 << 10;
+    options.cf.level0_file_num_compaction_trigger = 4;
+    options
+}
+
+/// Values go to blob files and come back, in several levels, beside writes, background compactions, checkpoints and drops.
+fn blob_convert() -> Script {
+    let mut w = Writer::new(25);
+    w.step(Step::Create("a"));
+    for round in 0..2 {
+        w.batches(&["default", "a"], 14, 5);
+        w.puts("default", 25, 7);
+        w.step(Step::Compact("default"));
+        w.puts("default", 12, 5);
+        w.step(Step::Flush(vec!["default"]));
+        w.step(Step::Convert("default", ConvertTo::Separated));
+        w.puts("default", 14, 4);
+        w.step(Step::Convert("a", ConvertTo::Separated));
+        if round == 1 {
+            w.step(Step::Checkpoint(0));
+            w.step(Step::Drop("a"));
+            w.step(Step::Create("a"));
+            w.puts("a", 8, 0);
+            w.step(Step::Reopen);
+        }
+        w.step(Step::Convert("default", ConvertTo::Inline));
+        w.puts("default", 8, 3);
+        w.step(Step::Convert("a", ConvertTo::Inline));
+        w.step(Step::Wait);
+    }
+    w.puts("default", 10, 0);
+    w.step(Step::Convert("default", ConvertTo::Separated));
+    w.step(Step::Compact("default"));
+    w.step(Step::Wait);
+    w.script("blob-convert", converted_blobs)
+}
+
 fn few_log_bytes() -> Options {
     let mut options = small_options();
     options.db.max_total_wal_size = 8 << 10;
@@ -612,6 +652,7 @@ pub fn all() -> Vec<Script> {
         blobs(),
         holes(),
         blob_gc(),
+        blob_convert(),
     ]
 }
 

@@ -10,8 +10,8 @@ use super::setup::{self, Fixed};
 use super::world::{DIR, Opened, Taken, World};
 use crate::engine::{
     BottommostLevelCompaction, CollectBlobGarbageOptions, ColumnFamily, CompactRangeOptions,
-    CompactionHandle, Db, ErrorKind, FlushOptions, Options, Result as EngineResult, WriteBatch,
-    WriteOptions,
+    CompactionHandle, ConvertTo, ConvertValuesOptions, Db, ErrorKind, FlushOptions, Options,
+    Result as EngineResult, WriteBatch, WriteOptions,
 };
 
 /// Families at most.
@@ -38,6 +38,7 @@ pub(super) enum Action {
     FlushWithoutWaiting,
     CompactRange,
     CollectBlobs,
+    ConvertValues,
     Wait,
     SyncWal,
     Reopen,
@@ -60,7 +61,7 @@ pub(super) enum Action {
 }
 
 /// Each with how often it is drawn.
-const WEIGHTS: [(Action, u64); 37] = [
+const WEIGHTS: [(Action, u64); 38] = [
     (Action::Put, 260),
     (Action::Delete, 60),
     (Action::SingleDelete, 40),
@@ -79,6 +80,7 @@ const WEIGHTS: [(Action, u64); 37] = [
     (Action::FlushWithoutWaiting, 6),
     (Action::CompactRange, 7),
     (Action::CollectBlobs, 5),
+    (Action::ConvertValues, 3),
     (Action::Wait, 4),
     (Action::SyncWal, 8),
     (Action::Reopen, 3),
@@ -186,6 +188,7 @@ impl World {
             Action::FlushWithoutWaiting => self.flush(false),
             Action::CompactRange => self.compact_range(),
             Action::CollectBlobs => self.collect_blobs(),
+            Action::ConvertValues => self.convert_values(),
             Action::Wait => fine(self.db().wait_for_background_work()),
             Action::SyncWal => fine(self.db().sync_wal()),
             Action::Reopen => self.reopen(),
@@ -421,6 +424,40 @@ impl World {
             .collect_blob_garbage_async(&options, &family)
             .map_err(|e| e.to_string())?;
         self.steer(&handle)
+    }
+
+    fn convert_values(&mut self) -> Result<(), String> {
+        let name = self.draw_family();
+        let to = *self.rng.pick(&[ConvertTo::Separated, ConvertTo::Inline]);
+        let options = ConvertValuesOptions {
+            min_blob_size: match to {
+                ConvertTo::Separated if self.rng.chance(1, 2) => Some(*self.rng.pick(&[0, 10, 50])),
+                _ => None,
+            },
+        };
+        let family = self.handle(&name)?;
+        self.note(|| format!("  convert {name} {to:?} {options:?}"));
+        let result = if self.rng.chance(1, 2) {
+            let converted = fine(self.db().convert_values(&family, to, &options))?;
+            // Nobody changes its settings meanwhile, and nothing is damaged.
+            let blobs = self.db().live_blob_files();
+            let has_blobs = blobs.iter().any(|b| b.column_family == name);
+            match converted.is_whole() && !(to == ConvertTo::Inline && has_blobs) {
+                true => Ok(()),
+                false => Err(format!("values were left: {converted:?}")),
+            }
+        } else {
+            let handle = self
+                .db()
+                .convert_values_async(&family, to, &options)
+                .map_err(|e| e.to_string())?;
+            self.steer(handle.job())
+        };
+        let now = family.options();
+        if let Some(family) = self.families.get_mut(&name) {
+            family.options = (*now).clone();
+        }
+        result
     }
 
     /// Waits for what was begun, or stops it, or leaves it alone.

@@ -10,7 +10,7 @@ use orogen_sst::{BlockIndex, CompressionOptions, CompressionType};
 use orogen_testkit::Rng;
 
 use crate::engine::{
-    ColumnFamilyOptions, CompactOnDeletion, DbOptions, UserComparator, merge_operator,
+    BlobRunMode, ColumnFamilyOptions, CompactOnDeletion, DbOptions, UserComparator, merge_operator,
 };
 
 /// What stays the same for the life of a family.
@@ -94,6 +94,12 @@ pub(super) fn family(rng: &mut Rng, fixed: &Fixed) -> ColumnFamilyOptions {
     });
     o.disable_auto_compactions = rng.chance(1, 10);
     o.enable_blob_files = rng.chance(1, 2);
+    o.blob_run_mode = *rng.pick(&[
+        BlobRunMode::Normal,
+        BlobRunMode::Normal,
+        BlobRunMode::ReadOnly,
+        BlobRunMode::Fallback,
+    ]);
     o.min_blob_size = *rng.pick(&[0, 10, 50, 200]);
     o.blob_file_size = *rng.pick(&[1, 1 << 10, 16 << 10]);
     o.blob_compression_type = *rng.pick(&CODECS);
