@@ -51,10 +51,20 @@ pub(crate) struct FamilyState {
     pub(crate) claims: Vec<(u64, Running)>,
     /// The epoch that the next file of level 0 gets.
     pub(crate) next_epoch: u64,
-    /// The version and the settings for which nothing in blob files was found worth collecting.
-    pub(crate) nothing_to_collect: Option<(Weak<Version>, Weak<ColumnFamilyOptions>)>,
+    /// When nothing in blob files could be collected.
+    pub(crate) nothing_to_collect: Option<NothingToCollect>,
+    /// Compactions, and manual ones as wholes, that have ended.
+    pub(crate) jobs_ended: u64,
     /// What is done about dead places in blob files.
     pub(crate) holes: Holes,
+}
+
+/// For what nothing in blob files was found that could be collected.
+pub(crate) struct NothingToCollect {
+    pub(crate) version: Weak<Version>,
+    pub(crate) options: Weak<ColumnFamilyOptions>,
+    /// Jobs were in the way when so many had ended; `None`: there was nothing.
+    pub(crate) jobs_ended: Option<u64>,
 }
 
 /// What is done about dead places in the blob files of a family.
@@ -154,6 +164,7 @@ impl ColumnFamilyData {
                 claims: Vec::new(),
                 next_epoch,
                 nothing_to_collect: None,
+                jobs_ended: 0,
                 holes: Holes::Idle,
             }),
             current: ArcSwap::from_pointee(current),
@@ -259,6 +270,20 @@ impl FamilyState {
     pub(crate) fn is_flushed(&self, id: u64) -> bool {
         let oldest = self.imm.first().map(|m| m.id);
         oldest.is_none_or(|oldest| oldest > id) && self.flushing.is_none_or(|from| from > id)
+    }
+
+    /// True if nothing in blob files was found worth collecting in this version with these settings,
+    /// or jobs were in the way that are at it still.
+    pub(crate) fn has_nothing_to_collect(&self, options: &Arc<ColumnFamilyOptions>) -> bool {
+        let noted = self.nothing_to_collect.as_ref();
+        noted.is_some_and(|noted| {
+            // Pointers that are held weakly are not given out anew.
+            noted.version.as_ptr() == Arc::as_ptr(&self.version)
+                && noted.options.as_ptr() == Arc::as_ptr(options)
+                && noted
+                    .jobs_ended
+                    .is_none_or(|ended| ended == self.jobs_ended)
+        })
     }
 
     /// What a pick must keep out of; `own` is the id of a manual compaction, for which only older

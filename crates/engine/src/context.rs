@@ -20,14 +20,14 @@ use orogen_memtable::{GuidedListMemTable, MemTable, VectorMemTable};
 use orogen_sst::BlockCache;
 
 use crate::activity::Activity;
-use crate::column_family::ColumnFamilyData;
-use crate::compact::{Moment, Scores};
+use crate::column_family::{ColumnFamilyData, FamilyState};
+use crate::compact::{Moment, Scores, collect};
 use crate::events::{DamagedBlobFile, DamagedTable, EventListener, StallInfo};
 use crate::health::Health;
 use crate::holes::HolePunching;
 use crate::info_log::InfoLog;
 use crate::logs::Logs;
-use crate::options::DbOptions;
+use crate::options::{ColumnFamilyOptions, DbOptions};
 use crate::read::SnapshotList;
 use crate::retry::Retry;
 use crate::sequence::Sequence;
@@ -38,6 +38,9 @@ use crate::version_set::VersionSet;
 
 /// Disk space that a new log reserves at most.
 const LOG_RESERVATION_MAX: u64 = 256 << 20;
+
+/// Writers are slowed so far beyond `max_space_amp`.
+const BLOB_SPACE_SLOWDOWN: f64 = 1.1;
 
 /// Bytes of pages that flushed memtables leave to later ones, at most.
 const SPARE_PAGES_MAX: u64 = 128 << 20;
@@ -236,7 +239,7 @@ impl Context {
     /// A new memtable whose first entries will be in log `log_number`.
     pub(crate) fn new_memtable(
         &self,
-        options: &crate::options::ColumnFamilyOptions,
+        options: &ColumnFamilyOptions,
         log_number: FileNo,
     ) -> Arc<MemHandle> {
         let table = if options.memtable_protection_bytes_per_key > 0 {
@@ -250,7 +253,7 @@ impl Context {
     /// An empty memtable for what logs hold: it becomes a table before anything is looked up.
     pub(crate) fn new_replay_memtable(
         &self,
-        options: &crate::options::ColumnFamilyOptions,
+        options: &ColumnFamilyOptions,
         log_number: FileNo,
     ) -> Arc<MemHandle> {
         if options.memtable_protection_bytes_per_key > 0 {
@@ -263,7 +266,7 @@ impl Context {
     fn memtable_of(
         &self,
         table: Arc<dyn MemTable>,
-        options: &crate::options::ColumnFamilyOptions,
+        options: &ColumnFamilyOptions,
         log_number: FileNo,
     ) -> Arc<MemHandle> {
         match &self.options.memory_budget {
@@ -460,11 +463,31 @@ impl Context {
             sealed_memtables: state.imm.len(),
             level0_files: state.version.num_files(0),
             pending_compaction_bytes: scores.pending_compaction_bytes,
+            blob_space: self.blob_space(&state, &options),
         };
         let verdict = (!family.is_dropped()).then(|| stall::judge(&options, debts));
         // Under the family's lock: an older look must not undo a newer one, or a writer would
         // wait for a flush that has ended.
         self.stall.set(family.id, &family.name, verdict)
+    }
+
+    /// Bytes that the blob files take, and those at which writers are slowed: a tenth beyond
+    /// `max_space_amp`, and what memtables add. `None` without a bound, or with nothing to be done.
+    fn blob_space(
+        &self,
+        state: &FamilyState,
+        options: &Arc<ColumnFamilyOptions>,
+    ) -> Option<(u64, u64)> {
+        let is_off = options.max_space_amp == 0.0
+            || options.disable_auto_compactions
+            || self.db_options().max_background_gc == 0;
+        if is_off || state.has_nothing_to_collect(options) {
+            return None;
+        }
+        let (disk, live) = collect::space(&state.version);
+        let most = live as f64 * options.max_space_amp * BLOB_SPACE_SLOWDOWN;
+        let unwritten = 2 * options.write_buffer_size;
+        Some((disk, (most as u64).saturating_add(unwritten)))
     }
 
     pub(crate) fn tell_stall(&self, info: &StallInfo) {

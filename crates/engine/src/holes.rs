@@ -29,7 +29,7 @@
 
 use std::collections::BTreeMap;
 
-use orogen_base::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use orogen_base::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use orogen_base::sync::{Mutex, MutexGuard};
 use orogen_base::{FileNo, Result};
 use orogen_blob::Extent;
@@ -39,6 +39,12 @@ use crate::options::ColumnFamilyOptions;
 use crate::tables::FamilyTables;
 use crate::version::blob_counts::BlobCount;
 use crate::version::{BlobFileMeta, Version};
+
+/// Calls that tell what one brings and costs.
+const PROBE_CALLS: u64 = 64;
+/// Bytes that come back in a second below which holes cost too much, unless what jobs may write is bounded lower:
+/// moving values frees as many as it writes, on most devices several times this.
+const SLOW_BYTES_PER_SEC: u64 = 64 << 20;
 
 /// Values that a mark notes the places of at most, 16 bytes each.
 const MARKED_MAX: u64 = 4 << 20;
@@ -144,11 +150,37 @@ pub(crate) struct HolePunching {
     running: Mutex<()>,
     /// A thread is at it.
     has_thread: AtomicBool,
+    calls: AtomicU64,
+    bytes: AtomicU64,
+    micros: AtomicU64,
+    is_given_up: AtomicBool,
 }
 
 impl HolePunching {
     pub(crate) fn is_allowed(&self) -> bool {
         self.holds.load(Ordering::SeqCst) == 0
+    }
+
+    /// Counts a call that gave back `bytes`.
+    pub(crate) fn note_call(&self, bytes: u64, micros: u64) {
+        self.calls.fetch_add(1, Ordering::Relaxed);
+        self.bytes.fetch_add(bytes, Ordering::Relaxed);
+        self.micros.fetch_add(micros, Ordering::Relaxed);
+    }
+
+    /// True if calls were found to cost too much for what they bring, from the open on, where jobs may
+    /// write so many bytes in a second.
+    pub(crate) fn is_slow(&self, write_rate: u64) -> bool {
+        let bytes = self.bytes.load(Ordering::Relaxed);
+        let micros = self.micros.load(Ordering::Relaxed);
+        self.calls.load(Ordering::Relaxed) >= PROBE_CALLS
+            && bytes.saturating_mul(1_000_000)
+                < SLOW_BYTES_PER_SEC.min(write_rate).saturating_mul(micros)
+    }
+
+    /// True the first time.
+    pub(crate) fn note_given_up(&self) -> bool {
+        !self.is_given_up.swap(true, Ordering::Relaxed)
     }
 
     pub(crate) fn is_waiting(&self) -> bool {
@@ -191,5 +223,28 @@ impl HolePunching {
     /// Ends one [`Self::hold`].
     pub(crate) fn unhold(&self) {
         self.holds.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn calls_are_slow_that_bring_less_than_moving_does() {
+        let slow = |bytes, micros, calls, write_rate| {
+            let punching = HolePunching::default();
+            for _ in 0..calls {
+                punching.note_call(bytes, micros);
+            }
+            punching.is_slow(write_rate)
+        };
+        // A block in 3 ms, as with online discard; in 20 us; 256 KiB in 3 ms.
+        assert!(slow(4096, 3000, PROBE_CALLS, u64::MAX));
+        assert!(!slow(4096, 3000, PROBE_CALLS - 1, u64::MAX));
+        assert!(!slow(4096, 20, PROBE_CALLS, u64::MAX));
+        assert!(!slow(256 << 10, 3000, PROBE_CALLS, u64::MAX));
+        // 1.3 MiB a second are enough where moving has no more.
+        assert!(!slow(4096, 3000, PROBE_CALLS, 1 << 20));
     }
 }

@@ -437,8 +437,18 @@ pub struct ColumnFamilyOptions {
     /// The part of a blob file that is garbage from which on the file is emptied, whatever its age:
     /// in the background the tables that point to it are rewritten where they are and the values go
     /// to a new file, and compactions take along those that they meet. 0.0 to 1.0; 1.0, the default:
-    /// none is, and small ones are not merged. Titan's option, as the next three.
+    /// as [`Self::blob_gc_auto`] says. Titan's option, as the next three.
     pub blob_file_discardable_ratio: f64,
+    /// Where no other way is asked for (`blob_file_discardable_ratio` is 1.0 and
+    /// `enable_blob_garbage_collection` is false) choose by cost: dead places are given up as holes while a call brings
+    /// enough, and what they leave, or all if holes cannot be had or cost too much, is emptied at a ratio of
+    /// 0.5; small files are merged. Default true; ours. False: values are never moved.
+    pub blob_gc_auto: bool,
+    /// The most that blob files of the family may take for each byte that is live in them. Beyond it the files with most
+    /// garbage are emptied at any cost in tables, whatever the ratio, and a tenth
+    /// beyond it writers are slowed while that goes on. 1.05 or more; 0.0, the default: no bound.
+    /// Files that only readers of older versions keep do not count.
+    pub max_space_amp: f64,
     /// Bytes of blob files that are worth a step, unless what lives in them fills a new file.
     /// Default 16 MiB (Titan: 512 MiB).
     pub min_gc_batch_size: u64,
@@ -505,6 +515,8 @@ impl Default for ColumnFamilyOptions {
             blob_hole_punching_threshold: 0.125,
             blob_hole_punching_min_bytes: 4 << 20,
             blob_file_discardable_ratio: 1.0,
+            blob_gc_auto: true,
+            max_space_amp: 0.0,
             min_gc_batch_size: 16 << 20,
             max_gc_batch_size: 1 << 30,
             merge_small_file_threshold: 8 << 20,
@@ -597,6 +609,10 @@ impl ColumnFamilyOptions {
                 return refuse(option, share.to_string(), "0 to 1");
             }
         }
+        let ceiling = self.max_space_amp;
+        if ceiling != 0.0 && !(ceiling >= 1.05 && ceiling.is_finite()) {
+            return refuse("max_space_amp", ceiling.to_string(), "0, or 1.05 and more");
+        }
         Ok(())
     }
 
@@ -613,6 +629,13 @@ impl ColumnFamilyOptions {
             *soft = hard;
         }
         self
+    }
+
+    /// True where nobody has said how garbage in blob files is to be collected.
+    #[must_use]
+    pub fn chooses_gc_by_cost(&self) -> bool {
+        let is_told = self.enable_blob_garbage_collection || self.blob_file_discardable_ratio < 1.0;
+        self.blob_gc_auto && !is_told
     }
 
     /// Bytes of a value from which on it goes to a blob file; `None`: none does.

@@ -29,6 +29,8 @@ pub(crate) struct Debts {
     pub(crate) sealed_memtables: usize,
     pub(crate) level0_files: usize,
     pub(crate) pending_compaction_bytes: u64,
+    /// Bytes that blob files take, and the most that they may; while they can come back only.
+    pub(crate) blob_space: Option<(u64, u64)>,
 }
 
 /// How a family holds writers back.
@@ -106,6 +108,21 @@ pub(crate) fn judge(options: &ColumnFamilyOptions, debts: Debts) -> Verdict {
                     awaits_compaction: what != SEALED_MEMTABLES,
                 };
             }
+        }
+    }
+    // Never stopped for: garbage makes nothing slower, and writers may write over what is small.
+    if let Some((now, most)) = debts.blob_space
+        && now >= most
+    {
+        let depth = ((now - most) as f64 / most.max(1) as f64).min(1.0);
+        let share = (1.0 - depth).powi(2).max(1.0 / 16.0);
+        if worst.condition == StallCondition::Normal || share < worst.share {
+            worst = Verdict {
+                condition: StallCondition::Delayed,
+                share,
+                cause: format!("bytes of blob files: {now} >= {most}"),
+                awaits_compaction: true,
+            };
         }
     }
     worst
@@ -369,6 +386,29 @@ mod tests {
             share,
             cause: "x".to_owned(),
             awaits_compaction: true,
+        }
+    }
+
+    #[test]
+    fn garbage_slows_writers_and_never_stops_them() {
+        let options = ColumnFamilyOptions::default();
+        let at = |now| {
+            judge(
+                &options,
+                Debts {
+                    blob_space: Some((now, 1000)),
+                    ..Debts::default()
+                },
+            )
+        };
+        assert_eq!(at(999).condition, StallCondition::Normal);
+        let mut share = 1.1;
+        for now in [1000, 1200, 1700, 2000, 10_000] {
+            let v = at(now);
+            assert_eq!(v.condition, StallCondition::Delayed);
+            assert!(v.share <= share && v.share >= 1.0 / 16.0);
+            assert!(v.cause.contains("blob files"));
+            share = v.share;
         }
     }
 

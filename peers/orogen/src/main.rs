@@ -25,14 +25,12 @@ impl Orogen {
 
 /// Lets large values go to blob files. What is not set here has its default.
 fn separate_values(options: &mut ColumnFamilyOptions, blob: &Blob) {
-    options.enable_blob_garbage_collection = match blob.gc {
-        BlobGc::Off | BlobGc::Punch | BlobGc::Move => false,
-        BlobGc::Auto | BlobGc::Merge => true,
-    };
+    options.enable_blob_garbage_collection = matches!(blob.gc, BlobGc::Merge);
     if matches!(blob.gc, BlobGc::Move) {
         // Titan's default.
         options.blob_file_discardable_ratio = 0.5;
     }
+    options.blob_gc_auto = matches!(blob.gc, BlobGc::Auto);
     options.blob_hole_punching = matches!(blob.gc, BlobGc::Auto | BlobGc::Punch);
     options.enable_blob_files = true;
     options.min_blob_size = blob.min_blob_size;

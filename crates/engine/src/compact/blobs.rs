@@ -64,6 +64,6 @@ pub fn emptied(version: &Version, options: &ColumnFamilyOptions) -> HashSet<File
         return version.blob_files().keys().copied().collect();
     }
     let mut files = oldest(version, options);
-    files.extend(collect::discardable(version, &Rules::of(options)));
+    files.extend(collect::discardable(version, &Rules::of(version, options)));
     files
 }

@@ -32,6 +32,8 @@ use crate::version::{FileMeta, Version};
 
 /// Bytes of tables that may be rewritten for each byte that comes free.
 const TABLE_BYTES_PER_FREED: u64 = 4;
+/// The ratio where nobody has said one: as much is written as comes free.
+const AUTO_RATIO: f64 = 0.5;
 /// Tables of a step.
 const TABLES_MAX: usize = 256;
 
@@ -56,14 +58,32 @@ pub struct Rules {
     pub at_any_cost: bool,
     /// Only files with lower numbers.
     pub made_before: FileNo,
+    /// Only files of which the dead places were looked for, or are left alone.
+    pub after_holes: bool,
+}
+
+/// Bytes that the blob files take, and those of them that are live.
+#[must_use]
+pub fn space(version: &Version) -> (u64, u64) {
+    let (mut disk, mut live) = (0u64, 0u64);
+    for blob in version.blob_files().values() {
+        disk = disk.saturating_add(blob.addition().total_blob_bytes - blob.holes());
+        live = live.saturating_add(blob.live_bytes());
+    }
+    (disk, live)
 }
 
 impl Rules {
-    /// Those of a family's settings.
+    /// Those of a family's settings, for this version of it.
     #[must_use]
-    pub fn of(options: &ColumnFamilyOptions) -> Self {
-        Self {
-            discardable_ratio: options.blob_file_discardable_ratio,
+    pub fn of(version: &Version, options: &ColumnFamilyOptions) -> Self {
+        let is_auto = options.chooses_gc_by_cost();
+        let rules = Self {
+            discardable_ratio: match is_auto {
+                true => AUTO_RATIO,
+                false => options.blob_file_discardable_ratio,
+            },
+            after_holes: is_auto && options.blob_hole_punching,
             min_batch_bytes: options.min_gc_batch_size,
             max_batch_bytes: options.max_gc_batch_size,
             small_file_bytes: options
@@ -74,6 +94,20 @@ impl Rules {
             table_bytes_max: options.max_compaction_bytes(),
             at_any_cost: false,
             made_before: FileNo::MAX,
+        };
+        let (disk, live) = space(version);
+        let is_bounded = options.max_space_amp > 0.0;
+        if !is_bounded || disk as f64 <= live as f64 * options.max_space_amp {
+            return rules;
+        }
+        // Beyond the ceiling some file has more garbage than the ceiling allows on average.
+        let average = 1.0 - 1.0 / options.max_space_amp;
+        Self {
+            discardable_ratio: rules.discardable_ratio.min(average),
+            min_batch_bytes: 0,
+            at_any_cost: true,
+            after_holes: false,
+            ..rules
         }
     }
 
@@ -139,11 +173,11 @@ fn ranked(version: &Version, rules: &Rules) -> Vec<(FileNo, Victim)> {
         if blob.file.damaged.get() || number >= rules.made_before {
             continue;
         }
+        if rules.after_holes && !blob.was_looked_at_for_holes() {
+            continue;
+        }
         // What was given up as holes has come free already.
-        let holes = blob
-            .given_up_bytes
-            .unwrap_or(0)
-            .min(blob.garbage_blob_bytes);
+        let holes = blob.holes();
         let garbage = blob.garbage_blob_bytes - holes;
         let total = blob.addition().total_blob_bytes.saturating_sub(holes);
         // Without any, a ratio of 0 would have them written anew for ever.

@@ -24,7 +24,7 @@ use orogen_base::metrics::Ticker;
 use orogen_base::{Error, ErrorKind, FileNo, Result};
 
 use crate::activity::{JobInfo, JobKind, JobState, Listed, RunningJob};
-use crate::column_family::{ColumnFamilyData, FamilyState};
+use crate::column_family::{ColumnFamilyData, FamilyState, NothingToCollect};
 use crate::compact::collect::{self, Rules, Selected, Step};
 use crate::compact::{self, Reason};
 use crate::compaction_iter::JobWatch;
@@ -34,8 +34,9 @@ use crate::filename::DataFile;
 use crate::jobs::compaction::{Collected, CompactionJob, count_drops, install_outputs};
 use crate::jobs::compaction_handle::{self, CompactionHandle, Control, Counted, StepWatch};
 use crate::jobs::flush::{addition_info, count_blobs, tell_created};
+use crate::jobs::punch;
 use crate::obsolete;
-use crate::options::{CollectBlobGarbageOptions, ColumnFamilyOptions};
+use crate::options::CollectBlobGarbageOptions;
 use crate::output::BlobCarry;
 use crate::version::FileMeta;
 use crate::version::blob_counts::BlobCounts;
@@ -68,28 +69,26 @@ pub(crate) fn is_due(context: &Context) -> bool {
 /// that there is nothing.
 pub(crate) fn is_due_in(context: &Context, family: &ColumnFamilyData) -> bool {
     let options = family.options();
-    let is_off = options.blob_file_discardable_ratio >= 1.0
-        || options.disable_auto_compactions
-        || context.db_options().max_background_gc == 0;
+    let is_off = options.disable_auto_compactions || context.db_options().max_background_gc == 0;
     if is_off || family.is_dropped() {
         return false;
     }
-    let version = {
+    let (version, rules) = {
         let state = family.state();
-        if state.exclusive_manual > 0 || was_in_vain(&state, &options) {
+        if state.version.blob_files().is_empty()
+            || state.exclusive_manual > 0
+            || state.has_nothing_to_collect(&options)
+        {
             return false;
         }
-        state.version.clone()
+        let rules = Rules::of(&state.version, &options);
+        // What holes bring need not be moved.
+        if rules.after_holes && punch::is_busy(family, &state, context) {
+            return false;
+        }
+        (state.version.clone(), rules)
     };
-    collect::choose(&version, &Rules::of(&options)).is_some()
-}
-
-fn was_in_vain(state: &FamilyState, options: &Arc<ColumnFamilyOptions>) -> bool {
-    let noted = state.nothing_to_collect.as_ref();
-    noted.is_some_and(|(version, settings)| {
-        // Pointers that are held weakly are not given out anew.
-        version.as_ptr() == Arc::as_ptr(&state.version) && settings.as_ptr() == Arc::as_ptr(options)
-    })
+    collect::choose(&version, &rules).is_some()
 }
 
 /// Takes the next step that is due.
@@ -102,13 +101,21 @@ pub(crate) fn next(context: &Context) -> Result<Option<CollectionJob>> {
             continue;
         }
         let options = family.options();
-        let version = family.state().version.clone();
-        let picked = pick(context, &family, &version, &Rules::of(&options), true);
+        let (version, jobs_ended) = {
+            let state = family.state();
+            (state.version.clone(), state.jobs_ended)
+        };
+        let rules = Rules::of(&version, &options);
+        let picked = pick(context, &family, &version, &rules, true);
+        let is_busy = matches!(picked, Ok(Picked::Busy));
         if let Ok(Picked::Job(job)) = picked {
             return Ok(Some(job));
         }
-        let noted = (Arc::downgrade(&version), Arc::downgrade(&options));
-        family.state().nothing_to_collect = Some(noted);
+        family.state().nothing_to_collect = Some(NothingToCollect {
+            version: Arc::downgrade(&version),
+            options: Arc::downgrade(&options),
+            jobs_ended: is_busy.then_some(jobs_ended),
+        });
         picked?;
     }
     Ok(None)
@@ -354,7 +361,7 @@ pub(crate) fn collect(
 ) -> Result<()> {
     check_ratio(options)?;
     let _job = context.enter_job()?;
-    let settings = Rules::of(&family.options());
+    let settings = Rules::of(&family.state().version.clone(), &family.options());
     let rules = Rules {
         // One that is all garbage goes by itself.
         discardable_ratio: options.discardable_ratio.min(0.999_999),
@@ -364,6 +371,7 @@ pub(crate) fn collect(
             false => 0,
         },
         at_any_cost: true,
+        after_holes: false,
         // What becomes garbage meanwhile would keep it at work for ever.
         made_before: context.set.new_file_number(),
         ..settings

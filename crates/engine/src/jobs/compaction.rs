@@ -196,7 +196,9 @@ impl CompactionJob {
         if !std::mem::replace(&mut self.released, true) {
             self.plan.mark_inputs(false);
             let id = self.id;
-            self.family.state().running.retain(|r| r.0 != id);
+            let mut state = self.family.state();
+            state.running.retain(|r| r.0 != id);
+            state.jobs_ended += 1;
         }
     }
 

@@ -211,7 +211,11 @@ impl<'a> Counted<'a> {
 
 impl Drop for Counted<'_> {
     fn drop(&mut self) {
-        *(self.count)(&mut self.family.state()) -= 1;
+        {
+            let mut state = self.family.state();
+            *(self.count)(&mut state) -= 1;
+            state.jobs_ended += 1;
+        }
         self.context.work.raise();
         self.context.progress.raise();
     }

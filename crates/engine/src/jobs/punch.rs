@@ -68,6 +68,11 @@ pub(crate) fn next(context: &Context) -> Option<PunchJob> {
                 if files.is_empty() || family.is_dropped() {
                     return None;
                 }
+                if is_too_slow(context, &family) {
+                    leave_to_moving(context, &family.name, version, &files);
+                    state.nothing_to_collect = None;
+                    return None;
+                }
                 Part::Mark(version.clone(), files)
             }
         };
@@ -78,6 +83,29 @@ pub(crate) fn next(context: &Context) -> Option<PunchJob> {
             part: Some(part),
         })
     })
+}
+
+/// True if values of the family are better moved.
+fn is_too_slow(context: &Context, family: &ColumnFamilyData) -> bool {
+    let limiter = context.options.rate_limiter.as_ref();
+    let write_rate = limiter.map_or(u64::MAX, |limiter| limiter.bytes_per_sec());
+    family.options().chooses_gc_by_cost()
+        && context.db_options().max_background_gc > 0
+        && context.hole_punching.is_slow(write_rate)
+}
+
+/// Has no holes looked for in files any more: see [`crate::version::BlobFileMeta::was_looked_at_for_holes`].
+fn leave_to_moving(context: &Context, family: &str, version: &Version, files: &[FileNo]) {
+    for number in files {
+        if let Some(blob) = version.blob_files().get(number) {
+            blob.file.leave_holes.set(true);
+        }
+    }
+    if context.hole_punching.note_given_up() {
+        context.log.info(format_args!(
+            "[{family}] holes cost more here than moving values: none are punched until the next open"
+        ));
+    }
 }
 
 /// Begins a thread for what there is to do, unless one runs; it ends when there is nothing more.
@@ -392,11 +420,18 @@ impl PunchJob {
             statistics.add(Ticker::BlobHoleBytes, extent.size);
             statistics.record(HistogramKind::BlobHoleMicros, micros);
             job.note_done(extent.size);
+            context.hole_punching.note_call(extent.size, micros);
         };
         let path = filename::blob_path(&context.dir, file.number);
         for extent in &file.extents {
             let goes_on = context.hole_punching.is_allowed();
             if !goes_on || context.is_closing() || self.family.is_dropped() {
+                return None;
+            }
+            if is_too_slow(context, &self.family) {
+                let all: Vec<FileNo> = version.blob_files().keys().copied().collect();
+                leave_to_moving(context, &self.family.name, &version, &all);
+                self.family.state().nothing_to_collect = None;
                 return None;
             }
             let start = context.clock.now_micros();

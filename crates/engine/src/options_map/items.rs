@@ -601,6 +601,8 @@ pub(crate) static OWN_FAMILY: &[Item<Cf>] = &[
         "blob_file_discardable_ratio",
         blob_file_discardable_ratio
     ),
+    item!(Cf, MUTABLE, "blob_gc_auto", blob_gc_auto),
+    item!(Cf, MUTABLE, "max_space_amp", max_space_amp),
     item!(Cf, MUTABLE, "min_gc_batch_size", min_gc_batch_size),
     item!(Cf, MUTABLE, "max_gc_batch_size", max_gc_batch_size),
     item!(

@@ -208,6 +208,24 @@ impl BlobFileMeta {
         self.garbage_blob_count < self.file.addition.total_blob_count
     }
 
+    /// Bytes of records that were given up as holes.
+    #[must_use]
+    pub fn holes(&self) -> u64 {
+        let given_up = self.given_up_bytes.unwrap_or(0);
+        given_up.min(self.garbage_blob_bytes)
+    }
+
+    /// True if holes are not expected to bring much more: almost all of the garbage was there when
+    /// dead places were looked for, or the file is left alone. Not of one with other names: moving its values frees
+    /// nothing either while they are there, and it is looked at again.
+    #[must_use]
+    pub fn was_looked_at_for_holes(&self) -> bool {
+        let seen = self.file.garbage_seen(0).max(self.holes());
+        let is_looked_at =
+            self.file.look_again_at() == 0 && seen >= self.garbage_blob_bytes / 8 * 7;
+        self.file.leave_holes.get() || is_looked_at
+    }
+
     /// Values that pointers lead to.
     #[must_use]
     pub fn live_count(&self) -> u64 {

@@ -23,11 +23,12 @@ use crate::blobs::{assert_exact, assert_no_strays, compact_all, key, separated, 
 use crate::support::{DIR, scan};
 
 /// Values of up to 40 KiB in files of 400 KiB; every dead byte is looked at.
-fn punching(fs: &MemFileSystem) -> Options {
+pub(crate) fn punching(fs: &MemFileSystem) -> Options {
     let mut options = separated(fs);
     options.cf.write_buffer_size = 4 << 20;
     options.cf.target_file_size_base = 1 << 20;
     options.cf.blob_file_size = 400 << 10;
+    options.cf.blob_gc_auto = false;
     options.cf.blob_hole_punching_threshold = 0.0;
     options.cf.blob_hole_punching_min_bytes = 1;
     options

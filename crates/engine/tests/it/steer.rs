@@ -141,6 +141,7 @@ pub(crate) enum Op {
     Append,
     Sync,
     Lock,
+    PunchHole,
 }
 
 type Hook = Arc<dyn Fn(Op, &Path) + Send + Sync>;
@@ -211,6 +212,7 @@ impl FileSystem for HookFileSystem {
         self.below.truncate(path, size)
     }
     fn punch_hole(&self, path: &Path, offset: u64, len: u64) -> Result<()> {
+        (self.hook)(Op::PunchHole, path);
         self.below.punch_hole(path, offset, len)
     }
     fn metadata(&self, path: &Path) -> Result<Metadata> {

@@ -115,6 +115,10 @@ pub(super) fn family(rng: &mut Rng, fixed: &Fixed) -> ColumnFamilyOptions {
     o.blob_hole_punching = rng.chance(3, 4);
     o.blob_hole_punching_threshold = 0.0;
     o.blob_hole_punching_min_bytes = 1;
+    o.blob_file_discardable_ratio = *rng.pick(&[1.0, 1.0, 0.4, 0.0]);
+    o.blob_gc_auto = rng.chance(2, 3);
+    o.max_space_amp = *rng.pick(&[0.0, 0.0, 1.1, 1.5]);
+    o.min_gc_batch_size = 0;
     o.memtable_protection_bytes_per_key = *rng.pick(&[0, 0, 8]);
     o.block_protection_bytes_per_key = *rng.pick(&[0, 0, 8]);
     o.paranoid_file_checks = rng.chance(1, 4);

@@ -194,6 +194,8 @@ fn options(seed: u64, shape: Shape) -> Options {
         cf.blob_hole_punching_threshold = 0.0;
         cf.blob_hole_punching_min_bytes = 1;
         cf.blob_file_discardable_ratio = *rng.pick(&[1.0, 0.4, 0.0]);
+        cf.blob_gc_auto = rng.chance(1, 2);
+        cf.max_space_amp = *rng.pick(&[0.0, 0.0, 1.2]);
         cf.min_gc_batch_size = 0;
     }
     o

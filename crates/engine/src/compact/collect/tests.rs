@@ -50,6 +50,7 @@ fn half() -> Rules {
         table_bytes_max: 1 << 30,
         at_any_cost: false,
         made_before: FileNo::MAX,
+        after_holes: false,
     }
 }
 
@@ -170,11 +171,79 @@ fn what_counts_as_small_is_half_of_a_new_file_at_most() {
         blob_file_size: 100,
         ..ColumnFamilyOptions::default()
     };
-    assert_eq!(Rules::of(&options).small_file_bytes, 50);
-    options.blob_file_size = 1 << 30;
-    assert_eq!(Rules::of(&options).small_file_bytes, 8 << 20);
     let v = version(TABLES, &[(10, 1000, 1000)]);
-    assert!(choose(&v, &Rules::of(&options)).is_none(), "off by default");
+    assert_eq!(Rules::of(&v, &options).small_file_bytes, 50);
+    options.blob_file_size = 1 << 30;
+    assert_eq!(Rules::of(&v, &options).small_file_bytes, 8 << 20);
+}
+
+#[test]
+fn by_default_what_holes_leave_is_emptied_from_half_of_it_on() {
+    const MIB: u64 = 1 << 20;
+    let options = ColumnFamilyOptions {
+        merge_small_file_threshold: 0,
+        ..ColumnFamilyOptions::default()
+    };
+    let files = [(10, 100 * MIB, 60 * MIB), (11, 100 * MIB, 40 * MIB)];
+    let v = version(TABLES, &files);
+    let chosen_by = |options: &ColumnFamilyOptions| chosen(&v, &Rules::of(&v, options));
+    // Nobody has looked for holes yet.
+    assert!(chosen_by(&options).is_empty());
+    let without_holes = ColumnFamilyOptions {
+        blob_hole_punching: false,
+        ..options.clone()
+    };
+    assert_eq!(chosen_by(&without_holes), [10]);
+    // Who asks for another way, or for none, gets that.
+    for told in [
+        ColumnFamilyOptions {
+            blob_gc_auto: false,
+            ..without_holes.clone()
+        },
+        ColumnFamilyOptions {
+            enable_blob_garbage_collection: true,
+            ..without_holes.clone()
+        },
+        ColumnFamilyOptions {
+            blob_file_discardable_ratio: 0.7,
+            ..without_holes
+        },
+    ] {
+        assert!(chosen_by(&told).is_empty());
+    }
+    let seen = |number: FileNo, bytes| v.blob_files()[&number].file.note_seen(bytes);
+    seen(10, 52 * MIB);
+    assert!(chosen_by(&options).is_empty(), "much is new");
+    seen(10, 53 * MIB);
+    assert_eq!(chosen_by(&options), [10]);
+    // Left alone by holes for whatever reason.
+    let v = version(TABLES, &files);
+    v.blob_files()[&10].file.leave_holes.set(true);
+    assert_eq!(chosen(&v, &Rules::of(&v, &options)), [10]);
+}
+
+#[test]
+fn beyond_the_ceiling_the_files_with_most_garbage_go_first_at_any_cost() {
+    let options = |max_space_amp| ColumnFamilyOptions {
+        blob_gc_auto: false,
+        max_space_amp,
+        merge_small_file_threshold: 0,
+        ..ColumnFamilyOptions::default()
+    };
+    // 3000 bytes for 2000 live ones.
+    let v = version(TABLES, &[(10, 1000, 450), (11, 1000, 550), (12, 1000, 0)]);
+    assert_eq!(space(&v), (3000, 2000));
+    assert!(chosen(&v, &Rules::of(&v, &options(1.5))).is_empty());
+    let rules = Rules {
+        max_batch_bytes: 1000,
+        ..Rules::of(&v, &options(1.4))
+    };
+    assert!(rules.at_any_cost && !rules.after_holes);
+    assert_eq!(chosen(&v, &rules), [11]);
+    assert_eq!(chosen(&v, &Rules::of(&v, &options(1.4))), [10, 11]);
+    // However even the garbage is, there is a file to begin with.
+    let even = version(TABLES, &[(10, 1000, 300), (11, 1000, 300)]);
+    assert_eq!(chosen(&even, &Rules::of(&even, &options(1.42))), [10, 11]);
 }
 
 #[test]

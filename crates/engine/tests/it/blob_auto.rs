@@ -1,0 +1,130 @@
+//! Which way garbage in blob files is collected where nobody has said one, and its ceiling.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use orogen_base::metrics::Ticker;
+use orogen_engine::{Db, Options};
+use orogen_env::{ManualClock, MemFileSystem};
+use orogen_testkit::Rng;
+
+use crate::blobs::{assert_exact, assert_no_strays, key};
+use crate::holes::punching;
+use crate::steer::{HookFileSystem, Op};
+use crate::support::{DIR, scan};
+
+/// 300 values of 9,000 bytes that are written over `rounds` times, in no order.
+fn churn(db: &Db, rounds: usize) {
+    let mut rng = Rng::new(7);
+    let value = |n: u64| {
+        let mut rng = Rng::new(n);
+        (0..9000).map(|_| rng.below(256) as u8).collect::<Vec<_>>()
+    };
+    for n in 0..300 {
+        db.put(&key(n), &value(n as u64)).expect("the disk is well");
+    }
+    let family = db.default_column_family();
+    for round in 0..rounds {
+        for n in 0..300 {
+            let at = rng.below(300) as usize;
+            let value = value((300 * round + n) as u64);
+            db.put(&key(at), &value).expect("the disk is well");
+        }
+        db.flush().expect("the disk is well");
+        // What level 0 holds is left alone by collections.
+        db.compact_range(&Default::default(), &family, None, None)
+            .expect("the disk is well");
+        db.wait_for_background_work().expect("the disk is well");
+    }
+    assert_eq!(scan(db, &family).len(), 300);
+}
+
+/// Bytes that the blob files take, for each that is live.
+fn space_amp(db: &Db) -> f64 {
+    let files = db.live_blob_files();
+    let disk: u64 = files
+        .iter()
+        .map(|f| f.total_blob_bytes - f.given_up_bytes.unwrap_or(0))
+        .sum();
+    let live: u64 = files
+        .iter()
+        .map(|f| f.total_blob_bytes - f.garbage_blob_bytes)
+        .sum();
+    disk as f64 / live as f64
+}
+
+fn automatic(fs: &MemFileSystem) -> Options {
+    let mut options = punching(fs);
+    options.cf.blob_gc_auto = true;
+    options.cf.min_gc_batch_size = 0;
+    options
+}
+
+/// Punches with calls of so many microseconds; the calls, the values that were moved, and the space.
+fn churned_where_holes_take(micros: u64) -> (u64, u64, f64) {
+    let fs = MemFileSystem::new();
+    let clock = Arc::new(ManualClock::new());
+    let calls = Arc::new(AtomicU64::new(0));
+    let mut options = automatic(&fs);
+    options.db.clock = clock.clone();
+    let counted = calls.clone();
+    options.db.fs = Arc::new(HookFileSystem::new(&fs, move |op, _| {
+        if op == Op::PunchHole {
+            counted.fetch_add(1, Ordering::Relaxed);
+            clock.advance(Duration::from_micros(micros));
+        }
+    }));
+    let db = Db::open(DIR, &options).expect("it opens");
+    churn(&db, 8);
+    assert_exact(&db, &db.default_column_family());
+    assert_no_strays(&fs, &db);
+    let moved = db.statistics().get(Ticker::BlobDbGcNumKeysRelocated);
+    (calls.load(Ordering::Relaxed), moved, space_amp(&db))
+}
+
+#[test]
+fn values_are_moved_where_holes_cost_too_much() {
+    let (many, _, amp) = churned_where_holes_take(20);
+    assert!(many > 100, "{many} holes");
+    assert!(amp < 2.0, "{amp}");
+    let (few, moved, amp) = churned_where_holes_take(3000);
+    assert!((64..=64 + 1).contains(&few), "{few} holes");
+    assert!(moved > 100, "{moved} values moved");
+    assert!(amp < 2.0, "{amp}");
+}
+
+#[test]
+fn who_wants_no_value_to_be_moved_says_so() {
+    let fs = MemFileSystem::new();
+    let mut options = automatic(&fs);
+    options.cf.blob_gc_auto = false;
+    options.cf.blob_hole_punching = false;
+    let db = Db::open(DIR, &options).expect("it opens");
+    churn(&db, 4);
+    let moved = db.statistics().get(Ticker::BlobDbGcNumKeysRelocated);
+    assert_eq!(moved, 0);
+}
+
+#[test]
+fn space_is_held_below_the_ceiling() {
+    for ceiling in [1.1, 1.5] {
+        let fs = MemFileSystem::new();
+        let mut options = automatic(&fs);
+        options.cf.blob_gc_auto = false;
+        options.cf.blob_hole_punching = false;
+        options.cf.max_space_amp = ceiling;
+        let db = Db::open(DIR, &options).expect("it opens");
+        churn(&db, 4);
+        assert!(space_amp(&db) <= ceiling, "{} of {ceiling}", space_amp(&db));
+        assert_exact(&db, &db.default_column_family());
+        // It changes while the database is open.
+        let family = db.default_column_family();
+        let refused = db.set_options(&family, &[("max_space_amp", "1.01")]);
+        assert!(refused.is_err());
+        db.set_options(&family, &[("max_space_amp", "1.06")])
+            .expect("it may change");
+        churn(&db, 1);
+        assert!(space_amp(&db) <= 1.06, "{}", space_amp(&db));
+    }
+}
