@@ -4,12 +4,13 @@ use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt;
 
 use orogen_compat::{Case, programs};
-use orogen_engine::{CompactRangeOptions, Db, Options};
+use orogen_engine::{CompactRangeOptions, ConvertTo, ConvertValuesOptions, Db, Options};
 use orogen_sst::CompressionType;
 use orogen_testkit::Rng;
 
-use crate::scratch;
+use crate::open::is_supported;
 use crate::store::{assert_holds, options};
+use crate::{scratch, several_at_once, written_by_rocksdb};
 
 /// How the space of dead values comes back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -110,5 +111,75 @@ fn rocksdb_reads_and_writes_what_garbage_collection_leaves() {
         db.verify_checksums().unwrap();
         db.verify_file_checksums().unwrap();
         db.close().unwrap();
+    }
+}
+
+/// Brings the values of all families where they are to be, and proves it by reading every table.
+fn convert(case: &mut Case, to: ConvertTo) {
+    let mut options = options(case);
+    options.cf.blob_compression_type = CompressionType::Lz4;
+    options.db.create_if_missing = false;
+    let db = Db::open(case.db(), &options).unwrap();
+    assert_holds(&db, case);
+    let how = ConvertValuesOptions {
+        min_blob_size: (to == ConvertTo::Separated).then_some(20),
+    };
+    for name in case.families() {
+        let family = db.column_family(name).unwrap();
+        let converted = db.convert_values(&family, to, &how).unwrap();
+        assert!(converted.is_whole(), "{} {name} {converted:?}", case.name());
+        let files = db.check_blob_files(&family, true).unwrap();
+        assert!(files.iter().all(|f| f.is_exact() && f.live_blob_count > 0));
+        let pairs = case.expected(name).unwrap();
+        let has_large = pairs.iter().any(|(_, v)| v.len() >= 20);
+        assert_eq!(!files.is_empty(), has_large && to == ConvertTo::Separated);
+        // There is nothing left to do, and what RocksDB wrote need not be read for that again.
+        let again = db.convert_values(&family, to, &how).unwrap();
+        assert_eq!(again.tables_rewritten, 0, "{} {name}", case.name());
+    }
+    assert_holds(&db, case);
+    db.verify_checksums().unwrap();
+    db.close().unwrap();
+    case.set_written_by_orogen().unwrap();
+}
+
+#[test]
+fn what_rocksdb_wrote_is_converted_to_and_fro_and_it_goes_on() {
+    let dir = scratch("blobs-converted");
+    // Two with blob files, and some of other kinds without.
+    let wanted = |case: &&Case| {
+        let kinds = [
+            "blobs",
+            "blobs-all",
+            "deletes",
+            "merge",
+            "families",
+            "snapshots",
+        ];
+        is_supported(case) && kinds.iter().any(|k| case.name().contains(k))
+    };
+    let mut cases: Vec<Case> = written_by_rocksdb()
+        .iter()
+        .filter(wanted)
+        .map(|c| c.copy(&dir.join(c.name())).unwrap())
+        .collect();
+    let separated = cases
+        .iter()
+        .filter(|c| c.features().contains(&"blob"))
+        .count();
+    assert!(separated == 2 && cases.len() == 9, "{}", cases.len());
+    let mut to = ConvertTo::Inline;
+    for _ in 0..3 {
+        several_at_once(cases.iter_mut(), |case| convert(case, to));
+        // It reads all, writes on, and compacts what it likes.
+        programs::judge_and_write(&cases).unwrap();
+        to = match to {
+            ConvertTo::Inline => ConvertTo::Separated,
+            ConvertTo::Separated => ConvertTo::Inline,
+        };
+    }
+    for case in &cases {
+        let db = Db::open_read_only(case.db(), &options(case)).unwrap();
+        assert_holds(&db, case);
     }
 }
