@@ -44,8 +44,10 @@ impl InfoLog {
     ) -> Result<Self> {
         let path = filename::info_log_path(dir);
         if fs.exists(&path)? {
-            let micros = clock.unix_secs() * 1_000_000 + clock.now_micros() % 1_000_000;
-            fs.rename(&path, &filename::old_info_log_path(dir, micros))?;
+            fs.rename(
+                &path,
+                &filename::old_info_log_path(dir, clock.unix_micros()),
+            )?;
             remove_old(fs, dir, keep)?;
         }
         let file = fs.create(&path)?;
@@ -109,8 +111,9 @@ fn remove_old(fs: &dyn FileSystem, dir: &Path, keep: usize) -> Result<()> {
 }
 
 fn timestamp(clock: &dyn Clock) -> String {
-    let secs = clock.unix_secs();
-    let micros = clock.now_micros() % 1_000_000;
+    // One reading: parts of two clocks would go back and forth.
+    let now = clock.unix_micros();
+    let (secs, micros) = (now / 1_000_000, now % 1_000_000);
     let (days, second) = (secs / 86_400, secs % 86_400);
     let (year, month, day) = civil_from_days(days);
     format!(
@@ -143,6 +146,24 @@ fn civil_from_days(days: u64) -> (u64, u64, u64) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Says other micros as time goes by than the date has.
+    struct Apart;
+
+    impl Clock for Apart {
+        fn now_micros(&self) -> u64 {
+            999_999
+        }
+        fn unix_micros(&self) -> u64 {
+            1_709_210_096_000_123
+        }
+        fn sleep(&self, _: std::time::Duration) {}
+    }
+
+    #[test]
+    fn times_are_of_the_date() {
+        assert_eq!(timestamp(&Apart), "2024/02/29-12:34:56.000123");
+    }
 
     #[test]
     fn dates_are_gregorian() {

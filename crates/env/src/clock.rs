@@ -7,8 +7,12 @@ use std::time::Duration;
 pub trait Clock: Send + Sync {
     /// Microseconds since some fixed point; never goes back.
     fn now_micros(&self) -> u64;
+    /// Microseconds since 1970.
+    fn unix_micros(&self) -> u64;
     /// Seconds since 1970.
-    fn unix_secs(&self) -> u64;
+    fn unix_secs(&self) -> u64 {
+        self.unix_micros() / 1_000_000
+    }
     /// Waits.
     fn sleep(&self, d: Duration);
 }
@@ -29,10 +33,10 @@ impl Clock for SystemClock {
         START.get_or_init(Instant::now).elapsed().as_micros() as u64
     }
 
-    fn unix_secs(&self) -> u64 {
+    fn unix_micros(&self) -> u64 {
         std::time::SystemTime::now()
             .duration_since(std::time::UNIX_EPOCH)
-            .map_or(0, |d| d.as_secs())
+            .map_or(0, |d| u64::try_from(d.as_micros()).unwrap_or(u64::MAX))
     }
 
     fn sleep(&self, d: Duration) {
@@ -68,8 +72,8 @@ impl Clock for ManualClock {
         self.micros.load(Ordering::SeqCst)
     }
 
-    fn unix_secs(&self) -> u64 {
-        Self::START_UNIX_SECS + self.now_micros() / 1_000_000
+    fn unix_micros(&self) -> u64 {
+        Self::START_UNIX_SECS * 1_000_000 + self.now_micros()
     }
 
     fn sleep(&self, d: Duration) {

@@ -278,8 +278,8 @@ mod tests {
             fn now_micros(&self) -> u64 {
                 self.clock.now_micros()
             }
-            fn unix_secs(&self) -> u64 {
-                self.clock.unix_secs()
+            fn unix_micros(&self) -> u64 {
+                self.clock.unix_micros()
             }
             fn sleep(&self, d: Duration) {
                 self.clock.sleep(d);

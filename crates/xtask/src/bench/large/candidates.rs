@@ -49,7 +49,8 @@ const BLOB: [Candidate; 4] = [
 ];
 
 /// Those that collect nothing are no rivals: they say what collecting costs the foreground.
-const GC: [Candidate; 5] = [
+const GC: [Candidate; 6] = [
+    apart("orogen-auto", &OROGEN, "auto", Some("orogen-off")),
     apart("orogen-move", &OROGEN, "move", Some("orogen-off")),
     apart("orogen-punch", &OROGEN, "punch", Some("orogen-off")),
     apart("rocksdb-blob", &ROCKSDB, "auto", Some("rocksdb-off")),
@@ -123,7 +124,7 @@ mod tests {
 
     #[test]
     fn who_collects_brings_the_one_that_does_not() {
-        assert_eq!(names_of(Bench::Gc, "").len(), 5);
+        assert_eq!(names_of(Bench::Gc, "").len(), 6);
         assert_eq!(
             names_of(Bench::Gc, "--engines rocksdb-blob"),
             ["rocksdb-blob", "rocksdb-off"]
