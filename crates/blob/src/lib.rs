@@ -20,12 +20,14 @@ pub mod reader;
 pub mod places;
 pub mod cursor;
 pub mod builder;
+pub mod dictionary;
 pub mod extents;
 pub mod dump;
 pub mod titan;
 
 pub use builder::{BlobFileBuilder, BlobFileBuilderOptions, BlobFileSummary};
 pub use cursor::{BlobRecord, RecordCursor};
+pub use dictionary::dictionary_for;
 pub use format::HOLE_BLOCK;
 pub use meta::Extent;
 pub use meta::{BlobFileProperties, MetaIndex};

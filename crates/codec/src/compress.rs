@@ -342,7 +342,10 @@ fn train_dictionary(samples: &[u8], lens: &[usize], size: usize) -> Result<Vec<u
 ///
 /// # Errors
 /// `NoMemory`.
-pub fn make_dictionary(blocks: &[Vec<u8>], options: &CompressionOptions) -> Result<Vec<u8>> {
+pub fn make_dictionary<B: AsRef<[u8]>>(
+    blocks: &[B],
+    options: &CompressionOptions,
+) -> Result<Vec<u8>> {
     let dict_len = options.max_dict_bytes as usize;
     let train_len = options.zstd_max_train_bytes as usize;
     let want = if train_len > 0 { train_len } else { dict_len };
@@ -354,8 +357,9 @@ pub fn make_dictionary(blocks: &[Vec<u8>], options: &CompressionOptions) -> Resu
         if samples.len() >= want {
             break;
         }
-        let n = blocks[at].len().min(want - samples.len());
-        memory::append(&mut samples, &blocks[at][..n], DICTIONARY)?;
+        let block = blocks[at].as_ref();
+        let n = block.len().min(want - samples.len());
+        memory::append(&mut samples, &block[..n], DICTIONARY)?;
         memory::push(&mut lens, n, DICTIONARY)?;
         at = (at + step) % blocks.len();
     }

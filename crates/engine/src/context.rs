@@ -96,6 +96,8 @@ pub(crate) struct Context {
     /// Huge pages that memtables gave back; unused under a memory budget.
     pages: Arc<PagePool>,
     pub(crate) hole_punching: HolePunching,
+    /// The LOG tells that RocksDB cannot read new blob files.
+    pub(crate) told_of_dictionary: AtomicBool,
     next_memtable_id: AtomicU64,
     next_job_id: AtomicU64,
 }
@@ -193,6 +195,7 @@ impl Context {
             damaged_blobs: Mutex::default(),
             options_files: Mutex::default(),
             hole_punching: HolePunching::default(),
+            told_of_dictionary: AtomicBool::new(false),
             next_memtable_id: AtomicU64::new(1),
             next_job_id: AtomicU64::new(1),
         }

@@ -205,6 +205,7 @@ impl<'a> NewDirectory<'a> {
         let cf = family.options;
         BlobFileBuilderOptions {
             compression: cf.blob_compression_type,
+            compression_options: cf.blob_compression_opts,
             alignment: cf.blob_record_alignment,
             comparator: cf.comparator.clone(),
             column_family_id: family.id,

@@ -52,6 +52,10 @@ pub(crate) fn to_text(db: &DbOptions, families: &[NamedFamily]) -> String {
     let section = file.add(SectionKind::Db, "");
     fill(section, items::DB, db);
     fill_own(section, items::OWN_DB, db);
+    if families.iter().any(|(_, o)| o.blob_dictionary().is_some()) {
+        // For whoever looks at it; nobody reads it back.
+        section.set_own("readable_by_rocksdb", "false");
+    }
     for (name, options) in families {
         let section = file.add(SectionKind::ColumnFamily, name);
         fill(section, items::FAMILY, options);

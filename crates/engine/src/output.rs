@@ -19,6 +19,7 @@
 //! Hot path: one comparison a key against the next border of the level below. Source: RocksDB
 //! `db/compaction/compaction_outputs.cc`, `db/version_edit.h`.
 
+mod dictionary;
 mod blobs;
 mod grandparents;
 
@@ -90,6 +91,8 @@ pub struct Written {
     pub blob_bytes: u64,
     /// Values that were taken out of older blob files, and their bytes as they were stored.
     pub relocated: BlobCount,
+    /// Blob files that have a dictionary, as far as they were begun here.
+    pub dictionary_files: u64,
     /// What was read and dropped.
     pub stats: CompactionIterStats,
     /// Range tombstones that need not go on.
@@ -242,6 +245,26 @@ impl<'a> OutputWriter<'a> {
     /// # Errors
     /// Those of the file and of [`TableBuilder::add`]; the writer is then of no further use.
     pub fn add(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
+        if !self.blobs.hold(key, value)? {
+            return self.add_now(key, value);
+        }
+        if self.blobs.holds_enough() {
+            self.add_held(false)?;
+        }
+        Ok(())
+    }
+
+    /// Adds the entries that waited for a dictionary. `is_all`: none follows.
+    fn add_held(&mut self, is_all: bool) -> Result<()> {
+        if let Some(decided) = self.blobs.decide(is_all)? {
+            for entry in decided.entries {
+                self.add_now(&entry.key, &entry.value)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn add_now(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
         let user = user_key(key);
         if self.wants_cut(user) {
             self.finish_file(Some(user))?;
@@ -275,6 +298,7 @@ impl<'a> OutputWriter<'a> {
     /// # Errors
     /// Those of the files; the writer is then of no further use.
     pub fn finish(&mut self) -> Result<Written> {
+        self.add_held(true)?;
         let end = self.end.take();
         self.finish_file(end.as_deref())?;
         let blobs = self.blobs.finish()?;
@@ -283,6 +307,7 @@ impl<'a> OutputWriter<'a> {
             bytes: files.iter().map(|f| f.size).sum::<u64>() + blobs.bytes,
             blob_bytes: blobs.bytes,
             relocated: blobs.relocated,
+            dictionary_files: blobs.dictionary_files,
             files,
             entries: std::mem::take(&mut self.entries),
             blob_files: blobs.additions,

@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt;
 
 use orogen_compat::{Case, programs};
-use orogen_engine::{CompactRangeOptions, ConvertTo, ConvertValuesOptions, Db, Options};
+use orogen_engine::{
+    BottommostLevelCompaction, CompactRangeOptions, ConvertTo, ConvertValuesOptions, Db, Options,
+};
 use orogen_sst::CompressionType;
 use orogen_testkit::Rng;
 
@@ -23,6 +25,8 @@ enum Way {
     PunchAligned,
     /// Compactions empty the oldest files.
     Merge,
+    /// The same of files that had dictionaries, once that was turned off.
+    MergeDictionaries,
 }
 
 fn large(way: Way) -> Options {
@@ -34,7 +38,12 @@ fn large(way: Way) -> Options {
     cf.min_blob_size = 1000;
     cf.blob_file_size = if way == Way::Drop { 1 } else { 1 << 20 };
     cf.blob_compression_type = CompressionType::Lz4;
-    cf.enable_blob_garbage_collection = way == Way::Merge;
+    let merges = matches!(way, Way::Merge | Way::MergeDictionaries);
+    cf.enable_blob_garbage_collection = merges;
+    if way == Way::MergeDictionaries {
+        cf.blob_compression_type = CompressionType::Zstd;
+        cf.blob_compression_opts.max_dict_bytes = 4 << 10;
+    }
     cf.blob_garbage_collection_age_cutoff = 1.0;
     let is_aligned = way == Way::PunchAligned;
     cf.blob_record_alignment = if is_aligned { 4096 } else { 0 };
@@ -59,13 +68,27 @@ fn make(way: Way) -> Case {
             }
             let key = format!("key{n:03}").into_bytes();
             let len = 500 + rng.below(30_000) as usize;
-            let value = rng.bytes(len);
+            let value = match way {
+                Way::MergeDictionaries => b"what is the same in all values; ".repeat(len / 32),
+                _ => rng.bytes(len),
+            };
             db.put(&key, &value).unwrap();
             map.insert(key, value);
         }
         db.flush().unwrap();
         let all = CompactRangeOptions::default();
         let family = db.default_column_family();
+        db.compact_range(&all, &family, None, None).unwrap();
+        db.wait_for_background_work().unwrap();
+    }
+    if way == Way::MergeDictionaries {
+        let family = db.default_column_family();
+        let off = [("blob_compression_opts", "{max_dict_bytes=0;}")];
+        db.set_options(&family, &off).unwrap();
+        let all = CompactRangeOptions {
+            bottommost_level_compaction: BottommostLevelCompaction::Force,
+            ..CompactRangeOptions::default()
+        };
         db.compact_range(&all, &family, None, None).unwrap();
         db.wait_for_background_work().unwrap();
     }
@@ -87,7 +110,7 @@ fn make(way: Way) -> Case {
             let padding = if all { 4096 * 200 } else { 0 };
             assert!(disk < live + padding + garbage - given_up / 2, "{disk}");
         }
-        Way::Drop | Way::Merge => assert_eq!(garbage + given_up, 0),
+        Way::Drop | Way::Merge | Way::MergeDictionaries => assert_eq!(garbage + given_up, 0),
     }
     let pairs: Vec<_> = map.into_iter().collect();
     case.expect("default", &pairs).unwrap();
@@ -98,9 +121,15 @@ fn make(way: Way) -> Case {
 
 #[test]
 fn rocksdb_reads_and_writes_what_garbage_collection_leaves() {
-    let cases: Vec<Case> = [Way::Drop, Way::Punch, Way::PunchAligned, Way::Merge]
-        .map(make)
-        .into();
+    let cases: Vec<Case> = [
+        Way::Drop,
+        Way::Punch,
+        Way::PunchAligned,
+        Way::Merge,
+        Way::MergeDictionaries,
+    ]
+    .map(make)
+    .into();
     programs::judge(&cases).unwrap();
     programs::judge_and_write(&cases).unwrap();
     for case in &cases {

@@ -5,10 +5,11 @@ use std::sync::Arc;
 
 use orogen_base::metrics::{HistogramKind, Ticker};
 use orogen_base::range_del::{FragmentedRangeTombstones, RangeTombstone};
+use orogen_base::sync::atomic::Ordering;
 use orogen_base::{Error, ErrorKind, FileNo, InternalIterator, Result};
 use orogen_blob::BlobFileBuilderOptions;
 use orogen_env::{BufferedFile, IoPriority, WritableFile};
-use orogen_sst::{CompressionOptions, TableBuilderOptions, TableReadOptions};
+use orogen_sst::{TableBuilderOptions, TableReadOptions};
 
 use crate::activity::{Counting, JobInfo, JobKind, JobState, Listed, RunningJob};
 use crate::column_family::ColumnFamilyData;
@@ -333,6 +334,11 @@ pub(crate) fn count_blobs(context: &Context, written: &Written) {
             context.statistics.add(ticker, n);
         }
     }
+    if written.dictionary_files > 0 && !context.told_of_dictionary.swap(true, Ordering::Relaxed) {
+        context.log.info(format_args!(
+            "blob files have dictionaries from here on: RocksDB cannot read their values"
+        ));
+    }
 }
 
 /// Reads new tables back and compares their entries with those that were to be written, if that
@@ -407,12 +413,13 @@ pub(crate) fn blob_options(context: &Context, family: &ColumnFamilyData) -> Blob
     let options = family.options();
     BlobOutputOptions {
         min_blob_size: options.separates_from(),
+        dictionary: options.blob_dictionary(),
         keep_apart: options.blob_run_mode == BlobRunMode::ReadOnly,
         blob_file_size: options.blob_file_size,
         file: BlobFileBuilderOptions {
             compression: options.blob_compression_type,
             alignment: options.blob_record_alignment,
-            compression_options: CompressionOptions::default(),
+            compression_options: options.blob_compression_opts,
             comparator: options.comparator.clone(),
             column_family_id: family.id,
             column_family_name: family.name.clone(),

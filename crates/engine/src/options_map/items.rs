@@ -611,6 +611,16 @@ pub(crate) static OWN_FAMILY: &[Item<Cf>] = &[
         "merge_small_file_threshold",
         merge_small_file_threshold
     ),
+    item!(
+        Cf,
+        MUTABLE,
+        "blob_compression_opts",
+        |o| print_codec_options(&o.blob_compression_opts, false),
+        |o, v| {
+            read_codec_options(&mut o.blob_compression_opts, v)?;
+            Some(())
+        }
+    ),
     item!(Cf, MUTABLE, "blob_record_alignment", blob_record_alignment),
     item!(Cf, MUTABLE, "blob_hole_punching", blob_hole_punching),
     item!(

@@ -16,9 +16,10 @@ use orogen_base::sync::Mutex;
 use orogen_base::{Error, FileNo, PinnedValue, Result};
 use orogen_blob::{BlobFileBuilder, BlobFileBuilderOptions, BlobPointer};
 use orogen_cache::Reservation;
-use orogen_sst::{BlockCache, CachedBlock};
+use orogen_sst::{BlockCache, CachedBlock, CompressionOptions};
 
 use super::NewFile;
+use super::dictionary::{Decided, Samples};
 use crate::filename::{DataFile, DataFileKind};
 use crate::read::{BlobKeeper, BlobSource};
 use crate::version::blob_counts::{BlobCount, BlobCounts};
@@ -35,6 +36,8 @@ pub struct BlobOutputOptions {
     pub blob_file_size: u64,
     /// How each file is built; its number is set for each file.
     pub file: BlobFileBuilderOptions,
+    /// Tries to make a dictionary for the values, as these say; the codec is zstd. `None`: makes none.
+    pub dictionary: Option<CompressionOptions>,
     /// Files whose values are written anew.
     pub relocate: Arc<HashSet<FileNo>>,
     /// Reads these values.
@@ -50,13 +53,17 @@ pub struct BlobOutputOptions {
 
 /// A blob file that goes on from one run of a job to the next.
 #[derive(Default)]
-pub struct BlobCarry(Mutex<Option<(FileNo, BlobFileBuilder)>>);
+pub struct BlobCarry {
+    open: Mutex<Option<(FileNo, BlobFileBuilder)>>,
+    /// Whether the job's files have a dictionary, once that was decided.
+    dictionary: Mutex<Option<Option<Arc<[u8]>>>>,
+}
 
 impl BlobCarry {
     /// The file that waits for the next run, which is no output of any run yet.
     #[must_use]
     pub fn open_file(&self) -> Option<DataFile> {
-        let open = self.0.lock();
+        let open = self.open.lock();
         open.as_ref().map(|(number, _)| DataFile::blob(*number))
     }
 
@@ -65,7 +72,7 @@ impl BlobCarry {
     /// # Errors
     /// Those of the file.
     pub fn finish(&self) -> Result<Option<(BlobFileAddition, u64)>> {
-        let open = self.0.lock().take();
+        let open = self.open.lock().take();
         open.map(|(number, builder)| end(number, builder))
             .transpose()
     }
@@ -88,12 +95,16 @@ pub(super) struct BlobsWritten {
     pub(super) kept: BlobCounts,
     /// Values that were taken out of their files, and their bytes as stored there.
     pub(super) relocated: BlobCount,
+    /// Files that were begun with a dictionary.
+    pub(super) dictionary_files: u64,
 }
 
 /// Parts values from keys.
 pub(super) struct BlobWriter {
     options: BlobOutputOptions,
     open: Option<(FileNo, BlobFileBuilder)>,
+    /// What waits for a dictionary, until that is decided.
+    samples: Option<Samples>,
     /// Of that file, if it was begun here.
     identity: Option<Identity>,
     /// Of the memory of that file.
@@ -112,13 +123,25 @@ pub(super) struct BlobWriter {
 }
 
 impl BlobWriter {
-    pub(super) fn new(options: BlobOutputOptions) -> Self {
-        let open = options.carry.as_ref().and_then(|c| c.0.lock().take());
+    pub(super) fn new(mut options: BlobOutputOptions) -> Self {
+        let open = options.carry.as_ref().and_then(|c| c.open.lock().take());
+        let carry = options.carry.as_ref();
+        let samples = match carry.and_then(|c| c.dictionary.lock().clone()) {
+            Some(decided) => {
+                options.file.dictionary = decided;
+                None
+            }
+            None => options
+                .dictionary
+                .as_ref()
+                .and_then(|o| Samples::new(o, options.reserve_in.as_ref())),
+        };
         // A file that goes on has its memory reserved again from its next value on.
         let account = options.reserve_in.as_ref().filter(|_| open.is_some());
         Self {
             value_size_max: BlobFileBuilder::value_size_max(options.file.compression),
             open,
+            samples,
             identity: None,
             reservation: account.map(|cache| Reservation::new(cache.clone())),
             options,
@@ -153,6 +176,56 @@ impl BlobWriter {
             return self.place_pointer(key, value, new_file, created);
         }
         Ok((key, value))
+    }
+
+    /// True if the entry waits here until it is known whether files have a dictionary.
+    #[inline]
+    pub(super) fn hold(&mut self, key: &[u8], value: &[u8]) -> Result<bool> {
+        match self.samples {
+            None => Ok(false),
+            Some(_) => self.hold_sample(key, value),
+        }
+    }
+
+    fn hold_sample(&mut self, key: &[u8], value: &[u8]) -> Result<bool> {
+        let kind = trailer(key) as u8;
+        let is_sample = kind == ValueKind::Value as u8 && self.is_large(value.len());
+        let mut fetched = None;
+        if kind == ValueKind::BlobIndex as u8
+            && let Some(source) = self.options.source.clone()
+        {
+            let pointer = BlobPointer::decode(value)?;
+            if self.options.relocate.contains(&pointer.file) {
+                fetched = source.value(&pointer, user_key(key))?;
+                fetched = fetched.filter(|value| self.stays_apart(value.len()));
+            }
+        }
+        let Some(samples) = &mut self.samples else {
+            return Ok(false);
+        };
+        if samples.is_empty() && !is_sample && fetched.is_none() {
+            return Ok(false);
+        }
+        samples.hold(key, value, is_sample, fetched)?;
+        Ok(true)
+    }
+
+    /// True if nothing more need wait.
+    pub(super) fn holds_enough(&self) -> bool {
+        self.samples.as_ref().is_some_and(Samples::are_enough)
+    }
+
+    /// Decides about the dictionary, with what was held; `None` if nothing was. `is_all`: nothing follows.
+    pub(super) fn decide(&mut self, is_all: bool) -> Result<Option<Decided>> {
+        let Some(samples) = self.samples.take().filter(|s| !s.is_empty()) else {
+            return Ok(None);
+        };
+        let decided = samples.decide(is_all && self.options.carry.is_none())?;
+        self.options.file.dictionary.clone_from(&decided.dictionary);
+        if let Some(carry) = &self.options.carry {
+            *carry.dictionary.lock() = Some(decided.dictionary.clone());
+        }
+        Ok(Some(decided))
     }
 
     #[inline]
@@ -262,6 +335,7 @@ impl BlobWriter {
             none => {
                 let (number, file) = new_file(DataFileKind::Blob)?;
                 created.push(DataFile::blob(number));
+                self.written.dictionary_files += u64::from(self.options.file.dictionary.is_some());
                 self.identity = Some(Identity::default());
                 let account = self.options.reserve_in.as_ref();
                 let write_buffer_len = account.map_or(0, |cache| {
@@ -316,7 +390,7 @@ impl BlobWriter {
         match &self.options.carry {
             Some(carry) => {
                 self.reservation = None;
-                *carry.0.lock() = self.open.take();
+                *carry.open.lock() = self.open.take();
             }
             None => self.finish_file()?,
         }

@@ -7,6 +7,7 @@ mod blob_auto;
 mod blob_cache;
 mod blob_collection;
 mod blob_conversion;
+mod blob_dictionary;
 mod blob_events;
 mod blob_faults;
 mod blob_modes;

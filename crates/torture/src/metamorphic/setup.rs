@@ -111,6 +111,11 @@ pub(super) fn family(rng: &mut Rng, fixed: &Fixed) -> ColumnFamilyOptions {
         PrepopulateBlobCache::Disable,
         PrepopulateBlobCache::FlushOnly,
     ]);
+    if rng.chance(1, 2) {
+        o.blob_compression_opts.max_dict_bytes = *rng.pick(&[64, 1 << 10]);
+        o.blob_compression_opts.zstd_max_train_bytes = *rng.pick(&[0, 400, 16 << 10]);
+        o.blob_compression_opts.max_dict_buffer_bytes = *rng.pick(&[0, 1, 4 << 10]);
+    }
     o.blob_record_alignment = *rng.pick(&[0, 0, 1, 64, 4096]);
     o.blob_hole_punching = rng.chance(3, 4);
     o.blob_hole_punching_threshold = 0.0;
@@ -159,7 +164,7 @@ fn compression(rng: &mut Rng) -> CompressionOptions {
 }
 
 /// What is changed while the database is open, and to what.
-pub(super) const CHANGES: [(&str, &[&str]); 33] = [
+pub(super) const CHANGES: [(&str, &[&str]); 34] = [
     ("write_buffer_size", &["4k", "16k", "1m"]),
     ("max_write_buffer_number", &["2", "3", "6"]),
     ("level0_file_num_compaction_trigger", &["1", "2", "5"]),
@@ -209,6 +214,14 @@ pub(super) const CHANGES: [(&str, &[&str]); 33] = [
         "blob_compression_type",
         &["kNoCompression", "kLZ4Compression", "kZSTD"],
     ),
+    (
+        "blob_compression_opts",
+        &[
+            "{max_dict_bytes=0;}",
+            "{level=3;}",
+            "{max_dict_bytes=1024;}",
+        ],
+    ),
     ("blob_record_alignment", &["0", "64", "4096"]),
     ("prepopulate_blob_cache", &["kDisable", "kFlushOnly"]),
     ("enable_blob_garbage_collection", &["true", "false"]),
@@ -229,12 +242,13 @@ pub(super) const CHANGES: [(&str, &[&str]); 33] = [
 /// Settings of large values, those that RocksDB has and those that are ours, as text.
 pub(super) fn blob_settings(o: &ColumnFamilyOptions) -> String {
     format!(
-        "{} {:?} {} {} {:?} {} {:?} {} {} {} {} {} {} {} {} {} {}",
+        "{} {:?} {} {} {:?} {:?} {} {:?} {} {} {} {} {} {} {} {} {} {}",
         o.enable_blob_files,
         o.blob_run_mode,
         o.min_blob_size,
         o.blob_file_size,
         o.blob_compression_type,
+        o.blob_compression_opts,
         o.blob_record_alignment,
         o.prepopulate_blob_cache,
         o.enable_blob_garbage_collection,
