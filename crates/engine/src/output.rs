@@ -41,7 +41,8 @@ use crate::options::CompactOnDeletion;
 use crate::version::blob_counts::{
     BLOB_REFERENCES, BlobCount, BlobCounts, INLINE_VALUE_SIZE_BOUND,
 };
-use crate::version::file_meta::{EntryCounts, StoredCodec};
+use crate::version::blob_reach::{BLOB_STRETCHES, BlobReach};
+use crate::version::file_meta::{BlobDepth, EntryCounts, StoredCodec};
 use crate::version::{BlobFileAddition, FileChecksum, FileMeta, VersionEdit};
 use blobs::BlobWriter;
 pub use blobs::{BlobCarry, BlobOutputOptions};
@@ -362,12 +363,17 @@ impl<'a> OutputWriter<'a> {
         let Some((number, builder)) = self.builder.take() else {
             return Ok(());
         };
-        let (references, inline_bound) = self.blobs.end_table();
+        let (references, stretches, inline_bound) = self.blobs.end_table();
+        let blob_depth = BlobDepth::default();
+        blob_depth.set(BlobReach::new(&references, Some(&stretches))?.depth());
         let mut bound = Vec::new();
         put_varint64(&mut bound, inline_bound as u64);
         let mut properties = vec![(INLINE_VALUE_SIZE_BOUND.to_owned(), bound)];
         if !references.is_empty() {
             properties.push((BLOB_REFERENCES.to_owned(), references.encode()));
+        }
+        if let Some(stretches) = stretches.encode() {
+            properties.push((BLOB_STRETCHES.to_owned(), stretches));
         }
         let summary = builder.finish(properties)?;
         self.entries.push(std::mem::take(&mut self.hash));
@@ -391,6 +397,7 @@ impl<'a> OutputWriter<'a> {
             }),
             counts,
             codec,
+            blob_depth,
             number,
             size: summary.file_size,
             smallest,

@@ -173,7 +173,7 @@ pub(crate) fn number(context: &Context, family: &ColumnFamilyData, name: &str) -
     if let Some(short) = name.strip_prefix("orogen.") {
         // The family's lock is free again before others are taken.
         let version = family.state().version.clone();
-        return blob_number(context, &version, short);
+        return blob_number(context, family, &version, short);
     }
     let short = name.strip_prefix("rocksdb.")?;
     if short == "estimate-num-keys" {
@@ -340,7 +340,20 @@ fn obsolete_blobs(context: &Context) -> (u64, u64) {
 }
 
 /// What RocksDB has no property for.
-fn blob_number(context: &Context, version: &Version, name: &str) -> Option<u64> {
+fn blob_number(
+    context: &Context,
+    family: &ColumnFamilyData,
+    version: &Version,
+    name: &str,
+) -> Option<u64> {
+    if let Some(levels) = name.strip_prefix("max-blob-reference-depth") {
+        let level = match levels.strip_prefix("-at-level") {
+            Some(level) => Some(level.parse().ok().filter(|&l| l < version.num_levels())?),
+            None if levels.is_empty() => None,
+            None => return None,
+        };
+        return Some(blob_depth(family, version, level));
+    }
     let blobs = version.blob_files().values();
     Some(match name {
         "live-blob-size" => blobs.map(|b| b.live_bytes()).sum(),
@@ -358,6 +371,21 @@ fn blob_number(context: &Context, version: &Version, name: &str) -> Option<u64> 
             blobs.filter(|b| part(b) == bound).count() as u64
         }
     })
+}
+
+/// How many blob files a scan of one table reads from by turns at most; of a level, or of all.
+/// Tables that nobody has opened yet are opened; those that do not tell count as 0.
+fn blob_depth(family: &ColumnFamilyData, version: &Version, level: Option<usize>) -> u64 {
+    let files = version.iter_files();
+    let files = files.filter(|(at, _)| level.is_none_or(|level| level == *at));
+    let depths = files.filter_map(|(_, file)| {
+        if file.blob_depth.get().is_none() && file.oldest_blob_file_number != 0 {
+            // One that does not open is told of by the first who needs it.
+            let _ = family.tables.reader(file);
+        }
+        file.blob_depth.get()
+    });
+    depths.max().unwrap_or(0)
 }
 
 /// As RocksDB tells it.

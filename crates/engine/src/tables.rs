@@ -22,7 +22,7 @@ use orogen_blob::{
 };
 use orogen_env::{Access, FileSystem, PerfTimer};
 use orogen_sst::{
-    BatchLookup, BlockCache, Readahead, TableIter, TableReadOptions, TableReader,
+    BatchLookup, BlockCache, Readahead, TableIter, TableProperties, TableReadOptions, TableReader,
     TableReaderOptions, ValueSource, Visit,
 };
 
@@ -30,6 +30,7 @@ use crate::filename;
 use crate::memory::MemoryBudget;
 use crate::read::{Ask, AskBlob, BlobSource, GetState, TableAccess};
 use crate::version::blob_counts::{BLOB_REFERENCES, BlobCounts, INLINE_VALUE_SIZE_BOUND};
+use crate::version::blob_reach::{BLOB_STRETCHES, BlobReach, BlobStretches};
 use crate::version::file_meta::FileMeta;
 use crate::version::{BlobFile, BlobFileAddition, Version};
 
@@ -121,6 +122,10 @@ impl FamilyTables {
         file.counts
             .set(properties.num_entries, properties.num_deletions);
         file.codec.set(&properties.compression);
+        // Damage in these properties is told to who needs them.
+        if let Ok(reach) = reach_of(&properties) {
+            file.blob_depth.set(reach.map_or(0, |r| r.depth()));
+        }
         if let Some(budget) = &self.budget {
             budget.add_table(&table);
         }
@@ -572,6 +577,17 @@ fn show(state: &mut GetState<'_>, entry: ParsedInternalKey<'_>, value: &ValueSou
         orogen_memtable::Visit::Continue => Visit::Continue,
         orogen_memtable::Visit::Stop => Visit::Stop,
     }
+}
+
+/// What a table's properties say of how far it reaches into blob files; `None` if they do not.
+fn reach_of(properties: &TableProperties) -> Result<Option<BlobReach>> {
+    let told = |name: &str| properties.user_collected.get(name);
+    let Some(counts) = told(BLOB_REFERENCES) else {
+        return Ok(None);
+    };
+    let counts = BlobCounts::decode(counts)?;
+    let stretches = told(BLOB_STRETCHES).map(|told| BlobStretches::decode(told));
+    BlobReach::new(&counts, stretches.transpose()?.as_ref()).map(Some)
 }
 
 #[cold]

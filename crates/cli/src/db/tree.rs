@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use orogen::{Db, LiveFile, UserComparator};
+use orogen::{ColumnFamily, Db, LiveFile, UserComparator};
 use orogen_engine::LiveBlobFile;
 use serde_json::{Value, json};
 
@@ -91,6 +91,8 @@ struct FamilyShape<'a> {
     memtable_bytes: u64,
     order: UserComparator,
     levels: BTreeMap<usize, Vec<&'a LiveFile>>,
+    /// How many blob files a scan of one table reads from by turns at most, by level.
+    depths: BTreeMap<usize, u64>,
     blobs: Vec<&'a LiveBlobFile>,
 }
 
@@ -120,6 +122,10 @@ fn shapes<'a>(db: &Db, live: &'a [LiveFile], blobs: &'a [LiveBlobFile]) -> Vec<F
                     number("cur-size-all-mem-tables")
                 },
                 order: family.options().comparator.clone(),
+                depths: levels
+                    .keys()
+                    .map(|&level| (level, depth(db, family, level)))
+                    .collect(),
                 levels,
                 blobs: blobs
                     .iter()
@@ -128,6 +134,11 @@ fn shapes<'a>(db: &Db, live: &'a [LiveFile], blobs: &'a [LiveBlobFile]) -> Vec<F
             }
         })
         .collect()
+}
+
+fn depth(db: &Db, family: &ColumnFamily, level: usize) -> u64 {
+    let name = format!("orogen.max-blob-reference-depth-at-level{level}");
+    db.int_property(family, &name).unwrap_or(0)
 }
 
 fn bytes_of(files: &[&LiveFile]) -> u64 {
@@ -213,6 +224,19 @@ pub(crate) fn draw(db: &Db, terminal: &Terminal, style: &Style) -> Vec<String> {
             Ink::Faint,
             &format!("       files by garbage: {}", sums.parts()),
         ));
+        let depths: Vec<String> = shape
+            .depths
+            .iter()
+            .filter(|(_, depth)| **depth > 0)
+            .map(|(level, depth)| format!("L{level} {depth}"))
+            .collect();
+        lines.push(terminal.ink(
+            Ink::Faint,
+            &format!(
+                "       most files that one table reads by turns: {}",
+                depths.join(", ")
+            ),
+        ));
         for &file in shape.blobs.iter().filter(|_| style.files) {
             let line = format!(
                 "       {:06}.blob {:>10}  {}, {}",
@@ -246,7 +270,12 @@ fn to_json(terminal: &Terminal, shape: &FamilyShape<'_>) -> Value {
                     })
                 })
                 .collect();
-            json!({ "level": level, "bytes": bytes_of(files), "tables": tables })
+            json!({
+                "level": level,
+                "bytes": bytes_of(files),
+                "max_blob_reference_depth": shape.depths.get(level),
+                "tables": tables,
+            })
         })
         .collect();
     let mut blobs = Sums::of(shape.blobs.iter().copied()).to_json();

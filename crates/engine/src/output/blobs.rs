@@ -23,6 +23,7 @@ use super::dictionary::{Decided, Samples};
 use crate::filename::{DataFile, DataFileKind};
 use crate::read::{BlobKeeper, BlobSource};
 use crate::version::blob_counts::{BlobCount, BlobCounts};
+use crate::version::blob_reach::BlobStretches;
 use crate::version::{BlobFileAddition, FileChecksum, Identity};
 
 /// Which values go to blob files, and how.
@@ -112,6 +113,8 @@ pub(super) struct BlobWriter {
     written: BlobsWritten,
     /// What the table at hand points to.
     table: BlobCounts,
+    /// And where the pointers stand.
+    stretches: BlobStretches,
     /// The values that the table at hand has itself have fewer bytes.
     inline_bound: usize,
     /// A value of more bytes stays in the table.
@@ -147,6 +150,7 @@ impl BlobWriter {
             options,
             written: BlobsWritten::default(),
             table: BlobCounts::default(),
+            stretches: BlobStretches::default(),
             inline_bound: 0,
             key: Vec::new(),
             pointer: Vec::new(),
@@ -294,7 +298,13 @@ impl BlobWriter {
     /// Counts a pointer that goes on as it came.
     fn keep(&mut self, pointer: &BlobPointer, user_key: &[u8]) {
         self.written.kept.add(pointer, user_key.len());
-        self.table.add(pointer, user_key.len());
+        self.point(pointer, user_key.len());
+    }
+
+    /// Counts a pointer that the table gets.
+    fn point(&mut self, pointer: &BlobPointer, key_len: usize) {
+        self.table.add(pointer, key_len);
+        self.stretches.add(pointer.file);
     }
 
     fn count_relocated(&mut self, pointer: &BlobPointer) {
@@ -362,7 +372,7 @@ impl BlobWriter {
     fn point_to(&mut self, key: &[u8], pointer: &BlobPointer) -> Result<()> {
         self.pointer.clear();
         pointer.encode(&mut self.pointer);
-        self.table.add(pointer, user_key(key).len());
+        self.point(pointer, user_key(key).len());
         self.take_key(key, ValueKind::BlobIndex);
         let Some((_, builder)) = &self.open else {
             return Ok(());
@@ -379,10 +389,14 @@ impl BlobWriter {
         Ok(())
     }
 
-    /// What the table that ends here points to, and what all values in the table itself have fewer bytes than.
-    pub(super) fn end_table(&mut self) -> (BlobCounts, usize) {
-        let inline_bound = std::mem::take(&mut self.inline_bound);
-        (std::mem::take(&mut self.table), inline_bound)
+    /// What the table that ends here points to, where the pointers stand, and what all values in the table
+    /// itself have fewer bytes than.
+    pub(super) fn end_table(&mut self) -> (BlobCounts, BlobStretches, usize) {
+        (
+            std::mem::take(&mut self.table),
+            std::mem::take(&mut self.stretches).ended(),
+            std::mem::take(&mut self.inline_bound),
+        )
     }
 
     /// Ends the last file, unless it goes on in the next run.

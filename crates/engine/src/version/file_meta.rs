@@ -12,8 +12,8 @@
 //! Source: RocksDB `db/version_edit.{h,cc}` (`NewFileCustomTag`).
 
 use std::sync::OnceLock;
-use std::sync::atomic::AtomicBool;
-use std::sync::atomic::Ordering::{Acquire, Release};
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Release};
+use std::sync::atomic::{AtomicBool, AtomicU64};
 
 use orogen_base::coding::{Decoder, put_fixed64, put_length_prefixed, put_varint32, put_varint64};
 use orogen_base::key::{KIND_FOR_SEEK, TRAILER_LEN, trailer, user_key};
@@ -152,6 +152,8 @@ pub struct FileMeta {
     pub counts: EntryCounts,
     /// Its codec, once it is known.
     pub codec: StoredCodec,
+    /// How far it reaches into blob files, once that is known.
+    pub blob_depth: BlobDepth,
     /// Set when a part of it turned out to be damaged; no compaction takes it.
     pub damaged: CompactionMark,
     /// The open table.
@@ -209,6 +211,73 @@ impl PartialEq for StoredCodec {
 }
 
 impl Eq for StoredCodec {}
+
+/// How many blob files a scan of a table reads from by turns, see
+/// [`BlobReach::depth`](super::blob_reach::BlobReach::depth). Known once the file was written or opened; not in the MANIFEST, and
+/// not part of what makes files equal.
+#[derive(Debug)]
+pub struct BlobDepth {
+    told: OnceLock<u64>,
+    /// The least depth that a rewrite in place was to bring it to.
+    tried: AtomicU64,
+}
+
+impl Default for BlobDepth {
+    fn default() -> Self {
+        Self {
+            told: OnceLock::new(),
+            tried: AtomicU64::new(u64::MAX),
+        }
+    }
+}
+
+impl Clone for BlobDepth {
+    fn clone(&self) -> Self {
+        Self {
+            told: self.told.clone(),
+            tried: AtomicU64::new(self.tried()),
+        }
+    }
+}
+
+impl PartialEq for BlobDepth {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+
+impl Eq for BlobDepth {}
+
+impl BlobDepth {
+    /// The depth; `None` while nobody knows.
+    #[must_use]
+    pub fn get(&self) -> Option<u64> {
+        self.told.get().copied()
+    }
+
+    /// Tells it; the first one to tell is believed.
+    pub fn set(&self, depth: u64) {
+        self.told.get_or_init(|| depth);
+    }
+
+    /// The least depth that the table, or one that it was made of in place, was to be brought to;
+    /// [`u64::MAX`] if nobody has tried.
+    #[must_use]
+    pub fn tried(&self) -> u64 {
+        self.tried.load(Acquire)
+    }
+
+    /// Notes that it was tried to bring the table to this depth: it is not tried again.
+    pub fn note_tried(&self, depth: u64) {
+        self.tried.fetch_min(depth, AcqRel);
+    }
+
+    /// True if the table is deeper than `max` as far as is known, and nobody has tried to change that.
+    #[must_use]
+    pub fn is_above(&self, max: u64) -> bool {
+        self.get().is_some_and(|depth| depth > max) && self.tried() > max
+    }
+}
 
 /// A mark on a file, such as that a compaction reads it. Not written, and not part of
 /// what makes files equal.
@@ -269,6 +338,7 @@ impl Default for FileMeta {
             being_compacted: CompactionMark::default(),
             counts: EntryCounts::default(),
             codec: StoredCodec::default(),
+            blob_depth: BlobDepth::default(),
             damaged: CompactionMark::default(),
             table: OpenSlot::default(),
         }

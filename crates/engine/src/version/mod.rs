@@ -14,6 +14,7 @@ pub mod file_meta;
 pub mod wal_set;
 pub mod blob_meta;
 pub mod blob_counts;
+pub mod blob_reach;
 pub mod edit;
 pub mod level;
 #[expect(
