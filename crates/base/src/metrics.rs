@@ -166,6 +166,10 @@ tickers! {
     BlobDbGcNumKeysRelocated = "rocksdb.blobdb.gc.num.keys.relocated",
     /// Bytes of these values, as they were stored.
     BlobDbGcBytesRelocated = "rocksdb.blobdb.gc.bytes.relocated",
+    /// Values that were moved between blob files only to lie in key order.
+    BlobLocalityKeysRelocated = "orogen.blob.locality.keys.relocated",
+    /// Bytes of these values, as they were stored.
+    BlobLocalityBytesRelocated = "orogen.blob.locality.bytes.relocated",
     /// Bytes read out of blob files, for values.
     BlobDbBlobFileBytesRead = "rocksdb.blobdb.blob.file.bytes.read",
     /// Calls that gave back disk space in the middle of blob files.

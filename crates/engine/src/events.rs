@@ -86,6 +86,10 @@ pub struct CompactionInfo {
     pub blob_file_additions: Vec<BlobFileAdditionInfo>,
     /// What became garbage in older ones.
     pub blob_file_garbages: Vec<BlobFileGarbageInfo>,
+    /// Values that were moved between blob files only to lie in key order.
+    pub blob_values_ordered: u64,
+    /// Bytes of these values, as they were stored.
+    pub blob_bytes_ordered: u64,
     /// True if the files were moved as they are.
     pub trivial_move: bool,
     /// Why it ran.
@@ -116,13 +120,16 @@ pub struct ErrorRecoveryInfo {
     pub micros: u64,
 }
 
-/// A step of a collection of garbage in blob files has ended.
+/// A step in which values left blob files has ended: a collection of their garbage, or one that
+/// puts values into key order.
 #[derive(Clone, Debug)]
 pub struct BlobCollectionInfo {
     /// The family's name.
     pub column_family: String,
     /// The job's number.
     pub job_id: u64,
+    /// Why: `BlobCollection` or `RangeMerge`.
+    pub reason: &'static str,
     /// Blob files whose values were moved; those that nothing points to any more are gone.
     pub emptied: Vec<FileNo>,
     /// Tables that point to them and were rewritten.
@@ -131,6 +138,10 @@ pub struct BlobCollectionInfo {
     pub outputs: Vec<FileNo>,
     /// New blob files.
     pub blob_files: Vec<FileNo>,
+    /// Values that were moved only to lie in key order.
+    pub blob_values_ordered: u64,
+    /// Bytes of these values, as they were stored.
+    pub blob_bytes_ordered: u64,
     /// Bytes of the tables that were read.
     pub table_bytes_read: u64,
     /// Bytes of records that lost their last pointer, those that were moved among them.

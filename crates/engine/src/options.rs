@@ -467,6 +467,20 @@ pub struct ColumnFamilyOptions {
     /// Blob files of fewer bytes are merged, if there are several. At most half of
     /// [`Self::blob_file_size`] counts. Default 8 MiB.
     pub merge_small_file_threshold: u64,
+    /// Compactions into the last two levels write the values that come down into them anew, in key
+    /// order, so that scans read blob files from front to back. Each value is written up to twice more for
+    /// that. Default false. Titan's option, as the next two, which count only where values that are
+    /// written anew go to blob files: with [`Self::enable_blob_files`], or in [`BlobRunMode::ReadOnly`].
+    pub level_merge: bool,
+    /// Tables of the last level are kept from reading by turns from more than
+    /// [`Self::max_sorted_runs`] blob files: where one would, the values of files with few
+    /// of its values are written anew in key order, by the compactions that write it or,
+    /// where none is due, in the background. Needs no [`Self::level_merge`] (Titan's does). Default false.
+    pub range_merge: bool,
+    /// Blob files that a scan of a table of the last level reads from by turns at most, with
+    /// [`Self::range_merge`]. Files that follow one another in key order count as one. Smaller: longer reads in a row,
+    /// more values written anew, all that a compaction meets at 1. 0: no limit. Default 20.
+    pub max_sorted_runs: u64,
     /// Cache of blocks. `None`, the default: one of 32 MiB shared by the families of the
     /// database.
     pub block_cache: Option<Arc<BlockCache>>,
@@ -531,6 +545,9 @@ impl Default for ColumnFamilyOptions {
             min_gc_batch_size: 16 << 20,
             max_gc_batch_size: 1 << 30,
             merge_small_file_threshold: 8 << 20,
+            level_merge: false,
+            range_merge: false,
+            max_sorted_runs: 20,
             block_cache: None,
         }
     }

@@ -92,6 +92,8 @@ pub struct Written {
     pub blob_bytes: u64,
     /// Values that were taken out of older blob files, and their bytes as they were stored.
     pub relocated: BlobCount,
+    /// The same, of those that were taken out only to lie in key order.
+    pub ordered: BlobCount,
     /// Blob files that have a dictionary, as far as they were begun here.
     pub dictionary_files: u64,
     /// What was read and dropped.
@@ -308,6 +310,7 @@ impl<'a> OutputWriter<'a> {
             bytes: files.iter().map(|f| f.size).sum::<u64>() + blobs.bytes,
             blob_bytes: blobs.bytes,
             relocated: blobs.relocated,
+            ordered: blobs.ordered,
             dictionary_files: blobs.dictionary_files,
             files,
             entries: std::mem::take(&mut self.entries),

@@ -238,6 +238,28 @@ impl FamilyTables {
         told.map(|told| BlobCounts::decode(told)).transpose()
     }
 
+    /// How far the table reaches into blob files, as far as it tells; `None` if it does not.
+    ///
+    /// # Errors
+    /// What opening the table meets; `Corruption`.
+    pub(crate) fn told_blob_reach(&self, file: &FileMeta) -> Result<Option<BlobReach>> {
+        if file.oldest_blob_file_number == 0 {
+            return Ok(Some(BlobReach::default()));
+        }
+        reach_of(&self.reader(file)?.properties())
+    }
+
+    /// [`Self::told_blob_reach`], of a table of RocksDB by reading it.
+    ///
+    /// # Errors
+    /// What a reader of the table meets.
+    pub(crate) fn blob_reach(&self, file: &FileMeta) -> Result<BlobReach> {
+        match self.told_blob_reach(file)? {
+            Some(told) => Ok(told),
+            None => BlobReach::new(&self.count_pointers(file)?, None),
+        }
+    }
+
     /// [`Self::blob_references`] by reading the table.
     ///
     /// # Errors

@@ -13,6 +13,7 @@ pub mod leveled;
 pub mod collect;
 pub mod convert;
 pub mod blobs;
+pub mod locality;
 pub mod run;
 
 pub use leveled::{RangePick, pick, pick_in_place, pick_range};

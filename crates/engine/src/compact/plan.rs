@@ -39,6 +39,8 @@ pub enum Reason {
     BlobCollection,
     /// Values go from tables to blob files, or back, because a user asked for it.
     BlobConversion,
+    /// This table reads from more blob files by turns than the family's `max_sorted_runs`.
+    RangeMerge,
     /// A user asked for it.
     ManualCompaction,
 }
@@ -60,6 +62,7 @@ impl Reason {
             Self::ForcedBlobGC => "ForcedBlobGC",
             Self::BlobCollection => "BlobCollection",
             Self::BlobConversion => "BlobConversion",
+            Self::RangeMerge => "RangeMerge",
             Self::ManualCompaction => "ManualCompaction",
         }
     }

@@ -1,4 +1,6 @@
-//! A collection of garbage in blob files, by a background thread or for a caller.
+//! A collection of garbage in blob files, by a background thread or for a caller; and, for lack of
+//! garbage, a background thread's step that puts values into key order
+//! ([`locality`](crate::compact::locality)).
 //!
 //! ```text
 //! choose files -> select tables -> take them, as compactions do -> rewrite one after the other,
@@ -26,17 +28,17 @@ use orogen_base::{Error, ErrorKind, FileNo, Result};
 use crate::activity::{JobInfo, JobKind, JobState, Listed, RunningJob};
 use crate::column_family::{ColumnFamilyData, FamilyState, NothingToCollect};
 use crate::compact::collect::{self, Rules, Selected, Step};
-use crate::compact::{self, Reason};
+use crate::compact::{self, Reason, Scores, locality};
 use crate::compaction_iter::JobWatch;
 use crate::context::Context;
 use crate::events::BlobCollectionInfo;
 use crate::filename::DataFile;
-use crate::jobs::compaction::{Collected, CompactionJob, count_drops, install_outputs};
+use crate::jobs::compaction::{CompactionJob, Moves, count_drops, install_outputs};
 use crate::jobs::compaction_handle::{self, CompactionHandle, Control, Counted, StepWatch};
 use crate::jobs::flush::{addition_info, count_blobs, tell_created};
 use crate::jobs::punch;
 use crate::obsolete;
-use crate::options::CollectBlobGarbageOptions;
+use crate::options::{CollectBlobGarbageOptions, ColumnFamilyOptions};
 use crate::output::BlobCarry;
 use crate::version::FileMeta;
 use crate::version::blob_counts::BlobCounts;
@@ -46,11 +48,20 @@ use crate::version::version::Version;
 /// A step that a thread has taken.
 pub(crate) struct CollectionJob {
     family: Arc<ColumnFamilyData>,
-    /// One for each table, or for some that share user keys.
-    parts: Vec<CompactionJob>,
+    parts: Vec<Part>,
+    /// The files that are emptied, or out of which values are moved.
     victims: HashSet<FileNo>,
+    /// The depth that the tables are to have, if this is why they are rewritten.
+    ordered_to: Option<u64>,
     id: u64,
     bytes_ahead: u64,
+}
+
+/// The rewrite of one table, or of some that share user keys.
+struct Part {
+    job: CompactionJob,
+    /// Files whose values are moved only to lie in key order.
+    ordered: HashSet<FileNo>,
 }
 
 enum Picked {
@@ -89,6 +100,12 @@ pub(crate) fn is_due_in(context: &Context, family: &ColumnFamilyData) -> bool {
         (state.version.clone(), rules)
     };
     collect::choose(&version, &rules).is_some()
+        || locality::limit(&options).is_some_and(|max| may_order(&version, &options, max))
+}
+
+/// True if there may be tables to put in order that no compaction is about to come by.
+fn may_order(version: &Version, options: &ColumnFamilyOptions, max: u64) -> bool {
+    locality::may_be_due(version, max) && !Scores::compute(version, options).needs_compaction()
 }
 
 /// Takes the next step that is due.
@@ -129,17 +146,19 @@ fn pick(
     rules: &Rules,
     is_automatic: bool,
 ) -> Result<Picked> {
-    let Some(victims) = collect::choose(version, rules) else {
-        return Ok(Picked::Nothing);
-    };
-    let tables = &family.tables;
-    let mut references = |file: &FileMeta| match tables.told_blob_references(file)? {
-        Some(told) => Ok(told),
-        // A table of RocksDB would be read again with each version: compactions rewrite it.
-        None if is_automatic => Ok(BlobCounts::default()),
-        None => tables.count_pointers(file),
-    };
-    let step = match collect::select(version, rules, victims, &mut references)? {
+    let mut ordered_to = None;
+    let mut selected = select_garbage(family, version, rules, is_automatic)?;
+    if is_automatic && !matches!(selected, Selected::Step(_)) {
+        let options = family.options();
+        ordered_to = locality::limit(&options);
+        if let Some(max) = ordered_to {
+            let found = select_disorder(context, family, version, &options, max)?;
+            if !matches!(found, Selected::Nothing) {
+                selected = found;
+            }
+        }
+    }
+    let step = match selected {
         Selected::Nothing => return Ok(Picked::Nothing),
         Selected::Busy => return Ok(Picked::Busy),
         Selected::Step(step) => step,
@@ -150,20 +169,78 @@ fn pick(
         // Whoever changed it looks again.
         return Ok(Picked::Busy);
     }
-    let parts = take(context, family, &mut state, &step);
+    let mut parts = take(context, family, &mut state, &step, reason_of(ordered_to));
     if parts.is_empty() {
         // If it is no job that is in the way, it is damage.
         let waits = !state.taken(None).is_empty();
         return Ok(if waits { Picked::Busy } else { Picked::Nothing });
     }
     drop(state);
+    if let Some(max) = ordered_to {
+        for part in &mut parts {
+            // A table's neighbours that share user keys with it have come along.
+            let mut files = part.job.plan().input_files().map(|(_, f)| f);
+            part.ordered = locality::moved_in_place(version, max, &mut files, &mut |f| {
+                Ok(family.tables.told_blob_reach(f)?.unwrap_or_default())
+            })?;
+        }
+    }
     Ok(Picked::Job(CollectionJob {
         family: family.clone(),
         parts,
         victims: step.victims,
+        ordered_to,
         id: context.new_job_id(),
         bytes_ahead: step.bytes_ahead,
     }))
+}
+
+fn reason_of(ordered_to: Option<u64>) -> Reason {
+    match ordered_to {
+        Some(_) => Reason::RangeMerge,
+        None => Reason::BlobCollection,
+    }
+}
+
+fn select_garbage(
+    family: &ColumnFamilyData,
+    version: &Version,
+    rules: &Rules,
+    is_automatic: bool,
+) -> Result<Selected> {
+    let Some(victims) = collect::choose(version, rules) else {
+        return Ok(Selected::Nothing);
+    };
+    let tables = &family.tables;
+    let mut references = |file: &FileMeta| match tables.told_blob_references(file)? {
+        Some(told) => Ok(told),
+        // A table of RocksDB would be read again with each version: compactions rewrite it.
+        None if is_automatic => Ok(BlobCounts::default()),
+        None => tables.count_pointers(file),
+    };
+    collect::select(version, rules, victims, &mut references)
+}
+
+fn select_disorder(
+    context: &Context,
+    family: &ColumnFamilyData,
+    version: &Version,
+    options: &ColumnFamilyOptions,
+    max: u64,
+) -> Result<Selected> {
+    if !may_order(version, options, max) {
+        return Ok(Selected::Nothing);
+    }
+    for file in locality::of_unknown_depth(version) {
+        if context.is_closing() {
+            return Ok(Selected::Nothing);
+        }
+        // One that does not open is told of by the first who needs it.
+        let _ = family.tables.reader(file);
+    }
+    locality::select(version, options, max, &mut |file| {
+        Ok(family.tables.told_blob_reach(file)?.unwrap_or_default())
+    })
 }
 
 /// Takes the tables of a step that nobody is in the way of.
@@ -172,7 +249,8 @@ fn take(
     family: &Arc<ColumnFamilyData>,
     state: &mut FamilyState,
     step: &Step,
-) -> Vec<CompactionJob> {
+    reason: Reason,
+) -> Vec<Part> {
     let options = family.options();
     let version = state.version.clone();
     let mut parts = Vec::new();
@@ -180,10 +258,13 @@ fn take(
         let running = state.taken(None);
         let at = (*level, file);
         // One that went with its neighbour is busy by now.
-        let plan = compact::pick_in_place(&version, &options, &running, at, Reason::BlobCollection);
+        let plan = compact::pick_in_place(&version, &options, &running, at, reason);
         let Some(plan) = plan else { continue };
         let id = context.new_job_id();
-        parts.push(CompactionJob::take(state, family, plan, id, 1));
+        parts.push(Part {
+            job: CompactionJob::take(state, family, plan, id, 1),
+            ordered: HashSet::new(),
+        });
     }
     parts
 }
@@ -199,16 +280,19 @@ impl CollectionJob {
 
     fn run_watched(mut self, context: &Context, watch: Option<&Arc<StepWatch>>) -> Result<()> {
         let start = context.clock.now_micros();
-        let inputs = || self.parts.iter().flat_map(|p| p.plan().input_files());
+        let inputs = || self.parts.iter().flat_map(|p| p.job.plan().input_files());
         let mut emptied: Vec<FileNo> = self.victims.iter().copied().collect();
         emptied.sort_unstable();
         let mut info = BlobCollectionInfo {
             column_family: self.family.name.clone(),
             job_id: self.id,
+            reason: reason_of(self.ordered_to).name(),
             emptied,
             inputs: inputs().map(|(_, f)| f.number).collect(),
             outputs: Vec::new(),
             blob_files: Vec::new(),
+            blob_values_ordered: 0,
+            blob_bytes_ordered: 0,
             table_bytes_read: inputs().map(|(_, f)| f.size).sum(),
             garbage_bytes: 0,
             bytes_written: 0,
@@ -231,7 +315,7 @@ impl CollectionJob {
     }
 
     fn list<'a>(&self, context: &'a Context, info: &BlobCollectionInfo) -> Listed<'a> {
-        let files = self.parts.iter().flat_map(|p| p.plan().input_files());
+        let files = self.parts.iter().flat_map(|p| p.job.plan().input_files());
         let entries = files.filter_map(|(_, f)| f.counts.get()).map(|(n, _)| n);
         let entries = entries.sum();
         let begun = JobInfo {
@@ -246,7 +330,7 @@ impl CollectionJob {
             input_bytes_done: 0,
             output_files: Vec::new(),
             output_bytes: 0,
-            reason: Reason::BlobCollection.name().to_owned(),
+            reason: info.reason.to_owned(),
             since_secs: Some(context.clock.unix_secs()),
         };
         context
@@ -272,8 +356,7 @@ impl CollectionJob {
         info.garbage_bytes = garbage.map(|g| g.garbage_blob_bytes).sum();
         let added: Vec<_> = edit.blob_file_additions.iter().map(addition_info).collect();
         install_outputs(context, &self.family, edit, &created)?;
-        let reason = Reason::BlobCollection.name();
-        tell_created(context, &self.family, self.id, reason, &added);
+        tell_created(context, &self.family, self.id, info.reason, &added);
         Ok(())
     }
 
@@ -287,10 +370,12 @@ impl CollectionJob {
         edit: &mut VersionEdit,
         created: &mut Vec<DataFile>,
     ) -> Result<()> {
-        let collected = Collected {
-            victims: Arc::new(std::mem::take(&mut self.victims)),
-            carry: Arc::new(BlobCarry::default()),
+        let carry = Arc::new(BlobCarry::default());
+        let emptied = match self.ordered_to {
+            Some(_) => HashSet::new(),
+            None => std::mem::take(&mut self.victims),
         };
+        let emptied = Arc::new(emptied);
         let (mut read, mut kept) = (BlobCounts::default(), BlobCounts::default());
         for part in &mut self.parts {
             // A table alone may be too small for a look.
@@ -298,24 +383,36 @@ impl CollectionJob {
                 Some(watch) => watch.look(0)?,
                 None => context.closing.look(0)?,
             }
+            let moves = Moves {
+                emptied: emptied.clone(),
+                ordered: Arc::new(std::mem::take(&mut part.ordered)),
+                carry: Some(carry.clone()),
+            };
             let written = part
-                .run_part(context, &collected, watch.cloned(), job)
+                .job
+                .run_part(context, &moves, watch.cloned(), job)
                 .map_err(|failed| {
                     created.extend(failed.created);
-                    created.extend(collected.carry.open_file());
+                    created.extend(carry.open_file());
                     failed.error
                 })?;
             count_drops(context, &written);
             count_blobs(context, &written);
             created.extend(written.created());
-            created.extend(collected.carry.open_file());
+            created.extend(carry.open_file());
             info.bytes_written += written.bytes;
+            info.blob_values_ordered += written.ordered.values;
+            info.blob_bytes_ordered += written.ordered.bytes;
+            for file in &written.files {
+                file.blob_depth
+                    .note_tried(self.ordered_to.unwrap_or(u64::MAX));
+            }
             read.add_all(&written.pointers_read);
             kept.add_all(&written.pointers_kept);
-            part.take_inputs(edit);
-            written.add_to(part.plan().output_level, edit);
+            part.job.take_inputs(edit);
+            written.add_to(part.job.plan().output_level, edit);
         }
-        if let Some((addition, bytes)) = collected.carry.finish()? {
+        if let Some((addition, bytes)) = carry.finish()? {
             info.bytes_written += bytes;
             context
                 .statistics
@@ -333,15 +430,19 @@ fn tell(context: &Context, info: &BlobCollectionInfo) {
     statistics.add(Ticker::CompactReadBytes, info.table_bytes_read);
     statistics.add(Ticker::CompactWriteBytes, info.bytes_written);
     context.log.info(format_args!(
-        "[{}] blob collection job={} emptied={:?} tables={} table_bytes_read={} outputs={} \
-         blob_files={:?} garbage_bytes={} bytes_written={} micros={}",
+        "[{}] blob collection job={} reason={} emptied={:?} tables={} table_bytes_read={} outputs={} \
+         blob_files={:?} blob_values_ordered={} blob_bytes_ordered={} garbage_bytes={} \
+         bytes_written={} micros={}",
         info.column_family,
         info.job_id,
+        info.reason,
         info.emptied,
         info.inputs.len(),
         info.table_bytes_read,
         info.outputs.len(),
         info.blob_files,
+        info.blob_values_ordered,
+        info.blob_bytes_ordered,
         info.garbage_bytes,
         info.bytes_written,
         info.micros,
@@ -450,7 +551,7 @@ impl Manual<'_> {
     fn step(&self, job: CollectionJob) -> Result<()> {
         let running = Counted::new(self.context, self.family, |s| &mut s.manual_running);
         let (mut bytes, mut entries) = (0, 0);
-        for (_, file) in job.parts.iter().flat_map(|p| p.plan().input_files()) {
+        for (_, file) in job.parts.iter().flat_map(|p| p.job.plan().input_files()) {
             bytes += file.size;
             entries += self.family.tables.reader(file)?.properties().num_entries;
         }

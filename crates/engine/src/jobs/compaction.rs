@@ -58,19 +58,19 @@ pub(crate) struct CompactionJob {
     id: u64,
     max_subcompactions: usize,
     watch: Option<Arc<StepWatch>>,
-    collected: Option<Collected>,
     /// The user's filter has no say.
     unfiltered: bool,
     released: bool,
 }
 
-/// What the parts of a collection of blob garbage share.
-#[derive(Clone)]
-pub(crate) struct Collected {
-    /// The blob files whose values are moved.
-    pub(crate) victims: Arc<HashSet<FileNo>>,
-    /// The file that they are moved to.
-    pub(crate) carry: Arc<BlobCarry>,
+/// Values that a job takes out of their blob files.
+pub(crate) struct Moves {
+    /// The files that are to be emptied.
+    pub(crate) emptied: Arc<HashSet<FileNo>>,
+    /// Files whose values are only to lie in key order.
+    pub(crate) ordered: Arc<HashSet<FileNo>>,
+    /// The file that they are moved to, if it goes on from one job to the next.
+    pub(crate) carry: Option<Arc<BlobCarry>>,
 }
 
 /// A panic of a listener or a filter must not keep the inputs from others.
@@ -185,7 +185,6 @@ impl CompactionJob {
             id,
             max_subcompactions,
             watch: None,
-            collected: None,
             unfiltered: false,
             released: false,
         }
@@ -236,18 +235,41 @@ impl CompactionJob {
     pub(crate) fn run_part(
         &mut self,
         context: &Context,
-        collected: &Collected,
+        moves: &Moves,
         watch: Option<Arc<StepWatch>>,
         job: &Arc<RunningJob>,
     ) -> Result<Written, Failed> {
-        self.collected = Some(collected.clone());
         self.watch = watch;
         let tombstones = self.tombstones().map_err(|error| Failed {
             error,
             created: Vec::new(),
         })?;
+        let options = self.family.options();
+        let all = match options.blob_run_mode {
+            BlobRunMode::Fallback => Some(Moves {
+                emptied: Arc::new(compact::blobs::emptied(&self.version, &options)),
+                ordered: Arc::default(),
+                carry: moves.carry.clone(),
+            }),
+            _ => None,
+        };
+        let moves = all.as_ref().unwrap_or(moves);
         let whole = (None, None);
-        self.run_stretch(context, &self.plan.inputs, Arc::new(tombstones), whole, job)
+        let written = self.run_stretch(
+            context,
+            &self.plan.inputs,
+            moves,
+            Arc::new(tombstones),
+            whole,
+            job,
+        )?;
+        // What was tried with a table need not be tried with what was made of it in place.
+        let files = self.plan.input_files().map(|(_, f)| f);
+        let tried = files.map(|f| f.blob_depth.tried()).min();
+        for file in &written.files {
+            file.blob_depth.note_tried(tried.unwrap_or(u64::MAX));
+        }
+        Ok(written)
     }
 
     /// Keeps the family's compaction filter out of it.
@@ -280,6 +302,8 @@ impl CompactionJob {
             bytes_written: 0,
             blob_file_additions: Vec::new(),
             blob_file_garbages: Vec::new(),
+            blob_values_ordered: 0,
+            blob_bytes_ordered: 0,
             trivial_move: self.plan.trivial_move,
             reason: self.plan.reason.name(),
             micros: 0,
@@ -341,7 +365,8 @@ impl CompactionJob {
         }
         context.log.info(format_args!(
             "[{}] compaction job={} level {}->{} inputs={} dropped={} bytes_read={} outputs={} \
-             bytes_written={} trivial_move={} micros={} reason={} score={:.2}",
+             bytes_written={} blob_values_ordered={} blob_bytes_ordered={} trivial_move={} micros={} \
+             reason={} score={:.2}",
             info.column_family,
             info.job_id,
             info.start_level,
@@ -351,6 +376,8 @@ impl CompactionJob {
             info.bytes_read,
             info.outputs.len(),
             info.bytes_written,
+            info.blob_values_ordered,
+            info.blob_bytes_ordered,
             info.trivial_move,
             info.micros,
             info.reason,
@@ -402,6 +429,7 @@ impl CompactionJob {
         info.bytes_read -= dropped.iter().map(|f| f.size).sum::<u64>();
         info.dropped = dropped.iter().map(|f| f.number).collect();
         let read = &self.inputs_without(&info.dropped);
+        let moves = &self.moves(read)?;
         let bounds = self.bounds(context, read)?;
         let stretches: Vec<Stretch> = std::iter::once(None)
             .chain(bounds.iter().cloned().map(Some))
@@ -418,7 +446,7 @@ impl CompactionJob {
             .into_iter()
             .map(|stretch| {
                 let tombstones = tombstones.clone();
-                move || self.run_stretch(context, read, tombstones, stretch, job)
+                move || self.run_stretch(context, read, moves, tombstones, stretch, job)
             })
             .collect();
         let results = threads::run_all("orogen-compact", tasks);
@@ -435,6 +463,8 @@ impl CompactionJob {
                     count_drops(context, &written);
                     count_blobs(context, &written);
                     info.bytes_written += written.bytes;
+                    info.blob_values_ordered += written.ordered.values;
+                    info.blob_bytes_ordered += written.ordered.bytes;
                     info.outputs.extend(written.files.iter().map(|f| f.number));
                     created.extend(written.created());
                     read.add_all(&written.pointers_read);
@@ -476,6 +506,26 @@ impl CompactionJob {
                 Err(e)
             }
         }
+    }
+
+    /// The blob files whose values are written anew where they are met.
+    fn moves(&self, read: &[Inputs]) -> Result<Moves> {
+        let options = self.family.options();
+        let emptied = compact::blobs::emptied(&self.version, &options);
+        let tables = &self.family.tables;
+        let ordered = compact::locality::moved_by_compaction(
+            &self.version,
+            &options,
+            &self.plan,
+            read,
+            &emptied,
+            &mut |file| tables.blob_reach(file),
+        )?;
+        Ok(Moves {
+            emptied: Arc::new(emptied),
+            ordered: Arc::new(ordered),
+            carry: None,
+        })
     }
 
     /// The range tombstones of all inputs, each clipped to what its table answers for.
@@ -520,6 +570,7 @@ impl CompactionJob {
         &self,
         context: &Context,
         read: &[Inputs],
+        moves: &Moves,
         tombstones: Arc<FragmentedRangeTombstones>,
         (start, end): Stretch,
         job: &Arc<RunningJob>,
@@ -543,15 +594,10 @@ impl CompactionJob {
             });
         let tables = self.family.tables.clone();
         let source = Arc::new(VersionBlobs::new(tables, self.version.clone()));
-        let collected = self.collected.as_ref();
         let blobs = BlobOutputOptions {
-            relocate: match collected {
-                Some(collected) if options.blob_run_mode != BlobRunMode::Fallback => {
-                    collected.victims.clone()
-                }
-                _ => Arc::new(compact::blobs::emptied(&self.version, &options)),
-            },
-            carry: collected.map(|c| c.carry.clone()),
+            relocate: moves.emptied.clone(),
+            order: moves.ordered.clone(),
+            carry: moves.carry.clone(),
             source: Some(source.clone()),
             ..blob_options(context, &self.family)
         };

@@ -329,6 +329,8 @@ pub(crate) fn count_blobs(context: &Context, written: &Written) {
         ),
         (Ticker::BlobDbGcNumKeysRelocated, written.relocated.values),
         (Ticker::BlobDbGcBytesRelocated, written.relocated.bytes),
+        (Ticker::BlobLocalityKeysRelocated, written.ordered.values),
+        (Ticker::BlobLocalityBytesRelocated, written.ordered.bytes),
     ] {
         if n > 0 {
             context.statistics.add(ticker, n);

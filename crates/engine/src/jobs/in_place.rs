@@ -20,7 +20,7 @@ use crate::compaction_iter::JobWatch;
 use crate::context::Context;
 use crate::events::BlobFileAdditionInfo;
 use crate::filename::DataFile;
-use crate::jobs::compaction::{Collected, CompactionJob, count_drops, install_outputs};
+use crate::jobs::compaction::{CompactionJob, Moves, count_drops, install_outputs};
 use crate::jobs::compaction_handle::StepWatch;
 use crate::jobs::flush::{addition_info, count_blobs};
 use crate::obsolete;
@@ -95,9 +95,11 @@ fn write(
     edit: &mut VersionEdit,
     created: &mut Vec<DataFile>,
 ) -> Result<u64> {
-    let shared = Collected {
-        victims: Arc::default(),
-        carry: Arc::new(BlobCarry::default()),
+    let carry = Arc::new(BlobCarry::default());
+    let moves = Moves {
+        emptied: Arc::default(),
+        ordered: Arc::default(),
+        carry: Some(carry.clone()),
     };
     let mut bytes_written = 0;
     let (mut read, mut kept) = (BlobCounts::default(), BlobCounts::default());
@@ -105,23 +107,23 @@ fn write(
         // A table alone may be too small for a look.
         watch.look(0)?;
         let written = part
-            .run_part(context, &shared, Some(watch.clone()), job)
+            .run_part(context, &moves, Some(watch.clone()), job)
             .map_err(|failed| {
                 created.extend(failed.created);
-                created.extend(shared.carry.open_file());
+                created.extend(carry.open_file());
                 failed.error
             })?;
         count_drops(context, &written);
         count_blobs(context, &written);
         created.extend(written.created());
-        created.extend(shared.carry.open_file());
+        created.extend(carry.open_file());
         bytes_written += written.bytes;
         read.add_all(&written.pointers_read);
         kept.add_all(&written.pointers_kept);
         part.take_inputs(edit);
         written.add_to(part.plan().output_level, edit);
     }
-    if let Some((addition, bytes)) = shared.carry.finish()? {
+    if let Some((addition, bytes)) = carry.finish()? {
         bytes_written += bytes;
         let statistics = &context.statistics;
         statistics.add(Ticker::BlobDbBlobFileBytesWritten, bytes);

@@ -635,6 +635,9 @@ pub(crate) static OWN_FAMILY: &[Item<Cf>] = &[
         "blob_hole_punching_min_bytes",
         blob_hole_punching_min_bytes
     ),
+    item!(Cf, MUTABLE, "level_merge", level_merge),
+    item!(Cf, MUTABLE, "range_merge", range_merge),
+    item!(Cf, MUTABLE, "max_sorted_runs", max_sorted_runs),
 ];
 
 /// The same of the database.

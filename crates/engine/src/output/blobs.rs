@@ -41,6 +41,8 @@ pub struct BlobOutputOptions {
     pub dictionary: Option<CompressionOptions>,
     /// Files whose values are written anew.
     pub relocate: Arc<HashSet<FileNo>>,
+    /// Files whose values are written anew only to lie in key order.
+    pub order: Arc<HashSet<FileNo>>,
     /// Reads these values.
     pub source: Option<Arc<dyn BlobSource>>,
     /// The last file goes on in the job's next run; the job ends it. `None`: it ends with the run.
@@ -96,6 +98,8 @@ pub(super) struct BlobsWritten {
     pub(super) kept: BlobCounts,
     /// Values that were taken out of their files, and their bytes as stored there.
     pub(super) relocated: BlobCount,
+    /// The same, of those that were taken out only to lie in key order.
+    pub(super) ordered: BlobCount,
     /// Files that were begun with a dictionary.
     pub(super) dictionary_files: u64,
 }
@@ -253,7 +257,8 @@ impl BlobWriter {
     ) -> Result<(&'e [u8], &'e [u8])> {
         let pointer = BlobPointer::decode(value)?;
         let user = user_key(key);
-        if !self.options.relocate.contains(&pointer.file) {
+        let only_for_order = !self.options.relocate.contains(&pointer.file);
+        if only_for_order && !self.options.order.contains(&pointer.file) {
             self.keep(&pointer, user);
             return Ok((key, value));
         }
@@ -274,7 +279,7 @@ impl BlobWriter {
             if from.stores_as(self.options.file.compression) {
                 let builder = self.builder(new_file, created)?;
                 let moved = builder.add_stored(user, &stored, &from)?;
-                self.count_relocated(&pointer);
+                self.count_relocated(&pointer, only_for_order);
                 let pointer = moved;
                 self.point_to(key, &pointer)?;
                 return Ok((&self.key, &self.pointer));
@@ -284,7 +289,7 @@ impl BlobWriter {
             self.keep(&pointer, user);
             return Ok((key, value));
         };
-        self.count_relocated(&pointer);
+        self.count_relocated(&pointer, only_for_order);
         if self.stays_apart(fetched.len()) {
             self.put_apart(key, &fetched, new_file, created)?;
             return Ok((&self.key, &self.pointer));
@@ -307,9 +312,15 @@ impl BlobWriter {
         self.stretches.add(pointer.file);
     }
 
-    fn count_relocated(&mut self, pointer: &BlobPointer) {
-        self.written.relocated.values += 1;
-        self.written.relocated.bytes += pointer.size;
+    fn count_relocated(&mut self, pointer: &BlobPointer, only_for_order: bool) {
+        let written = &mut self.written;
+        let count = if only_for_order {
+            &mut written.ordered
+        } else {
+            &mut written.relocated
+        };
+        count.values += 1;
+        count.bytes += pointer.size;
     }
 
     fn take_key(&mut self, key: &[u8], kind: ValueKind) {
