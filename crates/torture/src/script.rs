@@ -61,6 +61,8 @@ pub enum Step {
     Collect(Family),
     /// Brings the values of a family to blob files, or back into its tables.
     Convert(Family, ConvertTo),
+    /// Changes a setting of a family.
+    Set(Family, &'static str, &'static str),
     /// Reads all writes back from the logs, which have to be there.
     Updates,
     /// Closes and opens the database.
@@ -229,6 +231,10 @@ pub fn call(db: &Db, step: &Step, options: &Options) -> Result<()> {
                         )),
                 }
             }
+            None => Ok(()),
+        },
+        Step::Set(name, option, value) => match db.column_family(name) {
+            Some(family) => db.set_options(&family, &[(*option, *value)]),
             None => Ok(()),
         },
         Step::CompactCancelled(name) => match begin_to_compact(db, name)? {
@@ -511,7 +517,11 @@ impl Progress {
                     last.2 = true;
                 }
             }
-            Step::Wait | Step::CompactCancelled(_) | Step::Collect(_) | Step::Updates => {}
+            Step::Wait
+            | Step::CompactCancelled(_)
+            | Step::Collect(_)
+            | Step::Set(..)
+            | Step::Updates => {}
         }
     }
 

@@ -380,6 +380,48 @@ fn blob_convert() -> Script {
     w.script("blob-convert", converted_blobs)
 }
 
+fn ordered_blobs() -> Options {
+    let mut options = collected_blobs();
+    options.cf.blob_file_discardable_ratio = 1.0;
+    options.cf.level_merge = true;
+    options.cf.range_merge = true;
+    options.cf.max_sorted_runs = 2;
+    options.cf.max_bytes_for_level_base = 4 << 10;
+    options
+}
+
+/// Values are written anew in key order by compactions, and in the background once less disorder is
+/// allowed, beside writes, checkpoints and drops.
+fn blob_order() -> Script {
+    let mut w = Writer::new(26);
+    w.step(Step::Create("a"));
+    for round in 0..3 {
+        w.step(Step::Set("default", "max_sorted_runs", "20"));
+        w.batches(&["default", "a"], 14, 5);
+        w.puts("default", 25, 7);
+        w.step(Step::Compact("default"));
+        w.puts("default", 12, 5);
+        w.step(Step::Flush(vec!["default"]));
+        w.puts("default", 12, 5);
+        w.step(Step::Compact("default"));
+        w.step(Step::Set("default", "max_sorted_runs", "1"));
+        w.step(Step::Wait);
+        if round == 1 {
+            w.step(Step::Checkpoint(0));
+            w.step(Step::Compact("a"));
+            w.puts("a", 10, 0);
+            w.step(Step::Compact("a"));
+            w.step(Step::Drop("a"));
+            w.step(Step::Create("a"));
+        }
+    }
+    w.step(Step::Reopen);
+    w.puts("default", 10, 0);
+    w.step(Step::Compact("default"));
+    w.step(Step::Wait);
+    w.script("blob-order", ordered_blobs)
+}
+
 fn few_log_bytes() -> Options {
     let mut options = small_options();
     options.db.max_total_wal_size = 8 << 10;
@@ -653,6 +695,7 @@ pub fn all() -> Vec<Script> {
         holes(),
         blob_gc(),
         blob_convert(),
+        blob_order(),
     ]
 }
 

@@ -148,6 +148,9 @@ pub(super) fn family(rng: &mut Rng, fixed: &Fixed) -> ColumnFamilyOptions {
     o.min_gc_batch_size = *rng.pick(&[0, 0, 4 << 10]);
     o.max_gc_batch_size = *rng.pick(&[1, 16 << 10, 1 << 30]);
     o.merge_small_file_threshold = *rng.pick(&[0, 1 << 10, 1 << 20]);
+    o.level_merge = rng.chance(1, 3);
+    o.range_merge = rng.chance(1, 2);
+    o.max_sorted_runs = *rng.pick(&[0, 1, 2, 4, 20]);
     o
 }
 
@@ -164,7 +167,7 @@ fn compression(rng: &mut Rng) -> CompressionOptions {
 }
 
 /// What is changed while the database is open, and to what.
-pub(super) const CHANGES: [(&str, &[&str]); 34] = [
+pub(super) const CHANGES: [(&str, &[&str]); 37] = [
     ("write_buffer_size", &["4k", "16k", "1m"]),
     ("max_write_buffer_number", &["2", "3", "6"]),
     ("level0_file_num_compaction_trigger", &["1", "2", "5"]),
@@ -237,12 +240,15 @@ pub(super) const CHANGES: [(&str, &[&str]); 34] = [
     ("min_gc_batch_size", &["0", "4k"]),
     ("max_gc_batch_size", &["1", "16k", "1g"]),
     ("merge_small_file_threshold", &["0", "1k", "1m"]),
+    ("level_merge", &["true", "false"]),
+    ("range_merge", &["true", "false"]),
+    ("max_sorted_runs", &["0", "1", "3"]),
 ];
 
 /// Settings of large values, those that RocksDB has and those that are ours, as text.
 pub(super) fn blob_settings(o: &ColumnFamilyOptions) -> String {
     format!(
-        "{} {:?} {} {} {:?} {:?} {} {:?} {} {} {} {} {} {} {} {} {} {}",
+        "{} {:?} {} {} {:?} {:?} {} {:?} {} {} {} {} {} {} {} {} {} {} {} {} {}",
         o.enable_blob_files,
         o.blob_run_mode,
         o.min_blob_size,
@@ -260,7 +266,10 @@ pub(super) fn blob_settings(o: &ColumnFamilyOptions) -> String {
         o.blob_file_discardable_ratio,
         o.min_gc_batch_size,
         o.max_gc_batch_size,
-        o.merge_small_file_threshold
+        o.merge_small_file_threshold,
+        o.level_merge,
+        o.range_merge,
+        o.max_sorted_runs
     )
 }
 

@@ -197,6 +197,9 @@ fn options(seed: u64, shape: Shape) -> Options {
         cf.blob_gc_auto = rng.chance(1, 2);
         cf.max_space_amp = *rng.pick(&[0.0, 0.0, 1.2]);
         cf.min_gc_batch_size = 0;
+        cf.level_merge = rng.chance(1, 3);
+        cf.range_merge = rng.chance(1, 2);
+        cf.max_sorted_runs = *rng.pick(&[1, 2, 4]);
     }
     o
 }
