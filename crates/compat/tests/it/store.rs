@@ -30,6 +30,9 @@ pub(crate) fn options(case: &Case) -> Options {
         options.cf.enable_blob_garbage_collection = true;
         options.cf.blob_file_discardable_ratio = 0.3;
         options.cf.min_gc_batch_size = 0;
+        options.cf.level_merge = true;
+        options.cf.range_merge = true;
+        options.cf.max_sorted_runs = 2;
     }
     options
 }
