@@ -192,6 +192,10 @@ fn lists_tell_values_garbage_and_disk_of_each_file() {
         drawn.contains("files by garbage: 1 without, 1 up to 50 %"),
         "{drawn}"
     );
+    let level = &tree["column_families"][0]["levels"][0];
+    assert_eq!(level["max_blob_reference_depth"], 2);
+    let by_turns = format!("one table reads by turns: L{} 2\n", level["level"]);
+    assert!(drawn.contains(&by_turns), "{drawn}");
     assert!(ok(&["db", "stats", &db]).contains("by garbage   1 without, 1 up to 50 %"));
     assert!(ok(&["db", "stats", &db]).contains("blob files   2, 50 values"));
     // A database without any has no line.
