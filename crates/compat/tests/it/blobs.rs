@@ -54,6 +54,8 @@ fn large(way: Way) -> Options {
     cf.blob_hole_punching = way == Way::Punch || is_aligned;
     cf.blob_hole_punching_threshold = 0.0;
     cf.blob_hole_punching_min_bytes = 1;
+    // One way alone.
+    cf.blob_gc_auto = false;
     cf.level_merge = way == Way::Order;
     cf.range_merge = way == Way::Order;
     cf.max_sorted_runs = 2;
