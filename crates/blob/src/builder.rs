@@ -20,8 +20,8 @@ use orogen_codec::{
 use orogen_env::WritableFile;
 
 use crate::format::{
-    FileFooter, FileHeader, RECORD_HEADER_LEN, RecordHeader, VERSION, VERSION_WITH_DICTIONARY,
-    align_up,
+    FOOTER_LEN, FileFooter, FileHeader, HEADER_LEN, RECORD_HEADER_LEN, RecordHeader, VERSION,
+    VERSION_WITH_DICTIONARY, align_up,
 };
 use crate::meta::{self, BlobFileProperties, Extent, MetaIndex};
 use crate::places::{self, PlacesBuilder, RecordPlace};
@@ -90,6 +90,15 @@ pub struct BlobFileSummary {
     pub properties: BlobFileProperties,
     /// CRC32C over the whole file, if it was asked for.
     pub file_checksum: Option<u32>,
+}
+
+impl BlobFileSummary {
+    /// Bytes between header and footer that are in no counted record: meta records and padding.
+    #[must_use]
+    pub fn overhead_bytes(&self) -> u64 {
+        let ends = (HEADER_LEN + FOOTER_LEN) as u64;
+        self.file_size.saturating_sub(ends + self.total_blob_bytes)
+    }
 }
 
 /// Writes one blob file.

@@ -201,7 +201,8 @@ impl FamilyTables {
             Err(e) if matches!(e.kind(), ErrorKind::Corruption | ErrorKind::NotSupported) => false,
             Err(e) => return Err(e),
         };
-        if is_other || reader.record_count() != Some(listed.total_blob_count) {
+        let is_listed = |count| listed.tells_of(count, None, size);
+        if is_other || !reader.record_count().is_some_and(is_listed) {
             return Err(
                 Error::corruption("blob file is another one than the MANIFEST lists")
                     .with("file", path.display())

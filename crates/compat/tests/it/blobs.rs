@@ -67,9 +67,9 @@ fn depth(db: &Db) -> u64 {
     db.int_property(&db.default_column_family(), name).unwrap()
 }
 
-fn make(way: Way) -> Case {
-    let dir = scratch(&format!("blobs-{way:?}").to_lowercase());
-    let name = format!("blobs-{way:?}").to_lowercase();
+fn make(test: &str, way: Way) -> Case {
+    let name = format!("{test}-{way:?}").to_lowercase();
+    let dir = scratch(&name);
     let order = "leveldb.BytewiseComparator";
     let mut case = Case::create(&dir.join("live"), &name, order, "", true).unwrap();
     let db = Db::open(case.db(), &large(way)).unwrap();
@@ -167,7 +167,7 @@ fn rocksdb_reads_and_writes_what_garbage_collection_leaves() {
         Way::MergeDictionaries,
         Way::Order,
     ]
-    .map(make)
+    .map(|way| make("blobs", way))
     .into();
     programs::judge(&cases).unwrap();
     programs::judge_and_write(&cases).unwrap();
@@ -202,6 +202,53 @@ fn rocksdb_reads_and_writes_what_garbage_collection_leaves() {
         db.close().unwrap();
     }
     programs::judge(&cases).unwrap();
+}
+
+/// Runs RocksDB's tool on `db`.
+fn ldb(db: &std::path::Path, arguments: &[&str]) -> String {
+    let mut command = std::process::Command::new("ldb");
+    command
+        .arg(format!("--db={}", db.display()))
+        .args(arguments);
+    let output = command.output().expect("ldb runs");
+    let told = String::from_utf8_lossy(&output.stdout).into_owned();
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        output.status.success() && !told.contains("Failed"),
+        "{arguments:?}: {told}{errors}"
+    );
+    told
+}
+
+/// RocksDB copies as many bytes of a blob file as the MANIFEST counts.
+#[test]
+fn rocksdbs_backups_of_blob_files_are_whole() {
+    for way in [Way::Drop, Way::Punch, Way::PunchAligned] {
+        let case = make("backup", way);
+        let (dir, own) = (scratch("backup-restored"), case.db());
+        let db = own.as_path();
+        let backups = format!("--backup_dir={}", dir.join("backups").display());
+        // It is opened for that, and its MANIFEST written anew.
+        ldb(db, &[&backups, "backup"]);
+        let restored = dir.join("restored");
+        ldb(&restored, &[&backups, "restore"]);
+        let expected = case.expected("default").unwrap();
+        for place in [db, restored.as_path()] {
+            let lines = ldb(place, &["scan", "--hex"]);
+            let found = lines.lines().filter(|l| l.contains(" : 0x")).count();
+            assert_eq!(found, expected.len(), "{way:?}");
+            let mut options = options(&case);
+            options.cf = large(way).cf;
+            let db = Db::open(place, &options).unwrap();
+            assert_holds(&db, &case);
+            let family = db.default_column_family();
+            let files = db.check_blob_files(&family, true).unwrap();
+            assert!(files.iter().all(|f| f.is_exact()), "{way:?} {files:?}");
+            db.verify_checksums().unwrap();
+            db.verify_file_checksums().unwrap();
+            db.close().unwrap();
+        }
+    }
 }
 
 /// Brings the values of all families where they are to be, and proves it by reading every table.

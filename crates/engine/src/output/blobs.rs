@@ -445,6 +445,7 @@ fn end(number: FileNo, builder: BlobFileBuilder) -> Result<(BlobFileAddition, u6
         number,
         total_blob_count: summary.total_blob_count,
         total_blob_bytes: summary.total_blob_bytes,
+        overhead_bytes: summary.overhead_bytes(),
         checksum_method,
         checksum_value,
         ..BlobFileAddition::default()

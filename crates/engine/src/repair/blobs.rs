@@ -14,6 +14,7 @@ use std::sync::Arc;
 
 use orogen_base::key::{ParsedInternalKey, ValueKind};
 use orogen_base::{Error, ErrorKind, FileNo, PinnedValue, Result};
+use orogen_blob::format::{FOOTER_LEN, HEADER_LEN};
 use orogen_blob::{BlobFileReader, BlobFileReaderOptions, BlobPointer, BlobReadahead, HOLE_BLOCK};
 use orogen_env::{Access, FileSystem};
 
@@ -362,8 +363,8 @@ fn counted(
             (count, bytes) = (addition.total_blob_count, addition.total_blob_bytes);
         }
     }
-    let by_manifest = (addition.total_blob_count, addition.total_blob_bytes);
-    if told != Some(count) || (listed.is_some() && by_manifest != (count, bytes)) {
+    let is_other = listed.is_some_and(|l| !l.tells_of(count, Some(bytes), reader.file_size()));
+    if told != Some(count) || is_other {
         return Err(Error::corruption(
             "blob file has other records than its footer or the MANIFEST says",
         )
@@ -372,6 +373,8 @@ fn counted(
         .with("bytes", bytes));
     }
     (addition.total_blob_count, addition.total_blob_bytes) = (count, bytes);
+    let ends = (HEADER_LEN + FOOTER_LEN) as u64;
+    addition.overhead_bytes = reader.file_size().saturating_sub(ends + bytes);
     Ok((addition, has_holes))
 }
 

@@ -8,7 +8,14 @@
 //! A reader skips custom fields that it does not know, unless bit 6 of the tag is set. Ours has tag 33 in
 //! garbage: a varint64, bytes whose space was given up inside the file since the last such
 //! record. A file that has one, be it of 0 bytes, is not what was written any more: its checksum no longer
-//! counts. Source: RocksDB `db/blob/blob_file_addition.cc`, `db/blob/blob_file_garbage.cc`.
+//! counts.
+//!
+//! RocksDB takes a blob file for header, counted bytes and footer, and copies no more than that into a
+//! backup. So what is ours between them (meta records, padding) is counted as one record that was
+//! garbage from the first moment on: an addition of `count + 1` and all bytes, with tag 33 (a varint64, bytes of
+//! that record), and garbage of 1 and these bytes in the same edit, with tag 34 (empty). What we decode has neither; where
+//! RocksDB wrote the MANIFEST anew and the tags are gone, the record is garbage like other.
+//! Source: RocksDB `db/blob/blob_file_addition.cc`, `db/blob/blob_file_garbage.cc`.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -16,6 +23,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use orogen_base::coding::{Decoder, put_length_prefixed, put_varint32, put_varint64};
 use orogen_base::{Error, FileNo, Result};
 use orogen_blob::BlobFileReader;
+use orogen_blob::format::{FOOTER_LEN, HEADER_LEN};
 
 use super::file_meta::{CompactionMark, FileChecksum};
 use super::open_slot::OpenSlot;
@@ -23,6 +31,8 @@ use super::open_slot::OpenSlot;
 const END: u32 = 0;
 const MUST_UNDERSTAND: u32 = 1 << 6;
 const GIVEN_UP: u32 = 33;
+const OVERHEAD: u32 = 33;
+const OF_OVERHEAD: u32 = 34;
 
 /// A blob file came into being.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
@@ -33,6 +43,8 @@ pub struct BlobFileAddition {
     pub total_blob_count: u64,
     /// Bytes of its records, header and key included.
     pub total_blob_bytes: u64,
+    /// Bytes between header and footer that are in none of them.
+    pub overhead_bytes: u64,
     /// Name of the checksum over the whole file; empty if there is none.
     pub checksum_method: Vec<u8>,
     /// That checksum.
@@ -256,24 +268,81 @@ impl BlobFileAddition {
     }
 
     pub(crate) fn encode(&self, out: &mut Vec<u8>) {
+        let (count, bytes) = self.with_overhead();
         put_varint64(out, self.number);
-        put_varint64(out, self.total_blob_count);
-        put_varint64(out, self.total_blob_bytes);
+        put_varint64(out, count);
+        put_varint64(out, bytes);
         put_length_prefixed(out, &self.checksum_method);
         put_length_prefixed(out, &self.checksum_value);
+        if self.overhead_bytes > 0 {
+            put_custom_varint64(out, OVERHEAD, self.overhead_bytes);
+        }
         put_varint32(out, END);
     }
 
+    /// What is garbage from the first moment on, as it stands in the MANIFEST.
+    pub(crate) fn encode_garbage(&self, out: &mut Vec<u8>) {
+        put_varint64(out, self.number);
+        put_varint64(out, 1);
+        put_varint64(out, self.overhead_bytes);
+        put_varint32(out, OF_OVERHEAD);
+        put_length_prefixed(out, &[]);
+        put_varint32(out, END);
+    }
+
+    /// Records and bytes as RocksDB counts them.
+    fn with_overhead(&self) -> (u64, u64) {
+        match self.overhead_bytes {
+            0 => (self.total_blob_count, self.total_blob_bytes),
+            more => (
+                self.total_blob_count.saturating_add(1),
+                self.total_blob_bytes.saturating_add(more),
+            ),
+        }
+    }
+
+    /// True if this tells of a file with so many values in records of so many bytes, `None` where that is
+    /// not known, and so many bytes in all. Where RocksDB wrote the MANIFEST anew, what is ours in the
+    /// file is counted among the values.
+    #[must_use]
+    pub fn tells_of(&self, values: u64, record_bytes: Option<u64>, file_size: u64) -> bool {
+        let between = file_size.saturating_sub((HEADER_LEN + FOOTER_LEN) as u64);
+        let is_same = |count: u64, bytes: Option<u64>| {
+            self.total_blob_count == count && bytes.is_none_or(|b| self.total_blob_bytes == b)
+        };
+        is_same(values, record_bytes)
+            || (is_same(values.saturating_add(1), Some(between)) && record_bytes != Some(between))
+    }
+
     pub(crate) fn decode(input: &mut Decoder<'_>) -> Result<Self> {
-        let addition = Self {
+        let mut addition = Self {
             number: input.varint64("blob file number")?,
             total_blob_count: input.varint64("total blob count")?,
             total_blob_bytes: input.varint64("total blob bytes")?,
+            overhead_bytes: 0,
             checksum_method: input.length_prefixed("blob checksum method")?.to_vec(),
             checksum_value: input.length_prefixed("blob checksum value")?.to_vec(),
             identity: Identity::default(),
         };
-        custom_fields(input, addition.number, |_, _| Ok(()))?;
+        let mut overhead = None;
+        custom_fields(input, addition.number, |tag, field| {
+            if tag == OVERHEAD {
+                overhead = Some(Decoder::new(field).varint64("overhead of a blob file")?);
+            }
+            Ok(())
+        })?;
+        if let Some(overhead) = overhead {
+            let count = addition.total_blob_count.checked_sub(1);
+            let bytes = addition.total_blob_bytes.checked_sub(overhead);
+            let (Some(count), Some(bytes)) = (count, bytes) else {
+                return Err(
+                    Error::corruption("blob file of fewer bytes than its overhead")
+                        .with("blob_file_number", addition.number),
+                );
+            };
+            (addition.total_blob_count, addition.total_blob_bytes) = (count, bytes);
+            addition.overhead_bytes = overhead;
+        }
         Ok(addition)
     }
 }
@@ -284,15 +353,14 @@ impl BlobFileGarbage {
         put_varint64(out, self.garbage_blob_count);
         put_varint64(out, self.garbage_blob_bytes);
         if let Some(bytes) = self.given_up_bytes {
-            let mut field = Vec::new();
-            put_varint64(&mut field, bytes);
-            put_varint32(out, GIVEN_UP);
-            put_length_prefixed(out, &field);
+            put_custom_varint64(out, GIVEN_UP, bytes);
         }
         put_varint32(out, END);
     }
 
-    pub(crate) fn decode(input: &mut Decoder<'_>) -> Result<Self> {
+    /// `None` of the overhead of a file, which the addition tells.
+    pub(crate) fn decode(input: &mut Decoder<'_>) -> Result<Option<Self>> {
+        let mut is_overhead = false;
         let mut garbage = Self {
             number: input.varint64("blob file number")?,
             garbage_blob_count: input.varint64("garbage blob count")?,
@@ -304,10 +372,18 @@ impl BlobFileGarbage {
                 let mut field = Decoder::new(field);
                 garbage.given_up_bytes = Some(field.varint64("bytes given up")?);
             }
+            is_overhead |= tag == OF_OVERHEAD;
             Ok(())
         })?;
-        Ok(garbage)
+        Ok((!is_overhead).then_some(garbage))
     }
+}
+
+fn put_custom_varint64(out: &mut Vec<u8>, tag: u32, value: u64) {
+    let mut field = Vec::new();
+    put_varint64(&mut field, value);
+    put_varint32(out, tag);
+    put_length_prefixed(out, &field);
 }
 
 fn custom_fields(

@@ -177,6 +177,10 @@ impl VersionEdit {
         for addition in &self.blob_file_additions {
             put_varint32(out, BLOB_FILE_ADDITION);
             addition.encode(out);
+            if addition.overhead_bytes > 0 {
+                put_varint32(out, BLOB_FILE_GARBAGE);
+                addition.encode_garbage(out);
+            }
         }
         for garbage in &self.blob_file_garbages {
             put_varint32(out, BLOB_FILE_GARBAGE);
@@ -280,7 +284,7 @@ impl VersionEdit {
             }
             BLOB_FILE_GARBAGE | BLOB_FILE_GARBAGE_DEPRECATED => {
                 self.blob_file_garbages
-                    .push(BlobFileGarbage::decode(input)?);
+                    .extend(BlobFileGarbage::decode(input)?);
             }
             WAL_ADDITION_DEPRECATED => self.wal_additions.push(WalAddition::decode(input)?),
             WAL_ADDITION => {

@@ -111,6 +111,7 @@ impl Random {
                 number: self.number(),
                 total_blob_count: self.number(),
                 total_blob_bytes: self.number(),
+                overhead_bytes: self.maybe().unwrap_or(0) >> 1,
                 checksum_method: self.bytes(4),
                 checksum_value: self.bytes(4),
                 ..BlobFileAddition::default()
@@ -347,4 +348,43 @@ fn bounds_may_have_kinds_that_no_entry_has() {
     }
     let error = VersionEdit::decode(&file(0x80).encode()).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Corruption);
+}
+
+#[test]
+fn what_is_ours_in_a_blob_file_is_a_dead_record_to_rocksdb() {
+    let addition = BlobFileAddition {
+        number: 8,
+        total_blob_count: 10,
+        total_blob_bytes: 1000,
+        overhead_bytes: 77,
+        ..BlobFileAddition::default()
+    };
+    let mut edit = VersionEdit::default();
+    edit.blob_file_additions.push(addition.clone());
+    let record = edit.encode();
+    assert_eq!(VersionEdit::decode(&record).unwrap(), edit);
+    // As one reads it that knows neither tag.
+    let mut input = Decoder::new(&record);
+    let mut numbers =
+        |n: usize| -> Vec<u64> { (0..n).map(|_| input.varint64("number").unwrap()).collect() };
+    // The tag; number, count, bytes; two empty checksums; a field of ours; its end.
+    let tag = u64::from(BLOB_FILE_ADDITION);
+    assert_eq!(numbers(9), [tag, 8, 11, 1077, 0, 0, 33, 1, 77]);
+    assert_eq!(numbers(1), [0]);
+    let tag = u64::from(BLOB_FILE_GARBAGE);
+    assert_eq!(numbers(7), [tag, 8, 1, 77, 34, 0, 0]);
+    // And as it would write it anew.
+    let known = BlobFileAddition {
+        total_blob_count: 11,
+        total_blob_bytes: 1077,
+        overhead_bytes: 0,
+        ..addition.clone()
+    };
+    let size = 30 + 1077 + 32;
+    for told in [&addition, &known] {
+        assert!(told.tells_of(10, None, size) && told.tells_of(10, Some(1000), size));
+        assert!(!told.tells_of(10, None, size + 1) || told.total_blob_count == 10);
+        assert!(!told.tells_of(9, None, size) && !told.tells_of(12, None, size));
+        assert!(!told.tells_of(10, Some(999), size) || told.total_blob_count == 11);
+    }
 }
