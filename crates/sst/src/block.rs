@@ -72,6 +72,12 @@ impl Block {
         }
     }
 
+    /// False for what [`Self::raw`] made.
+    #[inline]
+    pub(crate) fn is_sorted(&self) -> bool {
+        self.num_restarts > 0
+    }
+
     /// A value that is in no block, behind the first `start` bytes.
     ///
     /// # Panics

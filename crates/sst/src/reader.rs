@@ -393,10 +393,15 @@ impl TableReader {
         let block = cache.get(key).filter(|block| {
             let intact = block.is_intact();
             if !intact {
-                cache.erase(key);
                 self.tick(Ticker::BlockCacheCorruption, 1);
             }
-            intact
+            // A handle that is not sound may have brought it here as a filter.
+            let is_raw = matches!(kind, BlockKind::Filter | BlockKind::Dictionary);
+            let serves = intact && (is_raw || block.is_sorted());
+            if !serves {
+                cache.erase(key);
+            }
+            serves
         });
         let (hit, miss) = match kind {
             BlockKind::Data => (Ticker::BlockCacheDataHit, Ticker::BlockCacheDataMiss),

@@ -518,6 +518,33 @@ fn the_cache_is_asked_first_and_counted() {
 }
 
 #[test]
+fn what_came_to_the_cache_as_a_filter_is_not_taken_for_entries() {
+    let model = random_model(&mut Rng::new(3), 50, 20);
+    let (bytes, _) = build_with(TableBuilderOptions::default(), &model);
+    let options = TableReaderOptions {
+        block_cache: Some(Arc::new(BlockCache::new(8 << 20))),
+        ..Default::default()
+    };
+    let table = open(&bytes, options).unwrap();
+    let read = TableReadOptions::default();
+    // As the top of a filter would have it whose handles are damaged.
+    for block in table.blocks().map(Result::unwrap) {
+        if block.kind == BlockKind::Data {
+            table.block(block.handle, BlockKind::Filter, &read).unwrap();
+        }
+    }
+    for (key, _) in model.keys() {
+        let mut shown = 0;
+        let got = table.get(&read, key, 1000, &mut |_, _| {
+            shown += 1;
+            Visit::Continue
+        });
+        got.unwrap();
+        assert!(shown > 0, "{key:?}");
+    }
+}
+
+#[test]
 fn offsets_and_anchors_divide_the_table_evenly() {
     let file = MemFile::default();
     let mut b = TableBuilder::new(Box::new(file.clone()), TableBuilderOptions::default()).unwrap();
