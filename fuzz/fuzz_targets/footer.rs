@@ -9,9 +9,12 @@ use orogen_sst::Footer;
 fuzz_target!(|data: &[u8]| {
     let mut choices = Choices::new(data);
     let offset = choices.short() as u64;
-    let Ok(footer) = Footer::decode(choices.rest(), offset) else {
+    let tail = choices.rest();
+    let Ok(footer) = Footer::decode(tail, offset) else {
         return;
     };
+    // The meta index ends where the footer begins.
+    let offset = offset + (tail.len() - footer.len) as u64;
     let mut again = Vec::new();
     // Formats before 2 are read and not written.
     if footer.format_version >= 2 && footer.encode(offset, &mut again).is_ok() {
