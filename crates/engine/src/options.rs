@@ -106,8 +106,7 @@ pub struct DbOptions {
     /// Threads that one compaction may use. Default 1.
     pub max_subcompactions: usize,
     /// Threads for collections of garbage in blob files, beside those for flushes and compactions;
-    /// there are none while nothing is to be collected. 0: none by itself. Default 1. Not kept in
-    /// OPTIONS files.
+    /// there are none while nothing is to be collected. 0: none by itself. Default 1.
     pub max_background_gc: usize,
     /// Bytes of WAL beyond which the families that pin the oldest log are flushed. 0, the
     /// default: four times the sum of all write buffers.

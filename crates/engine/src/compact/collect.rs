@@ -95,9 +95,12 @@ impl Rules {
             at_any_cost: false,
             made_before: FileNo::MAX,
         };
+        // Asked under the family's lock: the files are gone over only where there is a ceiling.
+        if options.max_space_amp == 0.0 {
+            return rules;
+        }
         let (disk, live) = space(version);
-        let is_bounded = options.max_space_amp > 0.0;
-        if !is_bounded || disk as f64 <= live as f64 * options.max_space_amp {
+        if disk as f64 <= live as f64 * options.max_space_amp {
             return rules;
         }
         // Beyond the ceiling some file has more garbage than the ceiling allows on average.
