@@ -53,8 +53,19 @@ pub fn prints(db: &Db) -> std::result::Result<Prints, String> {
 /// # Errors
 /// What the engine gives.
 pub fn pairs(db: &Db) -> Result<BTreeMap<String, Pairs>> {
+    pairs_where(db, |_| true)
+}
+
+/// The same of the families with names that are wanted.
+///
+/// # Errors
+/// What the engine gives.
+pub fn pairs_where(db: &Db, is_wanted: impl Fn(&str) -> bool) -> Result<BTreeMap<String, Pairs>> {
     let mut all = BTreeMap::new();
     for family in db.column_families() {
+        if !is_wanted(family.name()) {
+            continue;
+        }
         let mut iter = db.iter(&ReadOptions::default(), &family)?;
         let mut pairs = Pairs::new();
         iter.seek_to_first();
