@@ -278,7 +278,7 @@ impl Db {
     }
 
     /// Changes settings of the database in the same way: `max_background_jobs`,
-    /// `max_subcompactions`, `max_background_gc`, `max_total_wal_size`, `delayed_write_rate`,
+    /// `max_subcompactions`, `max_background_gc`, `flush_halves_bytes`, `max_total_wal_size`, `delayed_write_rate`,
     /// `bytes_per_sync`, `avoid_flush_during_shutdown`. The rate of background writes is changed at the
     /// [`orogen_env::RateLimiter`] itself.
     ///

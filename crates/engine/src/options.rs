@@ -108,6 +108,10 @@ pub struct DbOptions {
     /// Threads for collections of garbage in blob files, beside those for flushes and compactions;
     /// there are none while nothing is to be collected. 0: none by itself. Default 1.
     pub max_background_gc: usize,
+    /// A flush that has so many bytes of values for blob files writes them by two threads, if
+    /// `max_background_jobs` is at least 2: each takes half of the keys, and a blob file of its own.
+    /// Default 8 MiB; [`u64::MAX`]: never.
+    pub flush_halves_bytes: u64,
     /// Bytes of WAL beyond which the families that pin the oldest log are flushed. 0, the
     /// default: four times the sum of all write buffers.
     pub max_total_wal_size: u64,
@@ -186,6 +190,7 @@ impl Default for DbOptions {
             max_background_jobs: 2,
             max_subcompactions: 1,
             max_background_gc: 1,
+            flush_halves_bytes: 8 << 20,
             max_total_wal_size: 0,
             wal_recovery_mode: WalRecoveryMode::default(),
             recycle_log_file_num: 0,

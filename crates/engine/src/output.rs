@@ -22,6 +22,7 @@
 mod dictionary;
 mod blobs;
 mod grandparents;
+mod halves;
 
 use std::sync::Arc;
 
@@ -47,6 +48,7 @@ use crate::version::{BlobFileAddition, FileChecksum, FileMeta, VersionEdit};
 use blobs::BlobWriter;
 pub use blobs::{BlobCarry, BlobOutputOptions};
 use grandparents::Grandparents;
+pub use halves::{Half, write_halves};
 
 /// How tables are written and where they end.
 #[derive(Clone, Default)]
@@ -268,6 +270,16 @@ impl<'a> OutputWriter<'a> {
     }
 
     fn add_now(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
+        self.add_entry::<false>(key, value)
+    }
+
+    /// The same of an entry whose value is where it is to be.
+    fn add_placed(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
+        self.add_entry::<true>(key, value)
+    }
+
+    #[inline]
+    fn add_entry<const PLACED: bool>(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
         let user = user_key(key);
         if self.wants_cut(user) {
             self.finish_file(Some(user))?;
@@ -281,9 +293,15 @@ impl<'a> OutputWriter<'a> {
                 &mut none.insert(opened).1
             }
         };
-        let (key, value) = self
-            .blobs
-            .place(key, value, &mut self.new_file, &mut self.created)?;
+        let (key, value) = match PLACED {
+            true => {
+                self.blobs.note_placed(key, value)?;
+                (key, value)
+            }
+            false => self
+                .blobs
+                .place(key, value, &mut self.new_file, &mut self.created)?,
+        };
         if self.options.paranoid_file_checks {
             self.hash.add(key, value);
         }

@@ -107,8 +107,69 @@ pub fn run_all<T: Send, F: FnOnce() -> T + Send>(name: &str, tasks: Vec<F>) -> V
     })
 }
 
+/// Runs `beside` on a thread of its own and `here` on this one, at once, and gives both results. If
+/// the system has no thread left `beside` runs here as well, before `here`.
+///
+/// # Panics
+/// If one of them panics.
+#[cfg(orogen_shuttle)]
+pub fn run_both<A: Send, B>(
+    _: &str,
+    beside: impl FnOnce() -> A + Send,
+    here: impl FnOnce() -> B,
+) -> (A, B) {
+    // They share nothing: their order shows nothing new.
+    (beside(), here())
+}
+
+/// Runs `beside` on a thread of its own and `here` on this one, at once, and gives both results. If
+/// the system has no thread left `beside` runs here as well, before `here`.
+///
+/// # Panics
+/// If one of them panics.
+#[cfg(not(orogen_shuttle))]
+pub fn run_both<A: Send, B>(
+    name: &str,
+    beside: impl FnOnce() -> A + Send,
+    here: impl FnOnce() -> B,
+) -> (A, B) {
+    let slot = std::sync::Mutex::new(Some(beside));
+    let run = || {
+        let task = slot.lock().ok().and_then(|mut slot| slot.take());
+        task.map(|task| task())
+    };
+    std::thread::scope(|scope| {
+        let builder = std::thread::Builder::new().name(name.to_owned());
+        match builder.spawn_scoped(scope, run) {
+            Ok(handle) => {
+                let ours = here();
+                let theirs = handle.join().expect("a task does not panic");
+                (theirs.expect("a spawned task runs once"), ours)
+            }
+            Err(_) => (run().expect("it did not run elsewhere"), here()),
+        }
+    })
+}
+
 #[cfg(test)]
 mod tests {
+    #[test]
+    fn two_tasks_run_at_once() {
+        let (send, receive) = std::sync::mpsc::channel();
+        // Each ends only when the other one runs.
+        let (back, forth) = std::sync::mpsc::channel();
+        let beside = move || {
+            send.send(1).expect("it is waited for");
+            forth.recv().expect("it is sent")
+        };
+        let here = move || {
+            let got = receive.recv().expect("it is sent");
+            back.send(2).expect("it is waited for");
+            got
+        };
+        assert_eq!(super::run_both("test", beside, here), (2, 1));
+    }
+
     #[test]
     fn results_come_in_the_order_of_the_tasks() {
         let tasks: Vec<_> = (0..5u64).map(|n| move || n * n).collect();

@@ -3,10 +3,11 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use orogen_base::key::user_key;
 use orogen_base::metrics::{HistogramKind, Ticker};
 use orogen_base::range_del::{FragmentedRangeTombstones, RangeTombstone};
 use orogen_base::sync::atomic::Ordering;
-use orogen_base::{Error, ErrorKind, FileNo, InternalIterator, Result};
+use orogen_base::{Error, ErrorKind, FileNo, InternalIterator, Result, memory};
 use orogen_blob::BlobFileBuilderOptions;
 use orogen_env::{BufferedFile, IoPriority, WritableFile};
 use orogen_sst::{TableBuilderOptions, TableReadOptions};
@@ -208,12 +209,11 @@ pub(crate) fn write_level0_table(
     job: Option<&Arc<RunningJob>>,
 ) -> Result<Written> {
     let order = &family.icmp.user;
-    let children: Vec<Box<dyn InternalIterator>> = memtables
-        .iter()
-        .rev()
-        .map(|m| m.table.clone().iter())
-        .collect();
-    let merged = MergingIter::new(family.icmp.clone(), children);
+    let input = || {
+        let newest_first = memtables.iter().rev();
+        let children = newest_first.map(|m| m.table.clone().iter()).collect();
+        MergingIter::<Box<dyn InternalIterator>>::new(family.icmp.clone(), children)
+    };
     let tombstones: Vec<RangeTombstone> = memtables
         .iter()
         .flat_map(|m| {
@@ -227,17 +227,23 @@ pub(crate) fn write_level0_table(
         })
         .collect();
     let tombstones = Arc::new(FragmentedRangeTombstones::new(order, tombstones));
-    let mut rules = CompactionIterOptions::for_flush(
-        order.clone(),
-        context.snapshots.sorted_seqnos(),
-        family.merge_operator.clone(),
-    );
-    rules.watch = job.map(|job| -> Arc<dyn JobWatch> {
-        Arc::new(Counting {
-            job: job.clone(),
-            beside: None,
-        })
-    });
+    let snapshots = context.snapshots.sorted_seqnos();
+    let rules = |start: Option<Vec<u8>>, end: Option<Vec<u8>>| {
+        let watch = job.map(|job| -> Arc<dyn JobWatch> {
+            Arc::new(Counting {
+                job: job.clone(),
+                beside: None,
+            })
+        });
+        let merge_operator = family.merge_operator.clone();
+        CompactionIterOptions {
+            start,
+            end,
+            watch,
+            ..CompactionIterOptions::for_flush(order.clone(), snapshots.clone(), merge_operator)
+        }
+    };
+    let new_file = |first| new_file_from(first, context, IoPriority::High, job.cloned());
     let options = OutputOptions {
         table: table_options(context, family, 0, false),
         output_level: 0,
@@ -253,13 +259,32 @@ pub(crate) fn write_level0_table(
             ..blob_options(context, family)
         },
     };
-    match output::write(
-        merged,
-        tombstones,
-        rules,
-        options,
-        new_file(context, IoPriority::High, job.cloned()),
-    ) {
+    let written = match middle(context, family, memtables, input())? {
+        None => output::write(
+            input(),
+            tombstones,
+            rules(None, None),
+            options,
+            new_file(None),
+        ),
+        Some(middle) => {
+            let half = |start, end, new_file| output::Half {
+                input: input(),
+                rules: rules(start, end),
+                new_file,
+            };
+            let halves = [
+                half(None, Some(middle.clone()), new_file(None)),
+                half(
+                    Some(middle),
+                    None,
+                    new_file(Some(context.set.new_file_number())),
+                ),
+            ];
+            output::write_halves(halves, tombstones, options)
+        }
+    };
+    match written {
         Ok(written) => {
             let created = written.created();
             if let Err(e) = check_entries(family, &written) {
@@ -289,6 +314,73 @@ pub(crate) fn write_level0_table(
 fn keeper(family: &ColumnFamilyData) -> Option<Arc<dyn BlobKeeper>> {
     let is_asked = family.options().prepopulate_blob_cache == PrepopulateBlobCache::FlushOnly;
     is_asked.then(|| -> Arc<dyn BlobKeeper> { family.tables.clone() })
+}
+
+/// Keys and small values of a flush by two threads have at most so many bytes: half of them wait in
+/// memory.
+const HELD_BYTES_MAX: u64 = 8 << 20;
+/// And under a memory budget at most this part of it.
+const HELD_PART_MAX: u64 = 16;
+/// The middle is found to this part of the bytes that make two threads worth it.
+const MIDDLE_STEPS: u64 = 32;
+
+/// The user key from which on a second thread is to write the large values, where that is worth it:
+/// about half of them are before it, and what else is there is a small part. It depends on nothing but
+/// the entries, so that the same flush writes the same tables again.
+///
+/// # Errors
+/// `NoMemory`.
+fn middle(
+    context: &Context,
+    family: &ColumnFamilyData,
+    memtables: &[Arc<MemHandle>],
+    mut input: impl InternalIterator,
+) -> Result<Option<Vec<u8>>> {
+    let options = context.db_options();
+    let Some(least) = family.options().separates_from() else {
+        return Ok(None);
+    };
+    let from = options.flush_halves_bytes;
+    let memory: usize = memtables.iter().map(|m| m.table.memory_usage()).sum();
+    let waits_for_samples = family.options().blob_dictionary().is_some();
+    if options.max_background_jobs < 2 || (memory as u64) < from || waits_for_samples {
+        return Ok(None);
+    }
+    let held_max = context
+        .options
+        .memory_budget
+        .as_ref()
+        .map_or(u64::MAX, |budget| {
+            budget.block_cache().capacity() as u64 / HELD_PART_MAX
+        });
+    let held_max = held_max.min(HELD_BYTES_MAX);
+    let (mut values, mut rest) = (0u64, 0);
+    // Bytes of large values before each of these keys.
+    let mut steps: Vec<(u64, Vec<u8>)> = Vec::new();
+    input.seek_to_first();
+    while input.valid() {
+        // Lengths are in the nodes: values are not read.
+        let (key, len) = (input.key(), input.value().len() as u64);
+        let last = steps.last().map_or(0, |(before, _)| *before);
+        if values - last > from / MIDDLE_STEPS {
+            let key = memory::copied(user_key(key), "middle of a flush")?;
+            memory::push(&mut steps, (values, key), "middle of a flush")?;
+        }
+        rest += key.len() as u64;
+        match len >= least {
+            true => values += len,
+            false => rest += len,
+        }
+        if rest > held_max {
+            return Ok(None);
+        }
+        input.next();
+    }
+    if values < from {
+        return Ok(None);
+    }
+    let at = steps.partition_point(|(before, _)| *before < values / 2);
+    Ok(steps.into_iter().nth(at).map(|(_, key)| key))
 }
 
 /// A new blob file as listeners are told of it.
@@ -446,8 +538,21 @@ pub(crate) fn new_file(
     priority: IoPriority,
     job: Option<Arc<RunningJob>>,
 ) -> NewFile<'_> {
+    new_file_from(None, context, priority, job)
+}
+
+/// The same, where the first file has this number: which of two threads asks first must not show in
+/// the files.
+fn new_file_from(
+    mut first: Option<FileNo>,
+    context: &Context,
+    priority: IoPriority,
+    job: Option<Arc<RunningJob>>,
+) -> NewFile<'_> {
     Box::new(move |kind: DataFileKind| {
-        let number: FileNo = context.set.new_file_number();
+        let number = first
+            .take()
+            .unwrap_or_else(|| context.set.new_file_number());
         let path: PathBuf = DataFile { number, kind }.path(&context.dir);
         if let Some(job) = &job {
             job.note_output(number);

@@ -641,12 +641,10 @@ pub(crate) static OWN_FAMILY: &[Item<Cf>] = &[
 ];
 
 /// The same of the database.
-pub(crate) static OWN_DB: &[Item<DbOptions>] = &[item!(
-    DbOptions,
-    MUTABLE,
-    "max_background_gc",
-    max_background_gc
-)];
+pub(crate) static OWN_DB: &[Item<DbOptions>] = &[
+    item!(DbOptions, MUTABLE, "max_background_gc", max_background_gc),
+    item!(DbOptions, MUTABLE, "flush_halves_bytes", flush_halves_bytes),
+];
 
 /// The settings of tables. What only new files depend on may change.
 pub(crate) static TABLE: &[Item<Table>] = &[

@@ -400,6 +400,19 @@ impl BlobWriter {
         Ok(())
     }
 
+    /// Counts an entry of the table at hand that was placed elsewhere.
+    pub(super) fn note_placed(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
+        let kind = trailer(key) as u8;
+        if kind == ValueKind::Value as u8 {
+            self.inline_bound = self.inline_bound.max(value.len() + 1);
+        }
+        if kind == ValueKind::BlobIndex as u8 {
+            let pointer = BlobPointer::decode(value)?;
+            self.point(&pointer, user_key(key).len());
+        }
+        Ok(())
+    }
+
     /// What the table that ends here points to, where the pointers stand, and what all values in the table
     /// itself have fewer bytes than.
     pub(super) fn end_table(&mut self) -> (BlobCounts, BlobStretches, usize) {

@@ -338,11 +338,12 @@ fn jobs_whose_blob_files_fail_are_done_again_and_leave_nothing() {
         OpKind::Read,
         OpKind::Open,
     ];
-    for kind in kinds {
+    for (kind, halves) in kinds.iter().flat_map(|&k| [(k, u64::MAX), (k, 0)]) {
         let below = MemFileSystem::new();
         let fs = FaultFileSystem::over_memory(below.clone());
         let mut options = separated(&below);
         options.db.fs = Arc::new(fs.clone());
+        options.db.flush_halves_bytes = halves;
         options.cf.disable_auto_compactions = true;
         options.cf.enable_blob_garbage_collection = true;
         options.cf.blob_garbage_collection_age_cutoff = 1.0;

@@ -10,6 +10,7 @@ mod blob_conversion;
 mod blob_dictionary;
 mod blob_events;
 mod blob_faults;
+mod blob_halves;
 mod blob_locality;
 mod blob_modes;
 mod blob_reads;

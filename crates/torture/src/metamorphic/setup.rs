@@ -280,6 +280,7 @@ pub(super) fn database(rng: &mut Rng) -> DbOptions {
         max_background_jobs: rng.range(1..5),
         max_subcompactions: rng.range(1..4),
         max_background_gc: rng.range(0..3),
+        flush_halves_bytes: *rng.pick(&[0, 4 << 10, u64::MAX]),
         max_total_wal_size: *rng.pick(&[0, 0, 8 << 10, 64 << 10]),
         recycle_log_file_num: *rng.pick(&[0, 0, 1, 3]),
         wal_size_limit_mb: *rng.pick(&[0, 0, 0, 1]),

@@ -1,0 +1,92 @@
+//! Flushes that write their large values by two threads.
+
+use std::sync::Arc;
+
+use orogen_engine::plugin::merge_operator::StringAppend;
+use orogen_engine::{Db, LiveBlobFile, Options};
+use orogen_env::MemFileSystem;
+use orogen_testkit::Rng;
+
+use crate::blobs::{Map, assert_exact, assert_holds, assert_no_strays, separated, write_some};
+use crate::support::DIR;
+
+fn options(fs: &MemFileSystem) -> Options {
+    let mut options = separated(fs);
+    options.cf.merge_operator = Some(Arc::new(StringAppend::default()));
+    options.cf.disable_auto_compactions = true;
+    options.cf.paranoid_file_checks = true;
+    options.cf.write_buffer_size = 64 << 20;
+    options.cf.blob_file_size = 64 << 20;
+    options.db.max_background_jobs = 2;
+    options.db.flush_halves_bytes = 0;
+    options
+}
+
+/// What one flush of drawn calls wrote, after it was read back in every way.
+fn flushed(seed: u64, change: impl FnOnce(&mut Options)) -> Vec<LiveBlobFile> {
+    let fs = MemFileSystem::new();
+    let mut options = options(&fs);
+    change(&mut options);
+    let db = Db::open(DIR, &options).expect("opens");
+    let family = db.default_column_family();
+    let (mut rng, mut map) = (Rng::new(seed), Map::new());
+    write_some(&db, &family, &mut rng, &mut map, 60);
+    let (snapshot, seen) = (db.snapshot(), map.clone());
+    write_some(&db, &family, &mut rng, &mut map, 60);
+    db.flush().expect("the disk is well");
+    let files = db.live_blob_files();
+    assert_holds(&db, &family, &map, None);
+    assert_holds(&db, &family, &seen, Some(&snapshot));
+    assert_exact(&db, &family);
+    assert_no_strays(&fs, &db);
+    drop(snapshot);
+    db.close().expect("closes");
+    let db = Db::open(DIR, &options).expect("opens");
+    assert_holds(&db, &db.default_column_family(), &map, None);
+    files
+}
+
+fn sums(files: &[LiveBlobFile]) -> (u64, u64) {
+    let counts = files.iter().map(|f| f.total_blob_count);
+    (counts.sum(), files.iter().map(|f| f.total_blob_bytes).sum())
+}
+
+#[test]
+fn two_threads_write_what_one_would() {
+    for seed in 0..40 {
+        let one = flushed(seed, |o| o.db.flush_halves_bytes = u64::MAX);
+        let two = flushed(seed, |_| {});
+        assert_eq!((one.len(), two.len()), (1, 2), "seed {seed}");
+        assert_eq!(sums(&one), sums(&two), "seed {seed}");
+        // Neither has next to nothing; versions that are written over count in finding the middle.
+        let most = two.iter().map(|f| f.total_blob_bytes).max().unwrap();
+        assert!(most < sums(&two).1 * 9 / 10, "seed {seed}: {two:?}");
+        let small = flushed(seed, |o| o.cf.blob_file_size = 8 << 10);
+        assert_eq!(sums(&one), sums(&small), "seed {seed}");
+    }
+}
+
+#[test]
+fn which_thread_is_faster_does_not_show() {
+    let layout = |files: &[LiveBlobFile]| -> Vec<(u64, u64)> {
+        files
+            .iter()
+            .map(|f| (f.number, f.total_blob_bytes))
+            .collect()
+    };
+    let first = layout(&flushed(3, |_| {}));
+    for _ in 0..50 {
+        assert_eq!(layout(&flushed(3, |_| {})), first);
+    }
+}
+
+#[test]
+fn one_thread_writes_where_two_would_not_do() {
+    let alone = |change: fn(&mut Options)| assert_eq!(flushed(5, change).len(), 1);
+    alone(|o| o.db.max_background_jobs = 1);
+    alone(|o| o.db.flush_halves_bytes = 1 << 20);
+    alone(|o| {
+        o.cf.blob_compression_type = orogen_sst::CompressionType::Zstd;
+        o.cf.blob_compression_opts.max_dict_bytes = 4096;
+    });
+}
