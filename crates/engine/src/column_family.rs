@@ -16,7 +16,7 @@ use orogen_blob::Extent;
 use orogen_env::Clock;
 use orogen_sst::BlockCache;
 
-use crate::compact::Running;
+use crate::compact::{Plan, Running};
 use crate::options::ColumnFamilyOptions;
 use crate::plugin::merge_operator::MergeOperator;
 use crate::signal::Signal;
@@ -86,6 +86,17 @@ pub(crate) struct HolesOfFile {
     pub(crate) extents: Vec<Extent>,
     /// Bytes of them.
     pub(crate) bytes: u64,
+}
+
+/// What a job is picked from. Going over the files of a version may take longer than writers are to wait, so
+/// it is done without the family's lock, and the job is taken if [`FamilyState::may_take`] says that
+/// all is still as it was.
+pub(crate) struct Look {
+    pub(crate) version: Arc<Version>,
+    /// What a pick must keep out of.
+    pub(crate) running: Vec<Running>,
+    taken_by: Vec<u64>,
+    jobs_ended: u64,
 }
 
 /// One column family.
@@ -177,6 +188,11 @@ impl ColumnFamilyData {
     /// The state, locked.
     pub(crate) fn state(&self) -> MutexGuard<'_, FamilyState> {
         self.state.lock()
+    }
+
+    /// The newest version. What is looked for in it is looked for without the lock.
+    pub(crate) fn version(&self) -> Arc<Version> {
+        self.state.lock().version.clone()
     }
 
     /// The settings as they are now. Whoever takes several steps with them takes them once.
@@ -295,6 +311,35 @@ impl FamilyState {
             .filter(|c| own.is_none_or(|own| c.0 < own));
         let all = self.running.iter().chain(claimed);
         all.map(|r| r.1.clone()).collect()
+    }
+
+    /// Notes what a job is picked from; `own` as for [`Self::taken`].
+    pub(crate) fn look(&self, own: Option<u64>) -> Look {
+        Look {
+            version: self.version.clone(),
+            running: self.taken(own),
+            taken_by: self.taken_by(),
+            jobs_ended: self.jobs_ended,
+        }
+    }
+
+    /// True if a plan that was made of `look` can be taken: nothing that it was made of has changed, and nobody
+    /// has its tables.
+    pub(crate) fn may_take(&self, look: &Look, plan: &Plan) -> bool {
+        // Who deletes tables of a range marks them, and is no job.
+        self.is_as(look) && plan.input_files().all(|(_, f)| !f.is_busy())
+    }
+
+    /// True if the version is the same, and no job began or ended.
+    pub(crate) fn is_as(&self, look: &Look) -> bool {
+        Arc::ptr_eq(&self.version, &look.version)
+            && self.jobs_ended == look.jobs_ended
+            && self.taken_by() == look.taken_by
+    }
+
+    fn taken_by(&self) -> Vec<u64> {
+        let all = self.running.iter().chain(&self.claims);
+        all.map(|r| r.0).collect()
     }
 
     /// The oldest log that is needed to rebuild what the tables lack.

@@ -21,7 +21,7 @@ use orogen_sst::BlockCache;
 
 use crate::activity::Activity;
 use crate::column_family::{ColumnFamilyData, FamilyState};
-use crate::compact::{Moment, Scores, collect};
+use crate::compact::{Moment, Scores};
 use crate::events::{DamagedBlobFile, DamagedTable, EventListener, StallInfo};
 use crate::health::Health;
 use crate::holes::HolePunching;
@@ -487,7 +487,7 @@ impl Context {
         if is_off || state.has_nothing_to_collect(options) {
             return None;
         }
-        let (disk, live) = collect::space(&state.version);
+        let (disk, live) = state.version.blob_space();
         let most = live as f64 * options.max_space_amp * BLOB_SPACE_SLOWDOWN;
         let unwritten = 2 * options.write_buffer_size;
         Some((disk, (most as u64).saturating_add(unwritten)))

@@ -14,8 +14,8 @@ use orogen_base::sync::{Mistake, explore, must_find, thread};
 use orogen_env::{ManualClock, MemFileSystem};
 
 use crate::{
-    BottommostLevelCompaction, CompactRangeOptions, Db, FlushOptions, Options, ReadOptions,
-    WriteBatch, WriteOptions,
+    BlobFileCheck, BottommostLevelCompaction, CompactRangeOptions, Db, FlushOptions, Options,
+    ReadOptions, UserKeyRange, WriteBatch, WriteOptions,
 };
 
 fn options() -> Options {
@@ -253,6 +253,72 @@ fn closing() {
     writer.join().unwrap();
 }
 
+/// Values die in blob files and are given up, while versions change under those who look for them.
+fn holes() {
+    let mut settings = options();
+    settings.db.max_background_jobs = 2;
+    settings.cf.enable_blob_files = true;
+    settings.cf.blob_gc_auto = false;
+    settings.cf.blob_hole_punching_threshold = 0.0;
+    settings.cf.blob_hole_punching_min_bytes = 1;
+    let db = open(&settings);
+    let put = |db: &Db, key: &[u8], n: u8| db.put(key, &vec![n; 9000]).unwrap();
+    for key in [b"a", b"b", b"c"] {
+        put(&db, key, 1);
+    }
+    db.flush().unwrap();
+    let theirs = db.clone();
+    let mover = start(move || {
+        let family = theirs.default_column_family();
+        let all = CompactRangeOptions {
+            bottommost_level_compaction: BottommostLevelCompaction::Force,
+            ..CompactRangeOptions::default()
+        };
+        for (key, n) in [(b"b", 2), (b"a", 2)] {
+            put(&theirs, key, n);
+            theirs.compact_range(&all, &family, None, None).unwrap();
+        }
+    });
+    for _ in 0..2 {
+        for key in [b"a", b"b", b"c"] {
+            let value = db.get(key).unwrap().unwrap();
+            assert!(value[0] > 0 && value.iter().all(|&b| b == value[0]));
+        }
+    }
+    mover.join().unwrap();
+    db.wait_for_background_work().unwrap();
+    let checked = db.check_blob_files(&db.default_column_family(), true);
+    assert!(checked.unwrap().iter().all(BlobFileCheck::is_exact));
+    db.close().unwrap();
+}
+
+/// Several look for compactions, while tables are taken from under them.
+fn picks() {
+    let mut settings = options();
+    settings.db.max_background_jobs = 3;
+    settings.cf.level0_file_num_compaction_trigger = 2;
+    let db = open(&settings);
+    let theirs = db.clone();
+    let deleter = start(move || {
+        let family = theirs.default_column_family();
+        for _ in 0..3 {
+            let range = UserKeyRange::new(b"g", b"n");
+            theirs.delete_files_in_ranges(&family, &[range]).unwrap();
+        }
+    });
+    for n in 1..=4 {
+        let key = [b"a", b"h", b"h", b"z"][n - 1];
+        db.put(key, &[n as u8]).unwrap();
+        db.flush().unwrap();
+    }
+    deleter.join().unwrap();
+    db.wait_for_background_work().unwrap();
+    assert_eq!(db.get(b"a").unwrap().as_deref(), Some(&[1][..]));
+    assert_eq!(db.get(b"z").unwrap().as_deref(), Some(&[4][..]));
+    db.verify_checksums().unwrap();
+    db.close().unwrap();
+}
+
 macro_rules! models {
     ($($name:ident)*) => {
         $(mod $name {
@@ -264,7 +330,7 @@ macro_rules! models {
     };
 }
 
-models!(commit groups places overtaken snapshots families closing);
+models!(commit groups places overtaken snapshots families closing holes picks);
 
 #[test]
 fn a_group_that_is_shown_too_early_is_found() {

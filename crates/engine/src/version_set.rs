@@ -44,6 +44,9 @@ pub(crate) struct Change {
     pub(crate) install: Option<Install>,
 }
 
+/// A version, and the blob files that the one before had and it has not.
+type Built = (Arc<Version>, Vec<Arc<BlobFile>>);
+
 struct Request {
     changes: Vec<Change>,
     ticket: Arc<Mutex<Option<Result<()>>>>,
@@ -285,7 +288,7 @@ impl VersionSet {
         request: &Request,
         newest: &mut Newest,
         records: &mut Vec<Vec<u8>>,
-    ) -> Result<Vec<Arc<Version>>> {
+    ) -> Result<Vec<Built>> {
         let mut after = newest.clone();
         let mut versions = Vec::new();
         let mut encoded = Vec::new();
@@ -308,12 +311,13 @@ impl VersionSet {
             edit.blob_file_garbages.retain(|g| {
                 g.given_up_bytes.is_none() || base.blob_files().contains_key(&g.number)
             });
-            let version = if edit.column_family_change.is_none() {
+            let (version, gone) = if edit.column_family_change.is_none() {
                 let mut builder = VersionBuilder::new(&base);
                 builder.apply(&edit)?;
-                Arc::new(builder.build()?)
+                let (version, gone) = builder.build_and_tell()?;
+                (Arc::new(version), gone)
             } else {
-                base
+                (base, Vec::new())
             };
             edit.next_file_number = Some(self.next_file.load(Ordering::Relaxed));
             edit.last_sequence = Some(self.sequence.visible());
@@ -325,7 +329,7 @@ impl VersionSet {
                 after.dropped.push(family.id);
             }
             after.versions.insert(family.id, version.clone());
-            versions.push(version);
+            versions.push((version, gone));
         }
         *newest = after;
         records.append(&mut encoded);
@@ -472,8 +476,8 @@ impl VersionSet {
         snapshot.write(writer)
     }
 
-    fn install(&self, changes: Vec<Change>, versions: Vec<Arc<Version>>) {
-        for (change, version) in changes.into_iter().zip(versions) {
+    fn install(&self, changes: Vec<Change>, versions: Vec<Built>) {
+        for (change, (version, gone)) in changes.into_iter().zip(versions) {
             let Change {
                 family,
                 edit,
@@ -508,12 +512,12 @@ impl VersionSet {
                 let blobs = old.blob_files().values();
                 removed.blobs.extend(blobs.map(|b| b.file.clone()));
             } else {
-                self.note_removed(&edit, &old, &version);
+                self.note_removed(&edit, &old, gone);
             }
         }
     }
 
-    fn note_removed(&self, edit: &VersionEdit, old: &Version, new: &Version) {
+    fn note_removed(&self, edit: &VersionEdit, old: &Version, blobs: Vec<Arc<BlobFile>>) {
         let mut removed = self.removed.lock();
         for &(level, number) in &edit.deleted_files {
             if edit.new_files.iter().any(|(_, f)| f.number == number) {
@@ -523,11 +527,7 @@ impl VersionSet {
             let file = level.and_then(|l| l.files().iter().find(|f| f.number == number));
             removed.tables.extend(file.cloned());
         }
-        let gone = old
-            .blob_files()
-            .iter()
-            .filter(|(number, _)| !new.blob_files().contains_key(number));
-        removed.blobs.extend(gone.map(|(_, b)| b.file.clone()));
+        removed.blobs.extend(blobs);
     }
 
     /// Files that no version refers to, for `obsolete.rs`. Those that somebody still holds stay in

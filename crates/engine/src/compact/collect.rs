@@ -62,17 +62,6 @@ pub struct Rules {
     pub after_holes: bool,
 }
 
-/// Bytes that the blob files take, and those of them that are live.
-#[must_use]
-pub fn space(version: &Version) -> (u64, u64) {
-    let (mut disk, mut live) = (0u64, 0u64);
-    for blob in version.blob_files().values() {
-        disk = disk.saturating_add(blob.addition().total_blob_bytes - blob.holes());
-        live = live.saturating_add(blob.live_bytes());
-    }
-    (disk, live)
-}
-
 impl Rules {
     /// Those of a family's settings, for this version of it.
     #[must_use]
@@ -95,12 +84,9 @@ impl Rules {
             at_any_cost: false,
             made_before: FileNo::MAX,
         };
-        // Asked under the family's lock: the files are gone over only where there is a ceiling.
-        if options.max_space_amp == 0.0 {
-            return rules;
-        }
-        let (disk, live) = space(version);
-        if disk as f64 <= live as f64 * options.max_space_amp {
+        let is_bounded = options.max_space_amp > 0.0;
+        let (disk, live) = version.blob_space();
+        if !is_bounded || disk as f64 <= live as f64 * options.max_space_amp {
             return rules;
         }
         // Beyond the ceiling some file has more garbage than the ceiling allows on average.
@@ -182,7 +168,7 @@ fn ranked(version: &Version, rules: &Rules) -> Vec<(FileNo, Victim)> {
         // What was given up as holes has come free already.
         let holes = blob.holes();
         let garbage = blob.garbage_blob_bytes - holes;
-        let total = blob.addition().total_blob_bytes.saturating_sub(holes);
+        let total = blob.disk_bytes();
         // Without any, a ratio of 0 would have them written anew for ever.
         let has_much = garbage > 0 && garbage as f64 >= rules.discardable_ratio * total as f64;
         // Its padding is not told, but new files will have as much: else files that are full of it would be

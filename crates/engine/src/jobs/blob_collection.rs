@@ -84,7 +84,7 @@ pub(crate) fn is_due_in(context: &Context, family: &ColumnFamilyData) -> bool {
     if is_off || family.is_dropped() {
         return false;
     }
-    let (version, rules) = {
+    let version = {
         let state = family.state();
         if state.version.blob_files().is_empty()
             || state.exclusive_manual > 0
@@ -92,13 +92,13 @@ pub(crate) fn is_due_in(context: &Context, family: &ColumnFamilyData) -> bool {
         {
             return false;
         }
-        let rules = Rules::of(&state.version, &options);
-        // What holes bring need not be moved.
-        if rules.after_holes && punch::is_busy(family, &state, context) {
-            return false;
-        }
-        (state.version.clone(), rules)
+        state.version.clone()
     };
+    let rules = Rules::of(&version, &options);
+    // What holes bring need not be moved.
+    if rules.after_holes && punch::is_busy(family, context) {
+        return false;
+    }
     collect::choose(&version, &rules).is_some()
         || locality::limit(&options).is_some_and(|max| may_order(&version, &options, max))
 }
@@ -462,7 +462,7 @@ pub(crate) fn collect(
 ) -> Result<()> {
     check_ratio(options)?;
     let _job = context.enter_job()?;
-    let settings = Rules::of(&family.state().version.clone(), &family.options());
+    let settings = Rules::of(&family.version(), &family.options());
     let rules = Rules {
         // One that is all garbage goes by itself.
         discardable_ratio: options.discardable_ratio.min(0.999_999),

@@ -91,7 +91,7 @@ pub(crate) fn next(context: &Context) -> Option<CompactionJob> {
         .into_iter()
         .filter(|f| !f.options().disable_auto_compactions)
         .filter_map(|family| {
-            let version = family.state().version.clone();
+            let version = family.version();
             let options = family.options();
             learn_codecs(context, &family, &version);
             let scores = Scores::compute(&version, &options);
@@ -115,7 +115,7 @@ pub(crate) fn idle_micros(context: &Context) -> u64 {
         .families()
         .iter()
         .filter(|f| !f.options().disable_auto_compactions)
-        .filter_map(|f| marks::next_due_secs(&f.state().version.clone(), &f.options()))
+        .filter_map(|f| marks::next_due_secs(&f.version(), &f.options()))
         .min()
         .unwrap_or(u64::MAX);
     // What is due and cannot run waits for another job, which wakes everybody at its end.
@@ -131,7 +131,7 @@ fn watch_snapshots(context: &Context) {
         .families()
         .iter()
         .filter(|f| !f.options().disable_auto_compactions)
-        .map(|f| marks::waited_for_snapshot(&f.state().version.clone()))
+        .map(|f| marks::waited_for_snapshot(&f.version()))
         .min();
     let waited_for = waited_for.filter(|&seqno| seqno < SEQNO_MAX);
     context.snapshots.wake_behind(waited_for);
@@ -148,23 +148,28 @@ fn learn_codecs(context: &Context, family: &ColumnFamilyData, version: &Version)
     }
 }
 
+/// Takes the compaction of a family that is needed most.
 fn pick(context: &Context, family: &Arc<ColumnFamilyData>) -> Option<CompactionJob> {
-    let mut state = family.state();
-    if state.exclusive_manual > 0 || family.is_dropped() {
-        return None;
+    loop {
+        let options = family.options();
+        let look = {
+            let state = family.state();
+            let is_off = state.exclusive_manual > 0 || options.disable_auto_compactions;
+            if is_off || family.is_dropped() {
+                return None;
+            }
+            state.look(None)
+        };
+        let scores = Scores::compute(&look.version, &options);
+        let moment = context.moment();
+        let plan = compact::pick(&look.version, &options, &scores, &look.running, moment)?;
+        let mut state = family.state();
+        if state.exclusive_manual == 0 && state.may_take(&look, &plan) {
+            let id = context.new_job_id();
+            let parts = context.db_options().max_subcompactions;
+            return Some(CompactionJob::take(&mut state, family, plan, id, parts));
+        }
     }
-    let version = state.version.clone();
-    let options = family.options();
-    if options.disable_auto_compactions {
-        return None;
-    }
-    let scores = Scores::compute(&version, &options);
-    let running = state.taken(None);
-    let moment = context.moment();
-    let plan = compact::pick(&version, &options, &scores, &running, moment)?;
-    let id = context.new_job_id();
-    let parts = context.db_options().max_subcompactions;
-    Some(CompactionJob::take(&mut state, family, plan, id, parts))
 }
 
 impl CompactionJob {

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use orogen_base::{Error, ErrorKind, Result};
 
 use crate::activity::{JobInfo, JobKind, JobState, Listed, RunningJob};
-use crate::column_family::{ColumnFamilyData, FamilyState};
+use crate::column_family::{ColumnFamilyData, FamilyState, Look};
 use crate::compact::leveled::RangeRequest;
 use crate::compact::{self, LevelTargets, RangePick, Running, Scores};
 use crate::context::Context;
@@ -22,7 +22,9 @@ use crate::jobs::compaction::CompactionJob;
 use crate::jobs::compaction_handle::{self, CompactionHandle, Control, Counted};
 use crate::jobs::{manual_flush, punch};
 use crate::obsolete;
-use crate::options::{BottommostLevelCompaction, CompactRangeOptions, FlushOptions};
+use crate::options::{
+    BottommostLevelCompaction, ColumnFamilyOptions, CompactRangeOptions, FlushOptions,
+};
 use crate::version::KeyRange;
 use crate::version::version::Version;
 use crate::write::commit::WritePath;
@@ -389,35 +391,39 @@ pub(crate) fn wait_until_idle(context: &Context) -> Result<()> {
             return Err(Error::new(ErrorKind::NoSpace, message));
         }
         context.work.raise();
-        let moment = context.moment();
-        let busy = context.set.families().iter().any(|family| {
-            if blob_collection::is_due_in(context, family) {
-                return true;
-            }
+        let mut is_busy = false;
+        let mut has_changed = false;
+        for family in context.set.families() {
+            let look = family.state().look(None);
+            is_busy |= blob_collection::is_due_in(context, &family)
+                || punch::is_busy(&family, context)
+                || compaction_is_due(context, &family, &look);
             let state = family.state();
-            let options = family.options();
-            let flushes = state.flushing.is_some()
-                || state.imm.len() >= options.min_write_buffer_number_to_merge.max(1)
-                || (!state.imm.is_empty()
-                    && state.imm.len() + 1 >= options.max_write_buffer_number)
-                || state
-                    .imm
-                    .first()
-                    .is_some_and(|m| m.id <= state.flush_requested_up_to);
-            if punch::is_busy(family, &state, context) {
-                return true;
-            }
-            if flushes || !state.running.is_empty() || state.manual_running > 0 {
-                return true;
-            }
-            let scores = Scores::compute(&state.version, &options);
-            !options.disable_auto_compactions
-                && state.exclusive_manual == 0
-                && compact::pick(&state.version, &options, &scores, &[], moment).is_some()
-        });
-        if !busy {
+            is_busy |= is_flushing(&state, &family.options())
+                || !state.running.is_empty()
+                || state.manual_running > 0;
+            // Then what was looked at tells nothing.
+            has_changed |= !state.is_as(&look);
+        }
+        if has_changed {
+            continue;
+        }
+        if !is_busy {
             return Ok(());
         }
         context.progress.wait_after(seen);
     }
+}
+
+fn compaction_is_due(context: &Context, family: &ColumnFamilyData, look: &Look) -> bool {
+    let options = family.options();
+    if options.disable_auto_compactions || family.state().exclusive_manual > 0 {
+        return false;
+    }
+    let scores = Scores::compute(&look.version, &options);
+    compact::pick(&look.version, &options, &scores, &[], context.moment()).is_some()
+}
+
+fn is_flushing(state: &FamilyState, options: &ColumnFamilyOptions) -> bool {
+    state.flushing.is_some() || state.flush_due(options).is_some()
 }

@@ -14,7 +14,7 @@ use orogen_blob::extents::dead_extents;
 use orogen_env::threads;
 
 use crate::activity::{JobInfo, JobKind, JobState, Listed, RunningJob};
-use crate::column_family::{ColumnFamilyData, FamilyState, Holes, HolesOfFile};
+use crate::column_family::{ColumnFamilyData, Holes, HolesOfFile};
 use crate::context::Context;
 use crate::filename;
 use crate::holes;
@@ -51,38 +51,49 @@ impl Drop for PunchJob {
 
 /// Takes what is to be done now, if there is something.
 pub(crate) fn next(context: &Context) -> Option<PunchJob> {
-    context.set.families().into_iter().find_map(|family| {
-        let mut state = family.state();
-        let part = match &mut state.holes {
-            Holes::Running => return None,
-            Holes::Waiting(era, files) => {
-                if !era.is_over() || !context.hole_punching.is_allowed() {
-                    return None;
+    let families = context.set.families().into_iter();
+    let mut taken = families.filter_map(|family| {
+        let part = Some(take(context, &family)?);
+        Some(PunchJob { family, part })
+    });
+    taken.next()
+}
+
+/// Takes what is to be done in a family. Writers wait for its lock, so the files are gone over without it;
+/// what was picked is taken only while its version is the newest and nobody else has begun.
+fn take(context: &Context, family: &Arc<ColumnFamilyData>) -> Option<Part> {
+    loop {
+        let version = {
+            let mut state = family.state();
+            match &mut state.holes {
+                Holes::Running => return None,
+                Holes::Waiting(era, files) => {
+                    if !era.is_over() || !context.hole_punching.is_allowed() {
+                        return None;
+                    }
+                    context.hole_punching.note_waiting(false);
+                    let files = std::mem::take(files);
+                    state.holes = Holes::Running;
+                    return Some(Part::Punch(files));
                 }
-                context.hole_punching.note_waiting(false);
-                Part::Punch(std::mem::take(files))
-            }
-            Holes::Idle => {
-                let version = &state.version;
-                let files = holes::pick(version, &family.options(), context.clock.now_micros());
-                if files.is_empty() || family.is_dropped() {
-                    return None;
-                }
-                if is_too_slow(context, &family) {
-                    leave_to_moving(context, &family.name, version, &files);
-                    state.nothing_to_collect = None;
-                    return None;
-                }
-                Part::Mark(version.clone(), files)
+                Holes::Idle => state.version.clone(),
             }
         };
-        state.holes = Holes::Running;
-        drop(state);
-        Some(PunchJob {
-            family,
-            part: Some(part),
-        })
-    })
+        let files = holes::pick(&version, &family.options(), context.clock.now_micros());
+        if files.is_empty() || family.is_dropped() {
+            return None;
+        }
+        if is_too_slow(context, family) {
+            leave_to_moving(context, &family.name, &version, &files);
+            family.state().nothing_to_collect = None;
+            return None;
+        }
+        let mut state = family.state();
+        if matches!(state.holes, Holes::Idle) && Arc::ptr_eq(&state.version, &version) {
+            state.holes = Holes::Running;
+            return Some(Part::Mark(version, files));
+        }
+    }
 }
 
 /// True if values of the family are better moved.
@@ -114,8 +125,7 @@ pub(crate) fn spawn_if_due(context: &Arc<Context>) {
         return;
     }
     let families = context.set.families();
-    let is_due = |f: &Arc<ColumnFamilyData>| can_begin(f, &f.state(), context);
-    if !families.iter().any(is_due) || !context.hole_punching.take_thread() {
+    if !families.iter().any(|f| can_begin(f, context)) || !context.hole_punching.take_thread() {
         return;
     }
     let theirs = context.clone();
@@ -151,22 +161,25 @@ fn run_all(context: &Context) -> Result<()> {
     Ok(())
 }
 
-fn can_begin(family: &ColumnFamilyData, state: &FamilyState, context: &Context) -> bool {
-    !matches!(state.holes, Holes::Running) && is_busy(family, state, context)
+fn can_begin(family: &ColumnFamilyData, context: &Context) -> bool {
+    let is_running = matches!(family.state().holes, Holes::Running);
+    !is_running && is_busy(family, context)
 }
 
 /// True while something is done or could be done.
-pub(crate) fn is_busy(family: &ColumnFamilyData, state: &FamilyState, context: &Context) -> bool {
-    match &state.holes {
-        Holes::Running => true,
-        Holes::Waiting(era, _) => era.is_over() && context.hole_punching.is_allowed(),
-        Holes::Idle => !holes::pick(
-            &state.version,
-            &family.options(),
-            context.clock.now_micros(),
-        )
-        .is_empty(),
-    }
+pub(crate) fn is_busy(family: &ColumnFamilyData, context: &Context) -> bool {
+    let version = {
+        let state = family.state();
+        match &state.holes {
+            Holes::Running => return true,
+            Holes::Waiting(era, _) => {
+                return era.is_over() && context.hole_punching.is_allowed();
+            }
+            Holes::Idle => state.version.clone(),
+        }
+    };
+    let files = holes::pick(&version, &family.options(), context.clock.now_micros());
+    !files.is_empty()
 }
 
 /// Microseconds after which it is to be looked again.
@@ -181,7 +194,7 @@ pub(crate) fn idle_micros(context: &Context) -> u64 {
         .iter()
         .filter(|f| !holes::is_off(&f.options()))
         .flat_map(|f| {
-            let version = f.state().version.clone();
+            let version = f.version();
             let blobs = version.blob_files().values();
             // What is due already is not worth it: more garbage tells of itself.
             blobs
@@ -408,7 +421,7 @@ impl PunchJob {
         file: &HolesOfFile,
         job: &Arc<RunningJob>,
     ) -> Option<u64> {
-        let version = self.family.state().version.clone();
+        let version = self.family.version();
         // All of it may be gone.
         let blob = version.blob_files().get(&file.number)?;
         if !self.has_one_name(context, &version, file.number) {

@@ -227,6 +227,13 @@ impl BlobFileMeta {
         given_up.min(self.garbage_blob_bytes)
     }
 
+    /// Bytes of records that were not given up.
+    #[must_use]
+    pub fn disk_bytes(&self) -> u64 {
+        let total = self.file.addition.total_blob_bytes;
+        total.saturating_sub(self.holes())
+    }
+
     /// True if holes are not expected to bring much more: almost all of the garbage was there when
     /// dead places were looked for, or the file is left alone. Not of one with other names: moving its values frees
     /// nothing either while they are there, and it is looked at again.
@@ -254,6 +261,33 @@ impl BlobFileMeta {
             .addition
             .total_blob_bytes
             .saturating_sub(self.garbage_blob_bytes)
+    }
+}
+
+/// What the blob files of a version take, summed up. Exact, whatever a MANIFEST says of them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct BlobSpace {
+    disk: u128,
+    live: u128,
+}
+
+impl BlobSpace {
+    /// Counts a file.
+    pub(crate) fn add(&mut self, blob: &BlobFileMeta) {
+        self.disk += u128::from(blob.disk_bytes());
+        self.live += u128::from(blob.live_bytes());
+    }
+
+    /// Counts it no more.
+    pub(crate) fn remove(&mut self, blob: &BlobFileMeta) {
+        self.disk -= u128::from(blob.disk_bytes());
+        self.live -= u128::from(blob.live_bytes());
+    }
+
+    /// Bytes that they take, and those of them that are live.
+    pub(crate) fn get(self) -> (u64, u64) {
+        let bytes = |sum| u64::try_from(sum).unwrap_or(u64::MAX);
+        (bytes(self.disk), bytes(self.live))
     }
 }
 

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use orogen_base::key::InternalKeyComparator;
 use orogen_base::{Error, FileNo, Result};
 
-use super::blob_meta::{BlobFile, BlobFileGarbage, BlobFileMeta};
+use super::blob_meta::{BlobFile, BlobFileGarbage, BlobFileMeta, BlobSpace};
 use super::edit::VersionEdit;
 use super::file_meta::FileMeta;
 use super::level::Level;
@@ -31,6 +31,7 @@ pub struct VersionBuilder {
     moved: HashMap<FileNo, Option<usize>>,
     compact_cursors: BTreeMap<usize, Vec<u8>>,
     blob_files: BTreeMap<FileNo, Arc<BlobFileMeta>>,
+    blob_space: BlobSpace,
     era: Era,
 }
 
@@ -44,6 +45,7 @@ impl VersionBuilder {
             moved: HashMap::new(),
             compact_cursors: base.compact_cursors.clone(),
             blob_files: base.blob_files.clone(),
+            blob_space: base.blob_space,
             era: base.era.clone(),
             base: Arc::clone(base),
         }
@@ -63,6 +65,7 @@ impl VersionBuilder {
                 garbage_blob_bytes: 0,
                 given_up_bytes: None,
             };
+            self.blob_space.add(&meta);
             if self
                 .blob_files
                 .insert(addition.number, Arc::new(meta))
@@ -157,12 +160,14 @@ impl VersionBuilder {
         if garbage.given_up_bytes == Some(0) {
             self.era = Era::default();
         }
+        self.blob_space.remove(meta);
         *meta = Arc::new(BlobFileMeta {
             file: meta.file.clone(),
             garbage_blob_count: count,
             garbage_blob_bytes: bytes,
             given_up_bytes,
         });
+        self.blob_space.add(meta);
         Ok(())
     }
 
@@ -172,16 +177,30 @@ impl VersionBuilder {
     /// `Corruption` naming file and level if files are out of order or overlap;
     /// `InvalidArgument` if a file is on a level that there is not.
     pub fn build(self) -> Result<Version> {
+        self.build_and_tell().map(|(version, _)| version)
+    }
+
+    /// The same, and the blob files that the version lacks and the base version or an edit has.
+    pub(crate) fn build_and_tell(self) -> Result<(Version, Vec<Arc<BlobFile>>)> {
         let (icmp, num_levels) = (self.base.icmp.clone(), self.base.num_levels());
-        self.build_as(icmp, num_levels)
+        self.build_with(icmp, num_levels)
     }
 
     /// The version after all edits; the base version must be empty, or have this order.
     pub(crate) fn build_as(
-        mut self,
+        self,
         icmp: InternalKeyComparator,
         num_levels: usize,
     ) -> Result<Version> {
+        self.build_with(icmp, num_levels)
+            .map(|(version, _)| version)
+    }
+
+    fn build_with(
+        mut self,
+        icmp: InternalKeyComparator,
+        num_levels: usize,
+    ) -> Result<(Version, Vec<Arc<BlobFile>>)> {
         let deepest = self
             .added
             .iter()
@@ -199,14 +218,16 @@ impl VersionBuilder {
         for n in 0..num_levels {
             levels.push(self.build_level(&icmp, n, order)?);
         }
-        self.drop_unlinked_blob_files(&levels);
-        Ok(Version {
+        let gone = self.drop_unlinked_blob_files(&levels);
+        let version = Version {
             icmp,
             levels,
             compact_cursors: self.compact_cursors,
             blob_files: self.blob_files,
+            blob_space: self.blob_space,
             era: self.era,
-        })
+        };
+        Ok((version, gone))
     }
 
     /// Epoch numbers order level 0 only once every file of the column family has one.
@@ -264,19 +285,31 @@ impl VersionBuilder {
 
     /// Blob files older than the first that a table points into are gone, and so are those that
     /// are garbage to the last byte.
-    fn drop_unlinked_blob_files(&mut self, levels: &[Arc<Level>]) {
+    fn drop_unlinked_blob_files(&mut self, levels: &[Arc<Level>]) -> Vec<Arc<BlobFile>> {
+        let mut gone = Vec::new();
         if self.blob_files.is_empty() {
-            return;
+            return gone;
         }
-        let linked: HashSet<FileNo> = levels
-            .iter()
-            .flat_map(|l| l.files())
-            .map(|f| f.oldest_blob_file_number)
-            .collect();
-        let first = self.blob_files.keys().copied().find(|n| linked.contains(n));
-        self.blob_files.retain(|&n, meta| {
-            linked.contains(&n) || (meta.is_live() && first.is_some_and(|first| n >= first))
+        let tables = levels.iter().flat_map(|l| l.files());
+        let mut linked: Vec<FileNo> = tables.map(|f| f.oldest_blob_file_number).collect();
+        linked.sort_unstable();
+        linked.dedup();
+        // Both are in order, and this is done under the lock of the MANIFEST: no file is searched for.
+        let mut linked = linked.into_iter().peekable();
+        let mut has_first = false;
+        let space = &mut self.blob_space;
+        self.blob_files.retain(|&number, meta| {
+            while linked.next_if(|&n| n < number).is_some() {}
+            let is_linked = linked.peek() == Some(&number);
+            has_first |= is_linked;
+            let stays = is_linked || (has_first && meta.is_live());
+            if !stays {
+                space.remove(meta);
+                gone.push(meta.file.clone());
+            }
+            stays
         });
+        gone
     }
 }
 

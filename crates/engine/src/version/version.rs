@@ -12,7 +12,7 @@ use std::sync::atomic::{Ordering, fence};
 use orogen_base::FileNo;
 use orogen_base::key::InternalKeyComparator;
 
-use super::blob_meta::BlobFileMeta;
+use super::blob_meta::{BlobFileMeta, BlobSpace};
 use super::file_meta::FileMeta;
 use super::level::{KeyRange, Level, ends_before};
 use super::text;
@@ -24,6 +24,7 @@ pub struct Version {
     pub(crate) levels: Vec<Arc<Level>>,
     pub(crate) compact_cursors: BTreeMap<usize, Vec<u8>>,
     pub(crate) blob_files: BTreeMap<FileNo, Arc<BlobFileMeta>>,
+    pub(crate) blob_space: BlobSpace,
     pub(crate) era: Era,
 }
 
@@ -56,6 +57,7 @@ impl Version {
             levels: vec![Arc::default(); num_levels],
             compact_cursors: BTreeMap::new(),
             blob_files: BTreeMap::new(),
+            blob_space: BlobSpace::default(),
             era: Era::default(),
         }
     }
@@ -158,6 +160,13 @@ impl Version {
     #[must_use]
     pub fn blob_files(&self) -> &BTreeMap<FileNo, Arc<BlobFileMeta>> {
         &self.blob_files
+    }
+
+    /// Bytes of records that the blob files take, and those of them that are live. Known without going over
+    /// the files: it is asked for under the family's lock.
+    #[must_use]
+    pub fn blob_space(&self) -> (u64, u64) {
+        self.blob_space.get()
     }
 
     /// Where the next round-robin compaction of a level starts: an internal key.

@@ -232,7 +232,7 @@ fn beyond_the_ceiling_the_files_with_most_garbage_go_first_at_any_cost() {
     };
     // 3000 bytes for 2000 live ones.
     let v = version(TABLES, &[(10, 1000, 450), (11, 1000, 550), (12, 1000, 0)]);
-    assert_eq!(space(&v), (3000, 2000));
+    assert_eq!(v.blob_space(), (3000, 2000));
     assert!(chosen(&v, &Rules::of(&v, &options(1.5))).is_empty());
     let rules = Rules {
         max_batch_bytes: 1000,

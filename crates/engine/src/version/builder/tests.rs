@@ -183,6 +183,61 @@ fn blob_files_leave_with_the_tables_that_point_into_them() {
 }
 
 #[test]
+fn the_space_of_blob_files_is_what_a_count_of_them_says_and_those_that_go_are_told() {
+    let mut rng = orogen_testkit::Rng::new(7);
+    let mut version = Arc::new(Version::empty(InternalKeyComparator::default(), 7));
+    let mut next = 10;
+    for _ in 0..300 {
+        let mut e = VersionEdit::default();
+        for _ in 0..rng.below(3) {
+            e.blob_file_additions.push(BlobFileAddition {
+                number: next,
+                total_blob_count: 10,
+                total_blob_bytes: 1000 + rng.below(1000),
+                ..BlobFileAddition::default()
+            });
+            // Some have no table, or one that points to an older file first.
+            let keys = format!("{}: {next:06}..{next:06}x blob={next}", next + 1);
+            if rng.below(4) > 0 {
+                e.add_file(1, file(&keys));
+            }
+            next += 2;
+        }
+        for (&number, blob) in version.blob_files() {
+            if blob.is_live() && rng.below(4) == 0 {
+                e.blob_file_garbages.push(BlobFileGarbage {
+                    number,
+                    garbage_blob_count: 1 + rng.below(2).min(blob.live_count() - 1),
+                    garbage_blob_bytes: rng.below(blob.live_bytes().min(200) + 1),
+                    given_up_bytes: (rng.below(2) == 0).then(|| rng.below(100)),
+                });
+            }
+        }
+        for (level, table) in version.iter_files() {
+            if rng.below(8) == 0 {
+                e.delete_file(level, table.number);
+            }
+        }
+        let added: Vec<FileNo> = e.blob_file_additions.iter().map(|a| a.number).collect();
+        let mut builder = VersionBuilder::new(&version);
+        builder.apply(&e).unwrap();
+        let (after, gone) = builder.build_and_tell().unwrap();
+        let blobs = || after.blob_files().values();
+        let counted: (u64, u64) = (
+            blobs().map(|b| b.disk_bytes()).sum(),
+            blobs().map(|b| b.live_bytes()).sum(),
+        );
+        assert_eq!(after.blob_space(), counted);
+        let before = version.blob_files().keys().chain(&added).copied();
+        let lacking = before.filter(|n| !after.blob_files().contains_key(n));
+        let told: Vec<FileNo> = gone.iter().map(|b| b.addition.number).collect();
+        assert_eq!(told, lacking.collect::<Vec<_>>());
+        version = Arc::new(after);
+    }
+    assert!(version.blob_files().len() > 3);
+}
+
+#[test]
 fn compact_cursors_are_kept_by_level() {
     let e = VersionEdit {
         compact_cursors: vec![(1, b"12345678".to_vec()), (1, b"x12345678".to_vec())],
