@@ -3,65 +3,42 @@
 //! ([`locality`](crate::compact::locality)).
 //!
 //! ```text
-//! choose files -> select tables -> take them, as compactions do -> rewrite one after the other,
-//! values to one blob file that goes on from table to table -> one edit
+//! choose files -> select tables -> a step that rewrites them in place -> ...
 //! ```
-//! Each of its parts is a compaction of a table within its level. What pointers lead to is written anew
-//! at the place of the pointer, under the same sequence number: nobody who reads, at whatever
-//! snapshot, can tell, and no write has to be looked out for. The edit is conditional as every
-//! compaction's is: the tables are its own until it has ended.
-//!
 //! 1. A file is given up by nobody here: it goes when no table of the version points to it. What could not be
 //!    read stays where it is, and so does its file.
-//! 2. New files are durable, by name too, before the edit that lists them with the tables that
-//!    point to them. A crash before it leaves strays, and everything as it was.
-//! 3. A step holds tables of some seconds' work. Between steps it holds nothing; a paused
-//!    collection gives its step up.
-//! 4. Tables are taken and given back by guards, whatever ends the step.
+//! 2. A step holds tables of some seconds' work. A paused collection gives its step up.
+//!
+//! How steps run, and why they harm nobody: [`in_place`].
 
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use orogen_base::metrics::Ticker;
 use orogen_base::{Error, ErrorKind, FileNo, Result};
 
-use crate::activity::{JobInfo, JobKind, JobState, Listed, RunningJob};
+use crate::activity::{JobInfo, JobKind, JobState};
 use crate::column_family::{ColumnFamilyData, FamilyState, NothingToCollect};
-use crate::compact::collect::{self, Rules, Selected, Step};
-use crate::compact::{self, Reason, Scores, locality};
-use crate::compaction_iter::JobWatch;
+use crate::compact::collect::{self, Rules, Selected};
+use crate::compact::{Reason, Scores, locality};
 use crate::context::Context;
 use crate::events::BlobCollectionInfo;
-use crate::filename::DataFile;
-use crate::jobs::compaction::{CompactionJob, Moves, count_drops, install_outputs};
 use crate::jobs::compaction_handle::{self, CompactionHandle, Control, Counted, StepWatch};
-use crate::jobs::flush::{addition_info, count_blobs, tell_created};
+use crate::jobs::in_place::{self, Next, Steps, Taken};
 use crate::jobs::punch;
 use crate::obsolete;
 use crate::options::{CollectBlobGarbageOptions, ColumnFamilyOptions};
-use crate::output::BlobCarry;
 use crate::version::FileMeta;
 use crate::version::blob_counts::BlobCounts;
-use crate::version::edit::VersionEdit;
 use crate::version::version::Version;
 
 /// A step that a thread has taken.
 pub(crate) struct CollectionJob {
     family: Arc<ColumnFamilyData>,
-    parts: Vec<Part>,
+    step: in_place::Step,
     /// The files that are emptied, or out of which values are moved.
-    victims: HashSet<FileNo>,
-    /// The depth that the tables are to have, if this is why they are rewritten.
-    ordered_to: Option<u64>,
+    victims: Vec<FileNo>,
     id: u64,
     bytes_ahead: u64,
-}
-
-/// The rewrite of one table, or of some that share user keys.
-struct Part {
-    job: CompactionJob,
-    /// Files whose values are moved only to lie in key order.
-    ordered: HashSet<FileNo>,
 }
 
 enum Picked {
@@ -163,19 +140,15 @@ fn pick(
         Selected::Busy => return Ok(Picked::Busy),
         Selected::Step(step) => step,
     };
-    let mut state = family.state();
-    let is_kept_out = is_automatic && state.exclusive_manual > 0;
-    if !Arc::ptr_eq(&state.version, version) || is_kept_out {
+    let reason = reason_of(ordered_to);
+    let kept_out = |state: &FamilyState| is_automatic && state.exclusive_manual > 0;
+    let taken = in_place::take(context, family, version, &step.tables, reason, &kept_out);
+    let mut parts = match taken {
+        Taken::Parts(parts) => parts,
+        Taken::Nothing => return Ok(Picked::Nothing),
         // Whoever changed it looks again.
-        return Ok(Picked::Busy);
-    }
-    let mut parts = take(context, family, &mut state, &step, reason_of(ordered_to));
-    if parts.is_empty() {
-        // If it is no job that is in the way, it is damage.
-        let waits = !state.taken(None).is_empty();
-        return Ok(if waits { Picked::Busy } else { Picked::Nothing });
-    }
-    drop(state);
+        Taken::Busy | Taken::Stale => return Ok(Picked::Busy),
+    };
     if let Some(max) = ordered_to {
         for part in &mut parts {
             // A table's neighbours that share user keys with it have come along.
@@ -185,11 +158,20 @@ fn pick(
             })?;
         }
     }
+    let mut victims: Vec<FileNo> = step.victims.iter().copied().collect();
+    victims.sort_unstable();
     Ok(Picked::Job(CollectionJob {
         family: family.clone(),
-        parts,
-        victims: step.victims,
-        ordered_to,
+        step: in_place::Step {
+            parts,
+            emptied: match ordered_to {
+                Some(_) => HashSet::new(),
+                None => step.victims,
+            },
+            ordered_to,
+            reason,
+        },
+        victims,
         id: context.new_job_id(),
         bytes_ahead: step.bytes_ahead,
     }))
@@ -243,32 +225,6 @@ fn select_disorder(
     })
 }
 
-/// Takes the tables of a step that nobody is in the way of.
-fn take(
-    context: &Context,
-    family: &Arc<ColumnFamilyData>,
-    state: &mut FamilyState,
-    step: &Step,
-    reason: Reason,
-) -> Vec<Part> {
-    let options = family.options();
-    let version = state.version.clone();
-    let mut parts = Vec::new();
-    for (level, file) in &step.tables {
-        let running = state.taken(None);
-        let at = (*level, file);
-        // One that went with its neighbour is busy by now.
-        let plan = compact::pick_in_place(&version, &options, &running, at, reason);
-        let Some(plan) = plan else { continue };
-        let id = context.new_job_id();
-        parts.push(Part {
-            job: CompactionJob::take(state, family, plan, id, 1),
-            ordered: HashSet::new(),
-        });
-    }
-    parts
-}
-
 impl CollectionJob {
     /// Rewrites the tables and installs what came of it.
     ///
@@ -278,157 +234,63 @@ impl CollectionJob {
         self.run_watched(context, None)
     }
 
-    fn run_watched(mut self, context: &Context, watch: Option<&Arc<StepWatch>>) -> Result<()> {
+    fn run_watched(self, context: &Context, watch: Option<&Arc<StepWatch>>) -> Result<()> {
         let start = context.clock.now_micros();
-        let inputs = || self.parts.iter().flat_map(|p| p.job.plan().input_files());
-        let mut emptied: Vec<FileNo> = self.victims.iter().copied().collect();
-        emptied.sort_unstable();
+        let counts = self.step.inputs().filter_map(|(_, f)| f.counts.get());
+        let entries = counts.map(|(entries, _)| entries).sum();
+        let begun = self.info(context);
         let mut info = BlobCollectionInfo {
             column_family: self.family.name.clone(),
             job_id: self.id,
-            reason: reason_of(self.ordered_to).name(),
-            emptied,
-            inputs: inputs().map(|(_, f)| f.number).collect(),
+            reason: self.step.reason.name(),
+            emptied: self.victims,
+            inputs: begun.input_files.clone(),
             outputs: Vec::new(),
             blob_files: Vec::new(),
             blob_values_ordered: 0,
             blob_bytes_ordered: 0,
-            table_bytes_read: inputs().map(|(_, f)| f.size).sum(),
+            table_bytes_read: begun.input_bytes,
             garbage_bytes: 0,
             bytes_written: 0,
             micros: 0,
         };
-        let listed = self.list(context, &info);
-        let result = self.move_values(context, &mut info, watch, &listed.job);
-        drop(listed);
-        // The tables are free before anybody is told.
-        self.parts.clear();
-        context.balance_memory();
-        context.update_stall(&self.family);
+        let (family, listed) = (&self.family, (self.id, begun));
+        let result = self.step.run(context, family, listed, entries, watch);
+        let done = match result {
+            Ok(done) => done,
+            Err(_) if family.is_dropped() => return Ok(()),
+            Err(e) => return Err(e),
+        };
+        info.outputs = done.tables;
+        info.blob_files = done.blob_files.iter().map(|b| b.number).collect();
+        (info.blob_values_ordered, info.blob_bytes_ordered) = done.ordered;
+        info.garbage_bytes = done.garbage_bytes;
+        info.bytes_written = done.bytes_written;
         info.micros = context.clock.now_micros().saturating_sub(start);
-        match &result {
-            Ok(()) => tell(context, &info),
-            Err(_) if self.family.is_dropped() => return Ok(()),
-            Err(_) => {}
-        }
-        result
+        tell(context, &info);
+        Ok(())
     }
 
-    fn list<'a>(&self, context: &'a Context, info: &BlobCollectionInfo) -> Listed<'a> {
-        let files = self.parts.iter().flat_map(|p| p.job.plan().input_files());
-        let entries = files.filter_map(|(_, f)| f.counts.get()).map(|(n, _)| n);
-        let entries = entries.sum();
-        let begun = JobInfo {
+    fn info(&self, context: &Context) -> JobInfo {
+        JobInfo {
             id: Some(self.id),
             kind: JobKind::BlobCollection,
             state: JobState::Running,
             column_family: self.family.name.clone(),
             start_level: None,
             output_level: None,
-            input_files: info.inputs.clone(),
-            input_bytes: info.table_bytes_read,
+            input_files: self.step.inputs().map(|(_, f)| f.number).collect(),
+            input_bytes: self.step.table_bytes(),
             input_bytes_done: 0,
             output_files: Vec::new(),
             output_bytes: 0,
-            reason: info.reason.to_owned(),
+            reason: self.step.reason.name().to_owned(),
             since_secs: Some(context.clock.unix_secs()),
-        };
-        context
-            .activity
-            .list(self.id, RunningJob::new(begun, entries))
-    }
-
-    fn move_values(
-        &mut self,
-        context: &Context,
-        info: &mut BlobCollectionInfo,
-        watch: Option<&Arc<StepWatch>>,
-        job: &Arc<RunningJob>,
-    ) -> Result<()> {
-        let mut edit = VersionEdit::of_column_family(self.family.id);
-        let mut created: Vec<DataFile> = Vec::new();
-        self.write(context, info, watch, job, &mut edit, &mut created)
-            .inspect_err(|_| obsolete::discard(context, &created))?;
-        let blobs = edit.blob_file_additions.iter();
-        info.blob_files = blobs.map(|b| b.number).collect();
-        info.outputs = edit.new_files.iter().map(|(_, f)| f.number).collect();
-        let garbage = edit.blob_file_garbages.iter();
-        info.garbage_bytes = garbage.map(|g| g.garbage_blob_bytes).sum();
-        let added: Vec<_> = edit.blob_file_additions.iter().map(addition_info).collect();
-        install_outputs(context, &self.family, edit, &created)?;
-        tell_created(context, &self.family, self.id, info.reason, &added);
-        Ok(())
-    }
-
-    /// Writes all new files; `created` names them whatever happens.
-    fn write(
-        &mut self,
-        context: &Context,
-        info: &mut BlobCollectionInfo,
-        watch: Option<&Arc<StepWatch>>,
-        job: &Arc<RunningJob>,
-        edit: &mut VersionEdit,
-        created: &mut Vec<DataFile>,
-    ) -> Result<()> {
-        let carry = Arc::new(BlobCarry::default());
-        let emptied = match self.ordered_to {
-            Some(_) => HashSet::new(),
-            None => std::mem::take(&mut self.victims),
-        };
-        let emptied = Arc::new(emptied);
-        let (mut read, mut kept) = (BlobCounts::default(), BlobCounts::default());
-        for part in &mut self.parts {
-            // A table alone may be too small for a look.
-            match watch {
-                Some(watch) => watch.look(0)?,
-                None => context.closing.look(0)?,
-            }
-            let moves = Moves {
-                emptied: emptied.clone(),
-                ordered: Arc::new(std::mem::take(&mut part.ordered)),
-                carry: Some(carry.clone()),
-            };
-            let written = part
-                .job
-                .run_part(context, &moves, watch.cloned(), job)
-                .map_err(|failed| {
-                    created.extend(failed.created);
-                    created.extend(carry.open_file());
-                    failed.error
-                })?;
-            count_drops(context, &written);
-            count_blobs(context, &written);
-            created.extend(written.created());
-            created.extend(carry.open_file());
-            info.bytes_written += written.bytes;
-            info.blob_values_ordered += written.ordered.values;
-            info.blob_bytes_ordered += written.ordered.bytes;
-            for file in &written.files {
-                file.blob_depth
-                    .note_tried(self.ordered_to.unwrap_or(u64::MAX));
-            }
-            read.add_all(&written.pointers_read);
-            kept.add_all(&written.pointers_kept);
-            part.job.take_inputs(edit);
-            written.add_to(part.job.plan().output_level, edit);
         }
-        if let Some((addition, bytes)) = carry.finish()? {
-            info.bytes_written += bytes;
-            context
-                .statistics
-                .add(Ticker::BlobDbBlobFileBytesWritten, bytes);
-            context.statistics.add(Ticker::BlobDbBlobFileSynced, 1);
-            edit.blob_file_additions.push(addition);
-        }
-        edit.blob_file_garbages = read.without(&kept)?;
-        Ok(())
     }
 }
 
 fn tell(context: &Context, info: &BlobCollectionInfo) {
-    let statistics = &context.statistics;
-    statistics.add(Ticker::CompactReadBytes, info.table_bytes_read);
-    statistics.add(Ticker::CompactWriteBytes, info.bytes_written);
     context.log.info(format_args!(
         "[{}] blob collection job={} reason={} emptied={:?} tables={} table_bytes_read={} outputs={} \
          blob_files={:?} blob_values_ordered={} blob_bytes_ordered={} garbage_bytes={} \
@@ -477,13 +339,13 @@ pub(crate) fn collect(
         made_before: context.set.new_file_number(),
         ..settings
     };
-    let manual = Manual {
+    let mut manual = Manual {
         context,
         family,
         rules,
         control,
     };
-    let result = manual.run();
+    let result = in_place::run_all(context, family, control, &mut manual);
     obsolete::purge(context);
     result.inspect_err(|e| compaction_handle::note_failure(context, e))
 }
@@ -521,44 +383,31 @@ struct Manual<'a> {
     control: &'a Arc<Control>,
 }
 
-impl Manual<'_> {
+impl Steps for Manual<'_> {
     fn check(&self) -> Result<()> {
         self.control.check(self.context, self.family)
     }
 
-    fn run(&self) -> Result<()> {
-        loop {
-            let seen = self.context.progress.count();
-            self.check()?;
-            if self.control.is_paused() {
-                self.context.progress.wait_after(seen);
-                continue;
-            }
-            let version = self.family.state().version.clone();
-            match pick(self.context, self.family, &version, &self.rules, false)? {
-                Picked::Nothing => return Ok(()),
-                Picked::Job(job) => self.step(job)?,
-                Picked::Busy => {
-                    let is_newest = Arc::ptr_eq(&self.family.state().version, &version);
-                    if is_newest {
-                        self.context.progress.wait_after(seen);
-                    }
-                }
-            }
+    fn next(&mut self, version: &Arc<Version>) -> Result<Next> {
+        match pick(self.context, self.family, version, &self.rules, false)? {
+            Picked::Nothing => Ok(Next::Done),
+            Picked::Busy => Ok(Next::Wait),
+            Picked::Job(job) => self.step(job).map(|()| Next::Again),
         }
     }
+}
 
+impl Manual<'_> {
     fn step(&self, job: CollectionJob) -> Result<()> {
         let running = Counted::new(self.context, self.family, |s| &mut s.manual_running);
-        let (mut bytes, mut entries) = (0, 0);
-        for (_, file) in job.parts.iter().flat_map(|p| p.job.plan().input_files()) {
-            bytes += file.size;
+        let mut entries = 0;
+        for (_, file) in job.step.inputs() {
             entries += self.family.tables.reader(file)?.properties().num_entries;
         }
         self.control.set_ahead(job.bytes_ahead);
+        let bytes = job.step.table_bytes();
         let watch = Arc::new(StepWatch::new(self.context, self.control, bytes, entries));
         let result = job.run_watched(self.context, Some(&watch));
-        watch.end(result.is_ok());
         drop(running);
         match result {
             // For a pause; it begins anew.

@@ -18,7 +18,6 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use orogen_base::metrics::Ticker;
 use orogen_base::sync::Mutex;
 use orogen_base::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use orogen_base::{Error, ErrorKind, FileNo, Result};
@@ -29,12 +28,10 @@ use crate::compact::Reason;
 use crate::compact::convert::{self, Candidate, Need};
 use crate::context::Context;
 use crate::events::{BlobConversionInfo, Converted};
-use crate::jobs::compaction::CompactionJob;
 use crate::jobs::compaction_handle::{
     self, CompactionHandle, CompactionProgress, Control, Counted, StepWatch,
 };
-use crate::jobs::flush::tell_created;
-use crate::jobs::in_place;
+use crate::jobs::in_place::{self, Next, Part, Steps, Taken};
 use crate::jobs::manual_flush;
 use crate::obsolete;
 use crate::options::{BlobRunMode, ColumnFamilyOptions, ConvertTo, FlushOptions};
@@ -166,6 +163,8 @@ pub(crate) fn convert(
         id: context.new_job_id(),
         learned: HashMap::new(),
         passed: HashSet::new(),
+        older: HashSet::new(),
+        made_before: None,
         converted: Converted::default(),
     };
     let mut listed = RunningJob::new(conversion.info(), 0);
@@ -209,7 +208,44 @@ struct Conversion<'a> {
     /// Tables that this job wrote, and those that cannot be rewritten because they, or others that share
     /// user keys with them, are damaged.
     passed: HashSet<FileNo>,
+    /// Jobs that may write what is not wanted, as far as they run still.
+    older: HashSet<u64>,
+    /// From this number on tables are what is wanted.
+    made_before: Option<FileNo>,
     converted: Converted,
+}
+
+impl Steps for Conversion<'_> {
+    fn check(&self) -> Result<()> {
+        self.control.check(self.context, self.family)?;
+        match wants(&self.family.options(), self.to) {
+            true => Ok(()),
+            false => Err(
+                Error::aborted("settings want values to be elsewhere by now")
+                    .with("column_family", &self.family.name),
+            ),
+        }
+    }
+
+    fn next(&mut self, version: &Arc<Version>) -> Result<Next> {
+        if self.made_before.is_none() {
+            let state = self.family.state();
+            self.older
+                .retain(|id| state.running.iter().any(|r| r.0 == *id));
+            if self.older.is_empty() {
+                self.made_before = Some(self.context.set.new_file_number());
+                // The version may be from before their end.
+                return Ok(Next::Again);
+            }
+        }
+        let bound = self.made_before.unwrap_or(FileNo::MAX);
+        match self.pick(version, bound)? {
+            Picked::Step(step, bytes) => self.step(step, bytes).map(|()| Next::Again),
+            Picked::Nothing if self.made_before.is_some() => self.judge().map(|()| Next::Done),
+            Picked::Again => Ok(Next::Again),
+            Picked::Nothing | Picked::Busy => Ok(Next::Wait),
+        }
+    }
 }
 
 impl Conversion<'_> {
@@ -278,52 +314,13 @@ impl Conversion<'_> {
         Ok(ended.converted)
     }
 
-    fn check(&self) -> Result<()> {
-        self.control.check(self.context, self.family)?;
-        match wants(&self.family.options(), self.to) {
-            true => Ok(()),
-            false => Err(
-                Error::aborted("settings want values to be elsewhere by now")
-                    .with("column_family", &self.family.name),
-            ),
-        }
-    }
-
     fn run(&mut self, write: &WritePath) -> Result<()> {
         self.check()?;
         let families = std::slice::from_ref(self.family);
         manual_flush::flush(self.context, write, &FlushOptions { wait: true }, families)?;
         // They may have been given the settings of before.
-        let mut older: HashSet<u64> = self.family.state().running.iter().map(|r| r.0).collect();
-        let mut made_before = None;
-        loop {
-            let seen = self.context.progress.count();
-            self.check()?;
-            if self.control.is_paused() {
-                self.context.progress.wait_after(seen);
-                continue;
-            }
-            let version = {
-                let state = self.family.state();
-                older.retain(|id| state.running.iter().any(|r| r.0 == *id));
-                state.version.clone()
-            };
-            if older.is_empty() && made_before.is_none() {
-                made_before = Some(self.context.set.new_file_number());
-                continue;
-            }
-            let bound = made_before.unwrap_or(FileNo::MAX);
-            match self.pick(&version, bound)? {
-                Picked::Step(step) => self.step(step)?,
-                Picked::Nothing if made_before.is_some() => return self.judge(),
-                Picked::Again => {}
-                Picked::Nothing | Picked::Busy => {
-                    if Arc::ptr_eq(&self.family.state().version, &version) {
-                        self.context.progress.wait_after(seen);
-                    }
-                }
-            }
-        }
+        self.older = self.family.state().running.iter().map(|r| r.0).collect();
+        in_place::run_all(self.context, self.family, self.control, self)
     }
 
     /// What a table needs, as far as that is known.
@@ -378,37 +375,33 @@ impl Conversion<'_> {
                 false => Picked::Nothing,
             });
         }
-        let mut state = self.family.state();
-        if !Arc::ptr_eq(&state.version, version) {
-            return Ok(Picked::Again);
-        }
         let reason = Reason::BlobConversion;
         let of_step: Vec<_> = tables.iter().map(|c| (c.level, c.file.clone())).collect();
-        let parts = in_place::take(self.context, self.family, &mut state, &of_step, reason);
-        if parts.is_empty() {
-            if !state.taken(None).is_empty() {
-                return Ok(Picked::Busy);
+        let (context, family) = (self.context, self.family);
+        let taken = in_place::take(context, family, version, &of_step, reason, &|_| false);
+        let parts = match taken {
+            Taken::Parts(parts) => parts,
+            Taken::Busy => return Ok(Picked::Busy),
+            Taken::Stale => return Ok(Picked::Again),
+            Taken::Nothing => {
+                self.passed.extend(tables.iter().map(|c| c.file.number));
+                return Ok(Picked::Again);
             }
-            // If it is no job that is in the way, it is damage.
-            drop(state);
-            self.passed.extend(tables.iter().map(|c| c.file.number));
-            return Ok(Picked::Again);
-        }
-        drop(state);
-        let parts: Vec<_> = parts
-            .into_iter()
-            .map(CompactionJob::without_filter)
-            .collect();
-        let taken: HashSet<FileNo> = parts
-            .iter()
-            .flat_map(|p| p.plan().input_files())
-            .map(|(_, f)| f.number)
-            .collect();
+        };
+        let unfiltered = |part: Part| Part {
+            job: part.job.without_filter(),
+            ..part
+        };
+        let step = in_place::Step {
+            parts: parts.into_iter().map(unfiltered).collect(),
+            emptied: HashSet::new(),
+            ordered_to: None,
+            reason,
+        };
+        let taken: HashSet<FileNo> = step.inputs().map(|(_, f)| f.number).collect();
         let surveyed = tables.iter().filter(|c| taken.contains(&c.file.number));
-        Ok(Picked::Step(Step {
-            bytes: surveyed.map(Candidate::bytes).sum(),
-            parts,
-        }))
+        let bytes = surveyed.map(Candidate::bytes).sum();
+        Ok(Picked::Step(step, bytes))
     }
 
     /// The tables of a step: as many as make some seconds' work, and one alone of level 0. Those
@@ -468,16 +461,16 @@ impl Conversion<'_> {
         self.passed.insert(number);
     }
 
-    fn step(&mut self, mut step: Step) -> Result<()> {
+    /// Does a step, for which so many bytes are read.
+    fn step(&mut self, step: in_place::Step, bytes: u64) -> Result<()> {
         let _running = Counted::new(self.context, self.family, |s| &mut s.manual_running);
-        let inputs = || step.parts.iter().flat_map(|p| p.plan().input_files());
-        let table_bytes: u64 = inputs().map(|(_, f)| f.size).sum();
-        let numbers: Vec<FileNo> = inputs().map(|(_, f)| f.number).collect();
+        let table_bytes = step.table_bytes();
+        let numbers: Vec<FileNo> = step.inputs().map(|(_, f)| f.number).collect();
         // They may be of several levels.
-        let lowest = inputs().map(|(level, _)| level).min();
-        let level = lowest.filter(|&l| inputs().all(|(level, _)| level == l));
+        let lowest = step.inputs().map(|(level, _)| level).min();
+        let level = lowest.filter(|&l| step.inputs().all(|(level, _)| level == l));
         let mut entries = 0;
-        for (_, file) in inputs() {
+        for (_, file) in step.inputs() {
             entries += match self.family.tables.reader(file) {
                 Ok(table) => table.properties().num_entries,
                 Err(e) if e.kind() == ErrorKind::Corruption => {
@@ -494,41 +487,25 @@ impl Conversion<'_> {
             start_level: level,
             output_level: level,
             input_files: numbers.clone(),
-            input_bytes: step.bytes,
-            reason: Reason::BlobConversion.name().to_owned(),
+            input_bytes: bytes,
+            reason: step.reason.name().to_owned(),
             ..self.info()
         };
-        let activity = &self.context.activity;
-        let listed = activity.list(id, RunningJob::new(begun, entries));
-        let watch = StepWatch::new(self.context, self.control, step.bytes, entries);
-        let watch = Arc::new(watch);
-        let result = in_place::rewrite(
+        let watch = Arc::new(StepWatch::new(self.context, self.control, bytes, entries));
+        match step.run(
             self.context,
             self.family,
-            &mut step.parts,
-            &watch,
-            &listed.job,
-        );
-        watch.end(result.is_ok());
-        drop(listed);
-        // The tables are free before anybody is told.
-        step.parts.clear();
-        self.context.balance_memory();
-        self.context.update_stall(self.family);
-        match result {
+            (id, begun),
+            entries,
+            Some(&watch),
+        ) {
             Ok(rewritten) => {
-                let statistics = &self.context.statistics;
-                statistics.add(Ticker::CompactReadBytes, table_bytes);
-                statistics.add(Ticker::CompactWriteBytes, rewritten.bytes_written);
                 let count = numbers.len() as u64;
                 self.counts.tables_done.fetch_add(count, Relaxed);
                 self.converted.tables_rewritten += count;
                 self.converted.table_bytes_read += table_bytes;
                 self.converted.bytes_written += rewritten.bytes_written;
                 self.passed.extend(&rewritten.tables);
-                let reason = Reason::BlobConversion.name();
-                let blobs = &rewritten.blob_files;
-                tell_created(self.context, self.family, id, reason, blobs);
                 obsolete::purge(self.context);
                 Ok(())
             }
@@ -571,14 +548,8 @@ enum Picked {
     Busy,
     /// What was looked at has changed, or more is known by now.
     Again,
-    Step(Step),
-}
-
-/// Tables that were taken.
-struct Step {
-    parts: Vec<CompactionJob>,
-    /// Bytes that are read for them.
-    bytes: u64,
+    /// A step, and the bytes that are read for it.
+    Step(in_place::Step, u64),
 }
 
 /// True if jobs that begin now write values as a conversion wants them.

@@ -1,19 +1,26 @@
 //! Tables that are rewritten where they are, together, for what they keep of their values.
 //!
-//! Each of the parts is a compaction of a table within its level; values that go to blob files go to one
-//! that goes on from part to part, and one edit installs all. Sequence numbers stay, so nobody who reads, at
-//! whatever snapshot, can tell.
+//! ```text
+//! look at the newest version -> take tables, as compactions do -> rewrite one after the other, values to
+//! one blob file that goes on from table to table -> one edit -> look again ... until nothing is left
+//! ```
+//! Each of the parts is a compaction of a table within its level. Sequence numbers stay, so nobody who reads, at
+//! whatever snapshot, can tell, and no write has to be looked out for.
 //!
-//! 1. The edit is conditional as every compaction's is: the tables are the parts' own until these are dropped.
-//! 2. New files are durable, by name too, before the edit that lists them. A crash before it leaves
-//!    strays, and everything as it was.
+//! 1. The edit is conditional as every compaction's is: the tables are the parts' own until these are dropped,
+//!    whatever ends the step.
+//! 2. New files are durable, by name too, before the edit that lists them with the tables that point to them. A
+//!    crash before it leaves strays, and everything as it was.
+//! 3. Between steps, and while it is paused, a loop of steps holds nothing.
+//! 4. What was picked for a version is taken only while that is the newest; writers do not wait for the pick.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use orogen_base::metrics::Ticker;
 use orogen_base::{FileNo, Result};
 
-use crate::activity::RunningJob;
+use crate::activity::{JobInfo, RunningJob};
 use crate::column_family::{ColumnFamilyData, FamilyState};
 use crate::compact::{self, Reason};
 use crate::compaction_iter::JobWatch;
@@ -21,13 +28,89 @@ use crate::context::Context;
 use crate::events::BlobFileAdditionInfo;
 use crate::filename::DataFile;
 use crate::jobs::compaction::{CompactionJob, Moves, count_drops, install_outputs};
-use crate::jobs::compaction_handle::StepWatch;
-use crate::jobs::flush::{addition_info, count_blobs};
+use crate::jobs::compaction_handle::{Control, StepWatch};
+use crate::jobs::flush::{addition_info, count_blobs, tell_created};
 use crate::obsolete;
 use crate::output::BlobCarry;
 use crate::version::FileMeta;
 use crate::version::blob_counts::BlobCounts;
 use crate::version::edit::VersionEdit;
+use crate::version::version::Version;
+
+/// The rewrite of one table, or of some that share user keys.
+pub(super) struct Part {
+    pub(super) job: CompactionJob,
+    /// Files whose values are moved only to lie in key order.
+    pub(super) ordered: HashSet<FileNo>,
+}
+
+/// What came of taking tables.
+pub(super) enum Taken {
+    /// These.
+    Parts(Vec<Part>),
+    /// Nothing: jobs have them.
+    Busy,
+    /// Nothing, and no job is in the way: they are damaged.
+    Nothing,
+    /// Nothing: the version is not the newest any more, or the caller is kept out.
+    Stale,
+}
+
+/// Takes those of the tables of `version` that nobody is in the way of.
+pub(super) fn take(
+    context: &Context,
+    family: &Arc<ColumnFamilyData>,
+    version: &Arc<Version>,
+    tables: &[(usize, Arc<FileMeta>)],
+    reason: Reason,
+    is_kept_out: &dyn Fn(&FamilyState) -> bool,
+) -> Taken {
+    let options = family.options();
+    loop {
+        let look = {
+            let state = family.state();
+            if !Arc::ptr_eq(&state.version, version) || is_kept_out(&state) {
+                return Taken::Stale;
+            }
+            state.look(None)
+        };
+        let mut running = look.running.clone();
+        let mut plans = Vec::new();
+        for (level, file) in tables {
+            // One that went with its neighbour is in its range.
+            let at = (*level, file);
+            if let Some(plan) = compact::pick_in_place(version, &options, &running, at, reason) {
+                running.push(plan.running(version.icmp()));
+                plans.push(plan);
+            }
+        }
+        let mut state = family.state();
+        if is_kept_out(&state) || !plans.iter().all(|plan| state.may_take(&look, plan)) {
+            continue;
+        }
+        if plans.is_empty() {
+            return match look.running.is_empty() {
+                true => Taken::Nothing,
+                false => Taken::Busy,
+            };
+        }
+        let mut part = |plan| Part {
+            job: CompactionJob::take(&mut state, family, plan, context.new_job_id(), 1),
+            ordered: HashSet::new(),
+        };
+        return Taken::Parts(plans.into_iter().map(&mut part).collect());
+    }
+}
+
+/// Tables that were taken, and what is to become of their values.
+pub(super) struct Step {
+    pub(super) parts: Vec<Part>,
+    /// The files that are emptied.
+    pub(super) emptied: HashSet<FileNo>,
+    /// The depth that the tables are to have, if this is why they are rewritten.
+    pub(super) ordered_to: Option<u64>,
+    pub(super) reason: Reason,
+}
 
 /// What was written in place of tables.
 pub(super) struct Rewritten {
@@ -35,101 +118,194 @@ pub(super) struct Rewritten {
     pub(super) tables: Vec<FileNo>,
     /// New blob files.
     pub(super) blob_files: Vec<BlobFileAdditionInfo>,
+    /// Bytes of records that became garbage.
+    pub(super) garbage_bytes: u64,
+    /// Values that were moved only for the order, and the bytes of their records.
+    pub(super) ordered: (u64, u64),
     /// Bytes of all new files.
     pub(super) bytes_written: u64,
 }
 
-/// Takes those of the tables that nobody is in the way of.
-pub(super) fn take(
-    context: &Context,
-    family: &Arc<ColumnFamilyData>,
-    state: &mut FamilyState,
-    tables: &[(usize, Arc<FileMeta>)],
-    reason: Reason,
-) -> Vec<CompactionJob> {
-    let options = family.options();
-    let version = state.version.clone();
-    let mut parts = Vec::new();
-    for (level, file) in tables {
-        let running = state.taken(None);
-        // One that went with its neighbour is busy by now.
-        let plan = compact::pick_in_place(&version, &options, &running, (*level, file), reason);
-        let Some(plan) = plan else { continue };
-        let id = context.new_job_id();
-        parts.push(CompactionJob::take(state, family, plan, id, 1));
+impl Step {
+    /// The tables that are rewritten, with their levels.
+    pub(super) fn inputs(&self) -> impl Iterator<Item = (usize, &Arc<FileMeta>)> {
+        self.parts.iter().flat_map(|p| p.job.plan().input_files())
     }
-    parts
+
+    /// Their bytes.
+    pub(super) fn table_bytes(&self) -> u64 {
+        self.inputs().map(|(_, f)| f.size).sum()
+    }
+
+    /// Rewrites the tables and installs what came of it, listed as the job `begun` of so many entries.
+    /// Listeners hear of the new blob files.
+    ///
+    /// # Errors
+    /// `Aborted` if it is given up; damage in the tables, `NoSpace`, `Io`. Then nothing has changed.
+    pub(super) fn run(
+        mut self,
+        context: &Context,
+        family: &Arc<ColumnFamilyData>,
+        (id, begun): (u64, JobInfo),
+        entries: u64,
+        watch: Option<&Arc<StepWatch>>,
+    ) -> Result<Rewritten> {
+        let (table_bytes, reason) = (self.table_bytes(), self.reason.name());
+        let listed = context.activity.list(id, RunningJob::new(begun, entries));
+        let result = self.rewrite(context, family, watch, &listed.job);
+        if let Some(watch) = watch {
+            watch.end(result.is_ok());
+        }
+        drop(listed);
+        // The tables are free before anybody is told.
+        drop(self);
+        context.balance_memory();
+        context.update_stall(family);
+        let rewritten = result?;
+        let statistics = &context.statistics;
+        statistics.add(Ticker::CompactReadBytes, table_bytes);
+        statistics.add(Ticker::CompactWriteBytes, rewritten.bytes_written);
+        tell_created(context, family, id, reason, &rewritten.blob_files);
+        Ok(rewritten)
+    }
+
+    fn rewrite(
+        &mut self,
+        context: &Context,
+        family: &Arc<ColumnFamilyData>,
+        watch: Option<&Arc<StepWatch>>,
+        job: &Arc<RunningJob>,
+    ) -> Result<Rewritten> {
+        let mut edit = VersionEdit::of_column_family(family.id);
+        let mut created: Vec<DataFile> = Vec::new();
+        let mut rewritten = self
+            .write(context, watch, job, &mut edit, &mut created)
+            .inspect_err(|_| obsolete::discard(context, &created))?;
+        rewritten.blob_files = edit.blob_file_additions.iter().map(addition_info).collect();
+        rewritten.tables = edit.new_files.iter().map(|(_, f)| f.number).collect();
+        let garbage = edit.blob_file_garbages.iter();
+        rewritten.garbage_bytes = garbage.map(|g| g.garbage_blob_bytes).sum();
+        install_outputs(context, family, edit, &created)?;
+        Ok(rewritten)
+    }
+
+    /// Writes all new files; `created` names them whatever happens.
+    fn write(
+        &mut self,
+        context: &Context,
+        watch: Option<&Arc<StepWatch>>,
+        job: &Arc<RunningJob>,
+        edit: &mut VersionEdit,
+        created: &mut Vec<DataFile>,
+    ) -> Result<Rewritten> {
+        let carry = Arc::new(BlobCarry::default());
+        let emptied = Arc::new(std::mem::take(&mut self.emptied));
+        let mut rewritten = Rewritten {
+            tables: Vec::new(),
+            blob_files: Vec::new(),
+            garbage_bytes: 0,
+            ordered: (0, 0),
+            bytes_written: 0,
+        };
+        let (mut read, mut kept) = (BlobCounts::default(), BlobCounts::default());
+        for part in &mut self.parts {
+            // A table alone may be too small for a look.
+            match watch {
+                Some(watch) => watch.look(0)?,
+                None => context.closing.look(0)?,
+            }
+            let moves = Moves {
+                emptied: emptied.clone(),
+                ordered: Arc::new(std::mem::take(&mut part.ordered)),
+                carry: Some(carry.clone()),
+            };
+            let written = part
+                .job
+                .run_part(context, &moves, watch.cloned(), job)
+                .map_err(|failed| {
+                    created.extend(failed.created);
+                    created.extend(carry.open_file());
+                    failed.error
+                })?;
+            count_drops(context, &written);
+            count_blobs(context, &written);
+            created.extend(written.created());
+            created.extend(carry.open_file());
+            rewritten.bytes_written += written.bytes;
+            rewritten.ordered.0 += written.ordered.values;
+            rewritten.ordered.1 += written.ordered.bytes;
+            if let Some(depth) = self.ordered_to {
+                written
+                    .files
+                    .iter()
+                    .for_each(|f| f.blob_depth.note_tried(depth));
+            }
+            read.add_all(&written.pointers_read);
+            kept.add_all(&written.pointers_kept);
+            part.job.take_inputs(edit);
+            written.add_to(part.job.plan().output_level, edit);
+        }
+        if let Some((addition, bytes)) = carry.finish()? {
+            rewritten.bytes_written += bytes;
+            let statistics = &context.statistics;
+            statistics.add(Ticker::BlobDbBlobFileBytesWritten, bytes);
+            statistics.add(Ticker::BlobDbBlobFileSynced, 1);
+            edit.blob_file_additions.push(addition);
+        }
+        edit.blob_file_garbages = read.without(&kept)?;
+        Ok(rewritten)
+    }
 }
 
-/// Rewrites the tables of all parts and installs what came of it.
+/// What a look came to.
+pub(super) enum Next {
+    /// There is nothing to be done.
+    Done,
+    /// Something was done, or more is known by now.
+    Again,
+    /// Others have what there is to be done, unless the version has changed.
+    Wait,
+}
+
+/// What is done in steps, on its caller's thread, until nothing is left.
+pub(super) trait Steps {
+    /// # Errors
+    /// Why it is to end before its time.
+    fn check(&self) -> Result<()>;
+
+    /// Looks at the newest version and does the next step, if there is one.
+    ///
+    /// # Errors
+    /// What the step met.
+    fn next(&mut self, version: &Arc<Version>) -> Result<Next>;
+}
+
+/// Does all steps, and none while `control` is paused.
 ///
 /// # Errors
-/// `Aborted` if it is given up; damage in the tables, `NoSpace`, `Io`. Then nothing has changed.
-pub(super) fn rewrite(
+/// Those of the steps; those done so far stay.
+pub(super) fn run_all(
     context: &Context,
-    family: &Arc<ColumnFamilyData>,
-    parts: &mut [CompactionJob],
-    watch: &Arc<StepWatch>,
-    job: &Arc<RunningJob>,
-) -> Result<Rewritten> {
-    let mut edit = VersionEdit::of_column_family(family.id);
-    let mut created: Vec<DataFile> = Vec::new();
-    let bytes_written = write(context, parts, watch, job, &mut edit, &mut created)
-        .inspect_err(|_| obsolete::discard(context, &created))?;
-    let blob_files = edit.blob_file_additions.iter().map(addition_info).collect();
-    let tables = edit.new_files.iter().map(|(_, f)| f.number).collect();
-    install_outputs(context, family, edit, &created)?;
-    Ok(Rewritten {
-        tables,
-        blob_files,
-        bytes_written,
-    })
-}
-
-/// Writes all new files, and tells their bytes; `created` names them whatever happens.
-fn write(
-    context: &Context,
-    parts: &mut [CompactionJob],
-    watch: &Arc<StepWatch>,
-    job: &Arc<RunningJob>,
-    edit: &mut VersionEdit,
-    created: &mut Vec<DataFile>,
-) -> Result<u64> {
-    let carry = Arc::new(BlobCarry::default());
-    let moves = Moves {
-        emptied: Arc::default(),
-        ordered: Arc::default(),
-        carry: Some(carry.clone()),
-    };
-    let mut bytes_written = 0;
-    let (mut read, mut kept) = (BlobCounts::default(), BlobCounts::default());
-    for part in parts {
-        // A table alone may be too small for a look.
-        watch.look(0)?;
-        let written = part
-            .run_part(context, &moves, Some(watch.clone()), job)
-            .map_err(|failed| {
-                created.extend(failed.created);
-                created.extend(carry.open_file());
-                failed.error
-            })?;
-        count_drops(context, &written);
-        count_blobs(context, &written);
-        created.extend(written.created());
-        created.extend(carry.open_file());
-        bytes_written += written.bytes;
-        read.add_all(&written.pointers_read);
-        kept.add_all(&written.pointers_kept);
-        part.take_inputs(edit);
-        written.add_to(part.plan().output_level, edit);
+    family: &ColumnFamilyData,
+    control: &Control,
+    steps: &mut dyn Steps,
+) -> Result<()> {
+    loop {
+        let seen = context.progress.count();
+        steps.check()?;
+        if control.is_paused() {
+            context.progress.wait_after(seen);
+            continue;
+        }
+        let version = family.version();
+        match steps.next(&version)? {
+            Next::Done => return Ok(()),
+            Next::Again => {}
+            Next::Wait => {
+                if Arc::ptr_eq(&family.version(), &version) {
+                    context.progress.wait_after(seen);
+                }
+            }
+        }
     }
-    if let Some((addition, bytes)) = carry.finish()? {
-        bytes_written += bytes;
-        let statistics = &context.statistics;
-        statistics.add(Ticker::BlobDbBlobFileBytesWritten, bytes);
-        statistics.add(Ticker::BlobDbBlobFileSynced, 1);
-        edit.blob_file_additions.push(addition);
-    }
-    edit.blob_file_garbages = read.without(&kept)?;
-    Ok(bytes_written)
 }
