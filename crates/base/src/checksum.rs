@@ -3,6 +3,8 @@
 //! Block trailers hold the checksum of the block's bytes and its one compression-type byte.
 //! Source: RocksDB `table/format.cc` (`ComputeBuiltinChecksum`), `util/crc32c.h` (mask).
 
+mod castagnoli;
+
 use xxhash_rust::xxh3::xxh3_64;
 use xxhash_rust::xxh64::xxh64;
 
@@ -12,14 +14,14 @@ const MASK_DELTA: u32 = 0xa282_ead8;
 #[inline]
 #[must_use]
 pub fn crc32c(data: &[u8]) -> u32 {
-    crc32c::crc32c(data)
+    castagnoli::extend(0, data)
 }
 
 /// CRC32C of what `crc` covers followed by `data`.
 #[inline]
 #[must_use]
 pub fn crc32c_extend(crc: u32, data: &[u8]) -> u32 {
-    crc32c::crc32c_append(crc, data)
+    castagnoli::extend(crc, data)
 }
 
 /// Rotates and shifts a CRC so that a CRC of bytes holding CRCs stays strong.

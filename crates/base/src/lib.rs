@@ -1,6 +1,7 @@
 //! The words of the engine: keys, sequence numbers, orders, coding, checksums, errors.
 //!
-//! Floor 0: no I/O, no threads of its own, no `unsafe`. Every other crate imports this one.
+//! Floor 0: no I/O, no threads of its own, no `unsafe` but for the instructions of CRC-32C. Every
+//! other crate imports this one.
 
 pub mod sync;
 pub mod error;
