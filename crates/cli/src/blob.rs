@@ -3,10 +3,11 @@
 mod convert;
 mod gc;
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use clap::Subcommand;
-use orogen::{Db, Options};
+use orogen::{ColumnFamily, Db, LiveFile, Options};
 use orogen_base::{Error, ErrorKind, FileNo};
 use orogen_blob::dump::{self, DumpSummary, Piece};
 use orogen_blob::{BlobFileReader, BlobFileReaderOptions, BlobRecord};
@@ -23,7 +24,7 @@ use crate::text;
 /// Commands on blob files.
 #[derive(Subcommand)]
 pub(crate) enum BlobCommand {
-    /// List the blob files of a database, and what of them is garbage.
+    /// List the blob files of a database, what of them is garbage, and how many one table reads by turns.
     List(ListArgs),
     /// Print the records of a blob file.
     Dump(DumpArgs),
@@ -178,6 +179,29 @@ fn on_disk(fs: &dyn FileSystem, path: &Path) -> Result<Option<(u64, u64)>, Failu
     }
 }
 
+/// How many blob files a scan of one table reads from by turns at most, by level with tables.
+pub(crate) fn depths(db: &Db, family: &ColumnFamily, live: &[LiveFile]) -> BTreeMap<usize, u64> {
+    let levels = live.iter().filter(|f| f.column_family_id == family.id());
+    let levels: BTreeSet<usize> = levels.map(|f| f.level).collect();
+    let depth = |level| {
+        let name = format!("orogen.max-blob-reference-depth-at-level{level}");
+        db.int_property(family, &name).unwrap_or(0)
+    };
+    levels.into_iter().map(|l| (l, depth(l))).collect()
+}
+
+/// The same for people; none where no table points to a blob file.
+pub(crate) fn depths_told(depths: &BTreeMap<usize, u64>) -> Option<String> {
+    let deep = depths.iter().filter(|(_, depth)| **depth > 0);
+    let told: Vec<String> = deep.map(|(level, d)| format!("L{level} {d}")).collect();
+    (!told.is_empty()).then(|| {
+        format!(
+            "most files that one table reads by turns: {}",
+            told.join(", ")
+        )
+    })
+}
+
 fn list(args: &ListArgs, terminal: &mut Terminal) -> Result<(), Failure> {
     let fs = Options::default().db.fs;
     let dir = &args.dir.path;
@@ -189,6 +213,11 @@ fn list(args: &ListArgs, terminal: &mut Terminal) -> Result<(), Failure> {
     }
     let sums = Sums::of(&files);
     let allocated: u64 = rows.iter().filter_map(|r| r.1).map(|d| d.1).sum();
+    let (families, live) = (db.column_families(), db.live_files());
+    let families: Vec<_> = families
+        .iter()
+        .map(|family| (family.name(), depths(&db, family, &live)))
+        .collect();
     if terminal.json {
         let listed: Vec<Value> = rows
             .iter()
@@ -211,9 +240,17 @@ fn list(args: &ListArgs, terminal: &mut Terminal) -> Result<(), Failure> {
         let mut total = sums.to_json();
         total["disk_bytes"] = allocated.into();
         total["space_amplification"] = sums.space_amplification().into();
+        let deepest = families.iter().flat_map(|(_, depths)| depths.values());
+        total["max_blob_reference_depth"] = deepest.max().copied().unwrap_or(0).into();
+        let level = |(level, depth): (&usize, &u64)| json!({ "level": level, "max_blob_reference_depth": depth });
+        let families = families.iter().map(|(name, depths)| {
+            let levels: Vec<Value> = depths.iter().map(level).collect();
+            json!({ "column_family": name, "levels": levels })
+        });
         return Ok(terminal.document(&json!({
             "path": dir.display().to_string(),
             "blob_files": listed,
+            "column_families": families.collect::<Vec<Value>>(),
             "total": total,
         }))?);
     }
@@ -233,6 +270,12 @@ fn list(args: &ListArgs, terminal: &mut Terminal) -> Result<(), Failure> {
             percent(f.garbage_blob_bytes, f.total_blob_bytes),
             disk.map_or_else(|| "missing".to_owned(), |d| text::size(d.1)),
         ))?;
+    }
+    for (name, depths) in &families {
+        if let Some(told) = depths_told(depths) {
+            let name = text::shorten(&text::escape(name.as_bytes()), 16);
+            terminal.line(&format!("{name:<16} {told}"))?;
+        }
     }
     Ok(terminal.line(&format!(
         "{}: {} in {}, {}, {} on disk, space amplification {:.2}",
@@ -510,7 +553,7 @@ struct FamilyFound {
 fn check_family(
     db: &Db,
     dir: &Path,
-    family: &orogen::ColumnFamily,
+    family: &ColumnFamily,
     follow: bool,
 ) -> Result<FamilyFound, Failure> {
     let mut found = FamilyFound {
@@ -559,7 +602,7 @@ fn check(args: &CheckArgs, terminal: &mut Terminal) -> Result<(), Failure> {
     let live = db.live_files();
     let blobs = db.live_blob_files();
     // What is read of a family.
-    let weight = |family: &orogen::ColumnFamily| {
+    let weight = |family: &ColumnFamily| {
         let tables = live.iter().filter(|f| f.column_family_id == family.id());
         let blobs = blobs.iter().filter(|f| f.column_family == family.name());
         let sums = Sums::of(blobs);

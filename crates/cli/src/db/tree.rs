@@ -5,11 +5,11 @@
 
 use std::collections::BTreeMap;
 
-use orogen::{ColumnFamily, Db, LiveFile, UserComparator};
+use orogen::{Db, LiveFile, UserComparator};
 use orogen_engine::LiveBlobFile;
 use serde_json::{Value, json};
 
-use crate::blob::Sums;
+use crate::blob::{self, Sums};
 use crate::failure::{Failure, after_help};
 use crate::open::{self, Dir, Reading};
 use crate::terminal::{Ink, Terminal};
@@ -122,10 +122,7 @@ fn shapes<'a>(db: &Db, live: &'a [LiveFile], blobs: &'a [LiveBlobFile]) -> Vec<F
                     number("cur-size-all-mem-tables")
                 },
                 order: family.options().comparator.clone(),
-                depths: levels
-                    .keys()
-                    .map(|&level| (level, depth(db, family, level)))
-                    .collect(),
+                depths: blob::depths(db, family, live),
                 levels,
                 blobs: blobs
                     .iter()
@@ -134,11 +131,6 @@ fn shapes<'a>(db: &Db, live: &'a [LiveFile], blobs: &'a [LiveBlobFile]) -> Vec<F
             }
         })
         .collect()
-}
-
-fn depth(db: &Db, family: &ColumnFamily, level: usize) -> u64 {
-    let name = format!("orogen.max-blob-reference-depth-at-level{level}");
-    db.int_property(family, &name).unwrap_or(0)
 }
 
 fn bytes_of(files: &[&LiveFile]) -> u64 {
@@ -224,19 +216,9 @@ pub(crate) fn draw(db: &Db, terminal: &Terminal, style: &Style) -> Vec<String> {
             Ink::Faint,
             &format!("       files by garbage: {}", sums.parts()),
         ));
-        let depths: Vec<String> = shape
-            .depths
-            .iter()
-            .filter(|(_, depth)| **depth > 0)
-            .map(|(level, depth)| format!("L{level} {depth}"))
-            .collect();
-        lines.push(terminal.ink(
-            Ink::Faint,
-            &format!(
-                "       most files that one table reads by turns: {}",
-                depths.join(", ")
-            ),
-        ));
+        if let Some(told) = blob::depths_told(&shape.depths) {
+            lines.push(terminal.ink(Ink::Faint, &format!("       {told}")));
+        }
         for &file in shape.blobs.iter().filter(|_| style.files) {
             let line = format!(
                 "       {:06}.blob {:>10}  {}, {}",

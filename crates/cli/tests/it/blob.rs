@@ -163,6 +163,16 @@ fn lists_tell_values_garbage_and_disk_of_each_file() {
         "{told}"
     );
     assert!(told.contains("space amplification 1.25"), "{told}");
+    // The values that were replaced lie in the middle of the others.
+    let depth = &list["total"]["max_blob_reference_depth"];
+    let levels = &list["column_families"][0]["levels"];
+    assert_eq!((depth, levels.as_array().unwrap().len()), (&2.into(), 1));
+    assert_eq!(levels[0]["max_blob_reference_depth"], 2);
+    let deep = format!(
+        "most files that one table reads by turns: L{} 2",
+        levels[0]["level"]
+    );
+    assert!(told.contains(&deep), "{told}");
     // Where the tree and the sizes are told they are told too.
     let tree = json(&["db", "tree", &db]);
     let blobs = &tree["column_families"][0]["blobs"];
