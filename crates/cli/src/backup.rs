@@ -6,7 +6,7 @@ use clap::Subcommand;
 use orogen::engine::backup::{BackupEngine, BackupInfo, BackupOptions};
 use serde_json::{Value, json};
 
-use crate::failure::{Failure, after_help};
+use crate::failure::{Failure, after_help, after_help_of_writer};
 use crate::open::{self, Dir};
 use crate::terminal::{Ink, Terminal};
 use crate::text;
@@ -62,7 +62,7 @@ impl Backups {
 }
 
 #[derive(clap::Args)]
-#[command(after_help = after_help!(
+#[command(after_help = after_help_of_writer!(
     "orogen backup create ./quarry ./backups",
     "orogen backup create ./quarry ./backups --flush --rate 50"
 ))]
@@ -149,7 +149,7 @@ fn to_json(b: &BackupInfo) -> Value {
 
 fn create(args: &CreateArgs, terminal: &mut Terminal) -> Result<(), Failure> {
     // The database first: without one no directory of backups is made.
-    let db = open::read_write(&args.dir.path)?;
+    let db = open::read_write(&args.dir.path, terminal)?;
     let backups = args.backups.open(args.flush)?;
     let bar = terminal.bar(0, true, "copying");
     let made = backups.create_backup_with(&db, &mut |done, total| {

@@ -29,6 +29,31 @@ macro_rules! after_help {
 }
 pub(crate) use after_help;
 
+/// The same for a command that opens a database to write: whose settings it works with.
+macro_rules! after_help_of_writer {
+    ($($example:literal),+ $(,)?) => {
+        concat!(
+            "Settings: those of the directory's newest OPTIONS file. Where there is none they are the defaults;\n          ",
+            "so they are, and it is told, where it has one of RocksDB's that is not ours.\n          ",
+            "A damaged one is an error (4): without the file the defaults are taken.\n\n",
+            $crate::failure::after_help!($($example),+)
+        )
+    };
+}
+pub(crate) use after_help_of_writer;
+
+/// The same for one that needs all of the settings.
+macro_rules! after_help_of_rewriter {
+    ($($example:literal),+ $(,)?) => {
+        concat!(
+            "Settings: those of the directory's newest OPTIONS file; the defaults where there is none.\n          ",
+            "A damaged one (4), or one of RocksDB's settings that is not ours (1), is an error.\n\n",
+            $crate::failure::after_help!($($example),+)
+        )
+    };
+}
+pub(crate) use after_help_of_rewriter;
+
 /// Why a command ended early.
 #[derive(Debug)]
 pub(crate) enum Failure {

@@ -2,12 +2,15 @@
 
 use std::path::{Path, PathBuf};
 
-use orogen::{ColumnFamily, ColumnFamilyOptions, Db, FileSystem, Options, UserComparator};
+use orogen::{
+    ColumnFamily, ColumnFamilyOptions, CompactionHandle, Db, FileSystem, Options, UserComparator,
+};
 use orogen_base::ErrorKind;
 use orogen_engine::filename;
 use orogen_engine::version::manifest::{self, RecoveredManifest};
 
 use crate::failure::Failure;
+use crate::terminal::Terminal;
 
 /// The directory that a command works on.
 #[derive(clap::Args)]
@@ -98,24 +101,34 @@ pub(crate) fn read_only(dir: &Path) -> Result<Db, Failure> {
     Ok(Db::open_read_only(dir, &options)?)
 }
 
-/// Opens for writing.
-pub(crate) fn read_write(dir: &Path) -> Result<Db, Failure> {
+/// Opens for writing with the settings of the newest OPTIONS file. Where it has one of RocksDB's that is not ours, with the
+/// defaults, and tells so.
+pub(crate) fn read_write(dir: &Path, terminal: &Terminal) -> Result<Db, Failure> {
     let options = options_for(dir)?;
-    Ok(Db::open(dir, &options)?)
+    match stored_options(dir, &options) {
+        Err(e) if e.kind() == ErrorKind::InvalidArgument => {
+            terminal.note(&format!("orogen: settings are the defaults: {e}"));
+            Ok(Db::open(dir, &options)?)
+        }
+        stored => Ok(Db::open(dir, &stored?)?),
+    }
 }
 
-/// Opens for writing with the settings of the newest OPTIONS file, if there is one: for what writes
-/// as the database itself would.
+/// The same for what must not be done with other settings than those of the directory.
 pub(crate) fn read_write_as_set(dir: &Path) -> Result<Db, Failure> {
-    let options = options_for(dir)?;
-    let mut options = match Db::load_latest_options(dir, &options) {
-        Ok(loaded) => loaded,
-        Err(e) if e.kind() == ErrorKind::NotFound => options,
-        Err(e) => return Err(e.into()),
+    let stored = stored_options(dir, &options_for(dir)?)?;
+    Ok(Db::open(dir, &stored)?)
+}
+
+/// The settings of the newest OPTIONS file; `options` if there is none.
+fn stored_options(dir: &Path, options: &Options) -> orogen::Result<Options> {
+    let mut stored = match Db::load_latest_options(dir, options) {
+        Err(e) if e.kind() == ErrorKind::NotFound => return Ok(options.clone()),
+        stored => stored?,
     };
-    options.db.info_log = false;
-    options.db.create_if_missing = false;
-    Ok(Db::open(dir, &options)?)
+    stored.db.info_log = false;
+    stored.db.create_if_missing = false;
+    Ok(stored)
 }
 
 /// A family of an open database.
@@ -130,4 +143,41 @@ pub(crate) fn keys_estimated(db: &Db, family: &ColumnFamily) -> u64 {
     let _ = db.property(family, "rocksdb.aggregated-table-properties");
     db.int_property(family, "rocksdb.estimate-num-keys")
         .unwrap_or(0)
+}
+
+/// The column families that a command works through.
+#[derive(clap::Args)]
+pub(crate) struct Families {
+    /// Only these column families; default: all.
+    #[arg(
+        long,
+        visible_alias = "cf",
+        visible_alias = "family",
+        value_name = "NAME"
+    )]
+    column_family: Vec<String>,
+}
+
+impl Families {
+    /// Runs a job in each, one after the other, and shows how far it is.
+    pub(crate) fn work(
+        &self,
+        db: &Db,
+        terminal: &Terminal,
+        doing: &str,
+        mut begin: impl FnMut(&ColumnFamily) -> orogen::Result<CompactionHandle>,
+    ) -> Result<(), Failure> {
+        let families = match self.column_family.is_empty() {
+            true => db.column_families(),
+            false => {
+                let named = self.column_family.iter().map(|n| family(db, n));
+                named.collect::<Result<_, _>>()?
+            }
+        };
+        for family in &families {
+            let handle = begin(family)?;
+            terminal.follow(&handle, &format!("{doing} {}", family.name()))?;
+        }
+        Ok(())
+    }
 }

@@ -62,6 +62,13 @@ impl Terminal {
         self.out.write_all(b"\n")
     }
 
+    /// Prints what was there before a job and after it.
+    pub(crate) fn change(&mut self, before: &str, after: &str, micros: u64) -> std::io::Result<()> {
+        self.line(&format!("before: {before}"))?;
+        let took = crate::text::duration(micros);
+        self.line(&format!("after:  {after} in {took}"))
+    }
+
     /// Prints bytes of data as they are.
     pub(crate) fn raw(&mut self, bytes: &[u8]) -> std::io::Result<()> {
         self.out.write_all(bytes)

@@ -4,8 +4,8 @@ use orogen::{ConvertTo, ConvertValuesOptions, Converted};
 use orogen_env::{Clock as _, SystemClock};
 use serde_json::{Value, json};
 
-use crate::failure::{Failure, after_help};
-use crate::open::{self, Dir};
+use crate::failure::{Failure, after_help_of_rewriter};
+use crate::open::{self, Dir, Families};
 use crate::terminal::Terminal;
 use crate::text;
 
@@ -19,21 +19,15 @@ enum Place {
 }
 
 #[derive(clap::Args)]
-#[command(after_help = after_help!(
+#[command(after_help = after_help_of_rewriter!(
     "orogen blob convert ./quarry --to separated --min-blob-size 8192",
     "orogen blob convert ./quarry --column-family rocks --to inline"
 ))]
 pub(crate) struct ConvertArgs {
     #[command(flatten)]
     dir: Dir,
-    /// Only these column families; default: all.
-    #[arg(
-        long,
-        visible_alias = "cf",
-        visible_alias = "family",
-        value_name = "NAME"
-    )]
-    column_family: Vec<String>,
+    #[command(flatten)]
+    families: Families,
     /// Where large values are to be. The OPTIONS file is told, and jobs of who opens with it go on so.
     #[arg(long, value_enum)]
     to: Place,
@@ -85,24 +79,20 @@ pub(super) fn run(args: &ConvertArgs, terminal: &mut Terminal) -> Result<(), Fai
         ));
     }
     let db = open::read_write_as_set(&args.dir.path)?;
-    let families = if args.column_family.is_empty() {
-        db.column_families()
-    } else {
-        args.column_family
-            .iter()
-            .map(|n| open::family(&db, n))
-            .collect::<Result<_, _>>()?
-    };
     let options = ConvertValuesOptions {
         min_blob_size: args.min_blob_size,
     };
     let start = SystemClock.now_micros();
-    let mut done = Vec::new();
-    for family in &families {
-        let what = format!("converting {}", family.name());
+    let mut begun = Vec::new();
+    args.families.work(&db, terminal, "converting", |family| {
         let handle = db.convert_values_async(family, to, &options)?;
-        terminal.follow(handle.job(), &what)?;
-        done.push((family.name(), handle.wait()?));
+        let job = handle.job().clone();
+        begun.push((family.name().to_owned(), handle));
+        Ok(job)
+    })?;
+    let mut done = Vec::new();
+    for (name, handle) in begun {
+        done.push((name, handle.wait()?));
     }
     let took = SystemClock.now_micros() - start;
     // Files that are done with go before the command ends.

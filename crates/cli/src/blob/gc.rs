@@ -6,22 +6,21 @@ use orogen_env::{Clock as _, FileSystem, SystemClock};
 use serde_json::{Value, json};
 
 use super::on_disk;
-use crate::failure::{Failure, after_help};
-use crate::open::{self, Dir};
+use crate::failure::{Failure, after_help_of_rewriter};
+use crate::open::{self, Dir, Families};
 use crate::terminal::Terminal;
 use crate::text;
 
 #[derive(clap::Args)]
-#[command(after_help = after_help!(
+#[command(after_help = after_help_of_rewriter!(
     "orogen blob gc ./quarry",
     "orogen blob gc ./quarry --column-family rocks --discardable-ratio 0.2 --merge-small"
 ))]
 pub(crate) struct GcArgs {
     #[command(flatten)]
     dir: Dir,
-    /// Only these column families; default: all.
-    #[arg(long, visible_alias = "cf", value_name = "NAME")]
-    column_family: Vec<String>,
+    #[command(flatten)]
+    families: Families,
     /// Empty files of which so much is garbage, from 0 to 1: their live values go to new files.
     #[arg(long, value_name = "SHARE", default_value_t = 0.5, value_parser = share)]
     discardable_ratio: f64,
@@ -85,25 +84,15 @@ impl Found {
 pub(super) fn run(args: &GcArgs, terminal: &mut Terminal) -> Result<(), Failure> {
     let fs = orogen::Options::default().db.fs;
     let db = open::read_write_as_set(&args.dir.path)?;
-    let families = if args.column_family.is_empty() {
-        db.column_families()
-    } else {
-        args.column_family
-            .iter()
-            .map(|n| open::family(&db, n))
-            .collect::<Result<_, _>>()?
-    };
     let options = CollectBlobGarbageOptions {
         discardable_ratio: args.discardable_ratio,
         merge_small_files: args.merge_small,
     };
     let before = Found::of(&db, &*fs, &args.dir)?;
     let start = SystemClock.now_micros();
-    for family in &families {
-        let what = format!("collecting {}", family.name());
-        let handle = db.collect_blob_garbage_async(&options, family)?;
-        terminal.follow(&handle, &what)?;
-    }
+    args.families.work(&db, terminal, "collecting", |family| {
+        db.collect_blob_garbage_async(&options, family)
+    })?;
     // What stays in its files may leave holes.
     db.wait_for_background_work()?;
     let after = Found::of(&db, &*fs, &args.dir)?;
@@ -117,12 +106,7 @@ pub(super) fn run(args: &GcArgs, terminal: &mut Terminal) -> Result<(), Failure>
             "micros": took,
         }))?;
     } else {
-        terminal.line(&format!("before: {}", before.to_text()))?;
-        terminal.line(&format!(
-            "after:  {} in {}",
-            after.to_text(),
-            text::duration(took)
-        ))?;
+        terminal.change(&before.to_text(), &after.to_text(), took)?;
     }
     Ok(())
 }

@@ -4,13 +4,13 @@ use std::path::PathBuf;
 
 use serde_json::json;
 
-use crate::failure::{Failure, after_help};
+use crate::failure::{Failure, after_help_of_writer};
 use crate::open::{self, Dir};
 use crate::terminal::Terminal;
 use crate::text;
 
 #[derive(clap::Args)]
-#[command(after_help = after_help!("orogen db checkpoint ./quarry ./quarry-monday"))]
+#[command(after_help = after_help_of_writer!("orogen db checkpoint ./quarry ./quarry-monday"))]
 pub(crate) struct Args {
     #[command(flatten)]
     dir: Dir,
@@ -19,7 +19,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args, terminal: &mut Terminal) -> Result<(), Failure> {
-    let db = open::read_write(&args.dir.path)?;
+    let db = open::read_write(&args.dir.path, terminal)?;
     let spinner = terminal.spinner("making the checkpoint");
     let result = db.checkpoint(&args.target);
     spinner.finish_and_clear();

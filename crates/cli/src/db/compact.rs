@@ -6,22 +6,21 @@ use orogen::{BottommostLevelCompaction, CompactRangeOptions, Db};
 use orogen_env::{Clock as _, SystemClock};
 use serde_json::json;
 
-use crate::failure::{Failure, after_help};
-use crate::open::{self, Dir};
+use crate::failure::{Failure, after_help_of_writer};
+use crate::open::{self, Dir, Families};
 use crate::terminal::Terminal;
 use crate::text;
 
 #[derive(clap::Args)]
-#[command(after_help = after_help!(
+#[command(after_help = after_help_of_writer!(
     "orogen db compact ./quarry",
     "orogen db compact ./quarry --column-family rocks --from a --to m --force"
 ))]
 pub(crate) struct Args {
     #[command(flatten)]
     dir: Dir,
-    /// Only these column families; default: all.
-    #[arg(long, visible_alias = "cf", value_name = "NAME")]
-    column_family: Vec<String>,
+    #[command(flatten)]
+    families: Families,
     /// First key.
     #[arg(long, value_name = "KEY", allow_hyphen_values = true)]
     from: Option<OsString>,
@@ -41,15 +40,7 @@ fn tables(db: &Db) -> (u64, u64) {
 pub(crate) fn run(args: &Args, terminal: &mut Terminal) -> Result<(), Failure> {
     let bytes = |arg: &Option<OsString>| arg.as_deref().map(|a| terminal.bytes(a)).transpose();
     let (from, to) = (bytes(&args.from)?, bytes(&args.to)?);
-    let db = open::read_write(&args.dir.path)?;
-    let families = if args.column_family.is_empty() {
-        db.column_families()
-    } else {
-        args.column_family
-            .iter()
-            .map(|n| open::family(&db, n))
-            .collect::<Result<_, _>>()?
-    };
+    let db = open::read_write(&args.dir.path, terminal)?;
     let options = CompactRangeOptions {
         bottommost_level_compaction: if args.force {
             BottommostLevelCompaction::Force
@@ -60,11 +51,9 @@ pub(crate) fn run(args: &Args, terminal: &mut Terminal) -> Result<(), Failure> {
     };
     let before = tables(&db);
     let start = SystemClock.now_micros();
-    for family in &families {
-        let what = format!("compacting {}", family.name());
-        let handle = db.compact_range_async(&options, family, from.as_deref(), to.as_deref())?;
-        terminal.follow(&handle, &what)?;
-    }
+    args.families.work(&db, terminal, "compacting", |family| {
+        db.compact_range_async(&options, family, from.as_deref(), to.as_deref())
+    })?;
     let after = tables(&db);
     let took = SystemClock.now_micros() - start;
     db.close()?;
@@ -80,12 +69,7 @@ pub(crate) fn run(args: &Args, terminal: &mut Terminal) -> Result<(), Failure> {
         let show = |(n, bytes): (u64, u64)| {
             format!("{} of {}", text::plural(n, "table"), text::size(bytes))
         };
-        terminal.line(&format!("before: {}", show(before)))?;
-        terminal.line(&format!(
-            "after:  {} in {}",
-            show(after),
-            text::duration(took)
-        ))?;
+        terminal.change(&show(before), &show(after), took)?;
     }
     Ok(())
 }

@@ -4,12 +4,12 @@ use orogen::{ColumnFamilyOptions, Db, Options, UserComparator};
 use orogen_engine::filename;
 use serde_json::json;
 
-use crate::failure::{Failure, after_help};
+use crate::failure::{Failure, after_help_of_writer};
 use crate::open::{self, Dir};
 use crate::terminal::Terminal;
 
 #[derive(clap::Args)]
-#[command(after_help = after_help!(
+#[command(after_help = after_help_of_writer!(
     "orogen db create ./quarry",
     "orogen db create ./quarry --column-family rocks --column-family fossils"
 ))]
@@ -43,7 +43,7 @@ pub(crate) fn run(args: &Args, terminal: &mut Terminal) -> Result<(), Failure> {
         )));
     }
     let db = if exists {
-        open::read_write(path)?
+        open::read_write(path, terminal)?
     } else {
         options.db.create_if_missing = true;
         options.db.info_log = false;

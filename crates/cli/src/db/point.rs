@@ -5,13 +5,13 @@ use std::ffi::OsString;
 use orogen::{ReadOptions, WriteOptions};
 use serde_json::json;
 
-use crate::failure::{Failure, after_help};
+use crate::failure::{Failure, after_help, after_help_of_writer};
 use crate::open::{self, DirAndFamily, Reading};
 use crate::perf::{self, Perf};
 use crate::terminal::Terminal;
 
 #[derive(clap::Args)]
-#[command(after_help = after_help!(
+#[command(after_help = after_help_of_writer!(
     "orogen db put ./quarry granite hard",
     "orogen db put ./quarry --hex 00ff 68617264 --sync"
 ))]
@@ -31,7 +31,7 @@ pub(crate) struct PutArgs {
 
 pub(crate) fn put(args: &PutArgs, terminal: &mut Terminal) -> Result<(), Failure> {
     let (key, value) = (terminal.bytes(&args.key)?, terminal.bytes(&args.value)?);
-    let db = open::read_write(&args.at.dir.path)?;
+    let db = open::read_write(&args.at.dir.path, terminal)?;
     let family = open::family(&db, &args.at.column_family)?;
     let options = WriteOptions {
         sync: args.sync,
@@ -108,7 +108,7 @@ pub(crate) fn get(args: &GetArgs, terminal: &mut Terminal) -> Result<(), Failure
 }
 
 #[derive(clap::Args)]
-#[command(after_help = after_help!(
+#[command(after_help = after_help_of_writer!(
     "orogen db delete ./quarry granite",
     "orogen db delete ./quarry a --end b     (all keys from a up to but not including b)"
 ))]
@@ -129,7 +129,7 @@ pub(crate) struct DeleteArgs {
 pub(crate) fn delete(args: &DeleteArgs, terminal: &mut Terminal) -> Result<(), Failure> {
     let key = terminal.bytes(&args.key)?;
     let end = args.end.as_deref().map(|e| terminal.bytes(e)).transpose()?;
-    let db = open::read_write(&args.at.dir.path)?;
+    let db = open::read_write(&args.at.dir.path, terminal)?;
     let family = open::family(&db, &args.at.column_family)?;
     let options = WriteOptions {
         sync: args.sync,

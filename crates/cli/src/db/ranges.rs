@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use orogen::{SizeApproximationOptions, UserKeyRange};
 use serde_json::json;
 
-use crate::failure::{Failure, after_help};
+use crate::failure::{Failure, after_help, after_help_of_writer};
 use crate::open::{self, DirAndFamily, Reading};
 use crate::terminal::Terminal;
 use crate::text;
@@ -68,7 +68,7 @@ pub(crate) fn sizes(args: &SizesArgs, terminal: &mut Terminal) -> Result<(), Fai
 }
 
 #[derive(clap::Args)]
-#[command(after_help = after_help!(
+#[command(after_help = after_help_of_writer!(
     "orogen db delete-files ./quarry --from a --to m",
     "orogen db delete-files ./quarry --all-keys --column-family rocks"
 ))]
@@ -90,7 +90,7 @@ pub(crate) fn delete_files(args: &DeleteFilesArgs, terminal: &mut Terminal) -> R
             "give --from, --to or both; --all-keys if every key is meant".to_owned(),
         ));
     }
-    let db = open::read_write(&args.at.dir.path)?;
+    let db = open::read_write(&args.at.dir.path, terminal)?;
     let family = open::family(&db, &args.at.column_family)?;
     let before = db.live_files();
     let range = UserKeyRange {

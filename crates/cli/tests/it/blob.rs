@@ -336,3 +336,78 @@ fn damage_of_blob_files_is_found_and_placed() {
     }
     assert!(ok(&["blob", "list", &db]).contains("missing"));
 }
+
+/// The newest OPTIONS file.
+fn options_file(db: &str) -> String {
+    let found = files(db, "").into_iter();
+    let found = found.filter(|p| p.contains("/OPTIONS-") && !p.ends_with("dbtmp"));
+    found.max().expect("there is one")
+}
+
+#[test]
+fn commands_that_write_keep_the_settings_of_the_directory() {
+    let dir = TempDir::new("cli-settings");
+    let db = with_blobs(&dir);
+    let is_kept = |after: &str| {
+        let own = orogen::Options::default();
+        let stored = orogen::Db::load_latest_options(&db, &own).unwrap();
+        let cf = stored.family("default");
+        let kept = (cf.enable_blob_files, cf.min_blob_size);
+        assert_eq!(kept, (true, 1000), "{after}");
+    };
+    let copy = text(&dir.path().join("copy")).to_owned();
+    let backups = text(&dir.path().join("backups")).to_owned();
+    let large = "x".repeat(3000);
+    for command in [
+        &["db", "put", &db, "key900", &large][..],
+        &["db", "compact", &db],
+        &["db", "delete", &db, "small000"],
+        &["db", "delete-files", &db, "--from", "zz"],
+        &["db", "create", &db, "--column-family", "more"],
+        &["db", "checkpoint", &db, &copy],
+        &["backup", "create", &db, &backups],
+        &["blob", "gc", &db],
+    ] {
+        ok(command);
+        is_kept(&command.join(" "));
+    }
+    // What they write is written as the database writes it.
+    assert_eq!(json(&["blob", "list", &db])["total"]["values"], 51);
+
+    // What RocksDB has and we have not is told of, by all but those for which it matters most.
+    let file = options_file(&db);
+    let good = std::fs::read_to_string(&file).unwrap();
+    let other = good.replace("kBinarySearch", "kHashSearch");
+    assert_ne!(good, other);
+    std::fs::write(&file, &other).unwrap();
+    fails(1, &["blob", "gc", &db]);
+    fails(1, &["blob", "convert", &db, "--to", "inline"]);
+    let run = fails(0, &["db", "put", &db, "k", "v"]);
+    assert!(
+        run.err.contains("settings are the defaults") && run.err.contains("index_type"),
+        "{}",
+        run.err
+    );
+
+    // Damage is an error, and nothing is written.
+    let file = options_file(&db);
+    std::fs::write(&file, "[Version").unwrap();
+    for command in [
+        &["db", "put", &db, "k", "w"][..],
+        &["db", "compact", &db],
+        &["blob", "gc", &db],
+    ] {
+        let run = fails(4, command);
+        assert!(run.err.contains("OPTIONS-"), "{}", run.err);
+    }
+    assert_eq!(ok(&["db", "get", &db, "k"]), "v\n");
+    std::fs::remove_file(&file).unwrap();
+    for older in files(&db, "")
+        .into_iter()
+        .filter(|f| f.contains("/OPTIONS-"))
+    {
+        std::fs::remove_file(older).unwrap();
+    }
+    ok(&["db", "put", &db, "k", "w"]);
+    assert_eq!(ok(&["db", "get", &db, "k"]), "w\n");
+}

@@ -49,6 +49,15 @@ fn every_help_has_an_example_of_the_command_and_exit_codes() {
         assert!(help.contains("Exit codes: 0 done; 1 failed;"), "{help}");
         assert!(help.contains("--json"), "{help}");
     }
+    for command in [
+        &["db", "put"][..],
+        &["db", "compact"],
+        &["backup", "create"],
+        &["blob", "gc"],
+    ] {
+        let help = ok(&[command, &["--help"]].concat());
+        assert!(help.contains("Settings: those of the directory's newest OPTIONS file"));
+    }
     assert!(ok(&["--help"]).contains("Exit codes:\n  0  done"));
     assert!(ok(&["--version"]).starts_with("orogen 0."));
 }
