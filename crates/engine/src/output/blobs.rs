@@ -203,7 +203,8 @@ impl BlobWriter {
             && let Some(source) = self.options.source.clone()
         {
             let pointer = BlobPointer::decode(value)?;
-            if self.options.relocate.contains(&pointer.file) {
+            let from = &pointer.file;
+            if self.options.relocate.contains(from) || self.options.order.contains(from) {
                 fetched = source.value(&pointer, user_key(key))?;
                 fetched = fetched.filter(|value| self.stays_apart(value.len()));
             }

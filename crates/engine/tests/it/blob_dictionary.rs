@@ -267,6 +267,38 @@ fn what_is_done_with_files_is_done_with_those_that_have_one() {
 }
 
 #[test]
+fn values_that_are_put_in_order_have_a_dictionary_too() {
+    let fs = MemFileSystem::new();
+    let mut options = with_dictionary(&fs);
+    options.cf.level_merge = true;
+    let db = Db::open(DIR, &options).unwrap();
+    let (mut map, mut rng) = (Map::new(), Rng::new(7));
+    // Small values stand between them, and in front, and behind.
+    for n in (0..3_000).step_by(7) {
+        let small = [&key(n)[..], b"+"].concat();
+        db.put(&small, b"small").unwrap();
+        map.insert(small, b"small".to_vec());
+    }
+    fill(&db, &mut map, &mut rng, 0..1_500);
+    fill(&db, &mut map, &mut rng, 1_500..3_000);
+    fill(&db, &mut map, &mut rng, 700..2_000);
+    let before: Vec<u64> = db.live_blob_files().iter().map(|f| f.number).collect();
+    compact(&db);
+    let after = db.live_blob_files();
+    assert!(
+        after.iter().all(|f| !before.contains(&f.number)),
+        "{after:?}"
+    );
+    let (all, with) = files(&fs, &db);
+    assert!(all > 0 && all == with, "{with} of {all}");
+    assert_holds(&db, &map);
+    let checks = db
+        .check_blob_files(&db.default_column_family(), true)
+        .unwrap();
+    assert!(checks.iter().all(|c| c.is_exact()), "{checks:?}");
+}
+
+#[test]
 fn a_damaged_dictionary_is_an_error_as_a_value() {
     let fs = MemFileSystem::new();
     let options = with_dictionary(&fs);
