@@ -30,7 +30,7 @@ use crate::steer::{Gate, ends, on_thread};
 use crate::support::{DIR, scan};
 
 /// Nothing happens but what is asked for.
-fn quiet(fs: &MemFileSystem) -> Options {
+pub(crate) fn quiet(fs: &MemFileSystem) -> Options {
     let mut options = separated(fs);
     options.cf.disable_auto_compactions = true;
     options
@@ -42,24 +42,24 @@ fn eager(options: &mut Options) {
     options.cf.min_gc_batch_size = 0;
 }
 
-fn any_garbage() -> CollectBlobGarbageOptions {
+pub(crate) fn any_garbage() -> CollectBlobGarbageOptions {
     CollectBlobGarbageOptions {
         discardable_ratio: 0.0,
         ..CollectBlobGarbageOptions::default()
     }
 }
 
-fn collect(db: &Db, family: &ColumnFamily) {
+pub(crate) fn collect(db: &Db, family: &ColumnFamily) {
     db.collect_blob_garbage(&any_garbage(), family)
         .expect("the disk is well");
 }
 
-fn garbage(files: &[LiveBlobFile]) -> u64 {
+pub(crate) fn garbage(files: &[LiveBlobFile]) -> u64 {
     files.iter().map(|b| b.garbage_blob_count).sum()
 }
 
 /// Values of 60 keys below level 0, half of which are garbage.
-fn half_garbage(db: &Db, map: &mut Map) {
+pub(crate) fn half_garbage(db: &Db, map: &mut Map) {
     let family = db.default_column_family();
     for n in 0..60 {
         put(db, n, 500);
@@ -424,7 +424,7 @@ impl CompactionFilterFactory for Holds {
 }
 
 /// A family whose collection stands at the gate.
-fn held_collection(fs: &MemFileSystem) -> (Db, ColumnFamily, Arc<Gate>, Map) {
+pub(crate) fn held_collection(fs: &MemFileSystem) -> (Db, ColumnFamily, Arc<Gate>, Map) {
     let (gate, armed) = (Gate::new(), Arc::new(AtomicBool::new(false)));
     let mut options = quiet(fs);
     let db = Db::open(DIR, &options).expect("opens");

@@ -142,6 +142,7 @@ pub(crate) enum Op {
     Sync,
     Lock,
     PunchHole,
+    Link,
 }
 
 type Hook = Arc<dyn Fn(Op, &Path) + Send + Sync>;
@@ -234,6 +235,7 @@ impl FileSystem for HookFileSystem {
         self.below.rename(from, to)
     }
     fn hard_link(&self, from: &Path, to: &Path) -> Result<()> {
+        (self.hook)(Op::Link, to);
         self.below.hard_link(from, to)
     }
     fn sync_dir(&self, dir: &Path) -> Result<()> {

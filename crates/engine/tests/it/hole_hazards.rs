@@ -1,0 +1,267 @@
+//! Mistakes that punching holes into blob files invites: each test is one, brought about on purpose.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use orogen_base::metrics::Ticker;
+use orogen_engine::backup::{BackupEngine, BackupOptions};
+use orogen_engine::version::BlobFileGarbage;
+use orogen_engine::version::edit::VersionEdit;
+use orogen_engine::{Db, ReadOptions};
+use orogen_env::fs::read_file;
+use orogen_env::{FileSystem, MemFileSystem};
+use orogen_wal::Writer;
+
+use crate::blob_collection::collect;
+use crate::blobs::{assert_exact, assert_no_strays, compact_all, key};
+use crate::holes::punching;
+use crate::steer::{Gate, HookFileSystem, Op, ends, on_thread, settle, until};
+use crate::support::{DIR, scan};
+
+type Map = BTreeMap<Vec<u8>, Vec<u8>>;
+
+const LEN: usize = 20_000;
+
+fn put(db: &Db, map: &mut Map, n: usize, letter: u8) {
+    let value = vec![letter; LEN];
+    db.put(&key(n), &value).expect("the disk is well");
+    map.insert(key(n), value);
+}
+
+/// Twenty values in one file.
+fn fill(db: &Db, map: &mut Map) {
+    (0..20).for_each(|n| put(db, map, n, b'a'));
+    db.flush().expect("the disk is well");
+}
+
+/// Every second one of them becomes garbage.
+fn overwrite(db: &Db, map: &mut Map) {
+    (0..20).step_by(2).for_each(|n| put(db, map, n, b'b'));
+    compact_all(db, &db.default_column_family());
+}
+
+fn given_up(db: &Db) -> Option<u64> {
+    let files = db.live_blob_files();
+    files.iter().filter_map(|f| f.given_up_bytes).max()
+}
+
+fn assert_holds(db: &Db, map: &Map) {
+    let pairs: Vec<_> = map.iter().map(|(k, v)| (k.clone(), v.clone())).collect();
+    assert!(scan(db, &db.default_column_family()) == pairs);
+}
+
+#[test]
+fn a_checkpoint_under_way_keeps_the_places_that_it_is_about_to_share() {
+    let fs = MemFileSystem::new();
+    let (gate, armed) = (Gate::new(), Arc::new(AtomicBool::new(true)));
+    let (theirs, is_armed) = (gate.clone(), armed);
+    let mut options = punching(&fs);
+    options.db.fs = Arc::new(HookFileSystem::new(&fs, move |op, _| {
+        if op == Op::Link && is_armed.swap(false, Ordering::SeqCst) {
+            theirs.pass();
+        }
+    }));
+    let db = Db::open(DIR, &options).unwrap();
+    let mut map = Map::new();
+    fill(&db, &mut map);
+    let before = map.clone();
+    let copying = {
+        let db = db.clone();
+        on_thread(move || db.checkpoint("/copy"))
+    };
+    gate.wait_for(1);
+    // The file has one name still when its dead places are looked for and announced.
+    overwrite(&db, &mut map);
+    until(|| given_up(&db) == Some(0));
+    gate.open();
+    ends(&copying).unwrap();
+    db.wait_for_background_work().unwrap();
+    assert_eq!(given_up(&db), Some(0));
+    assert_eq!(db.statistics().get(Ticker::BlobHoles), 0);
+    let mut alone = punching(&fs);
+    alone.cf.blob_hole_punching = false;
+    let copy = Db::open("/copy", &alone).unwrap();
+    assert_holds(&copy, &before);
+    assert_exact(&copy, &copy.default_column_family());
+    assert_holds(&db, &map);
+}
+
+#[test]
+fn a_file_that_tables_point_to_more_often_than_is_counted_gives_nothing_up() {
+    let fs = MemFileSystem::new();
+    let mut options = punching(&fs);
+    options.cf.blob_hole_punching = false;
+    options.db.info_log = true;
+    let db = Db::open(DIR, &options).unwrap();
+    let mut map = Map::new();
+    fill(&db, &mut map);
+    overwrite(&db, &mut map);
+    let file = db.live_blob_files()[0].number;
+    drop(db);
+    // The MANIFEST takes a value for garbage that a table points to.
+    let current = read_file(&fs, &Path::new(DIR).join("CURRENT")).unwrap();
+    let name = String::from_utf8(current).unwrap();
+    let path = Path::new(DIR).join(name.trim_end());
+    let size = fs.metadata(&path).unwrap().size;
+    let number: u64 = name.trim_end().rsplit('-').next().unwrap().parse().unwrap();
+    let mut manifest = Writer::resume(fs.open_append(&path).unwrap(), number, false, size);
+    let mut edit = VersionEdit::of_column_family(0);
+    edit.blob_file_garbages.push(BlobFileGarbage {
+        number: file,
+        garbage_blob_count: 1,
+        garbage_blob_bytes: (32 + 6 + LEN) as u64,
+        given_up_bytes: None,
+    });
+    manifest.add_record(&edit.encode()).unwrap();
+    manifest.sync().unwrap();
+    drop(manifest);
+    options.cf.blob_hole_punching = true;
+    let db = Db::open(DIR, &options).unwrap();
+    let family = db.default_column_family();
+    let checks = db.check_blob_files(&family, true).unwrap();
+    assert!(checks.iter().any(|c| c.number == file && !c.is_exact()));
+    db.wait_for_background_work().unwrap();
+    assert_eq!(db.statistics().get(Ticker::BlobHoles), 0);
+    assert_holds(&db, &map);
+    let log = read_file(&fs, &Path::new(DIR).join("LOG")).unwrap();
+    let told = format!("no space is given up in blob file {file}");
+    assert!(String::from_utf8_lossy(&log).contains(&told));
+}
+
+#[test]
+fn a_file_whose_holes_wait_for_a_reader_may_be_emptied_meanwhile() {
+    let fs = MemFileSystem::new();
+    let db = Db::open(DIR, &punching(&fs)).unwrap();
+    let family = db.default_column_family();
+    let mut map = Map::new();
+    fill(&db, &mut map);
+    let before = map.clone();
+    let old = db.live_blob_files()[0].number;
+    let mut iter = db.iter(&ReadOptions::default(), &family).unwrap();
+    iter.seek_to_first();
+    overwrite(&db, &mut map);
+    until(|| given_up(&db) == Some(0));
+    collect(&db, &family);
+    assert!(db.live_blob_files().iter().all(|f| f.number != old));
+    for (key, value) in &before {
+        assert!(iter.key() == &key[..] && iter.value() == &value[..]);
+        iter.next();
+    }
+    iter.status().unwrap();
+    drop(iter);
+    db.wait_for_background_work().unwrap();
+    assert_no_strays(&fs, &db);
+    // What comes next gets its holes as ever.
+    (0..20).step_by(3).for_each(|n| put(&db, &mut map, n, b'c'));
+    compact_all(&db, &family);
+    until(|| given_up(&db).is_some_and(|bytes| bytes > 0));
+    assert_holds(&db, &map);
+    assert_exact(&db, &family);
+}
+
+#[test]
+fn a_snapshot_keeps_what_it_sees_and_no_place_else() {
+    let fs = MemFileSystem::new();
+    let db = Db::open(DIR, &punching(&fs)).unwrap();
+    let family = db.default_column_family();
+    let mut map = Map::new();
+    fill(&db, &mut map);
+    // Nobody sees the first ones any more, the snapshot those of every second key.
+    overwrite(&db, &mut map);
+    let (snapshot, then) = (db.snapshot(), map.clone());
+    until(|| given_up(&db).is_some_and(|bytes| bytes > 0));
+    db.wait_for_background_work().unwrap();
+    let with_snapshot = given_up(&db);
+    (0..20).for_each(|n| put(&db, &mut map, n, b'c'));
+    compact_all(&db, &family);
+    db.wait_for_background_work().unwrap();
+    assert_eq!(given_up(&db), with_snapshot);
+    let view = ReadOptions {
+        snapshot: Some(snapshot),
+        ..ReadOptions::default()
+    };
+    for (key, value) in &then {
+        let found = db.get_opt(&view, &family, key).unwrap();
+        assert!(found.as_deref() == Some(&value[..]));
+    }
+    // More is written over while it is held: what neither sees goes.
+    (0..10).for_each(|n| put(&db, &mut map, n, b'd'));
+    compact_all(&db, &family);
+    until(|| {
+        let files = db.live_blob_files();
+        files.iter().filter(|f| f.given_up_bytes > Some(0)).count() > 1
+    });
+    for (key, value) in &then {
+        let found = db.get_opt(&view, &family, key).unwrap();
+        assert!(found.as_deref() == Some(&value[..]));
+    }
+    assert_holds(&db, &map);
+    assert_exact(&db, &family);
+}
+
+#[test]
+fn dead_values_beside_each_other_are_one_hole() {
+    let fs = MemFileSystem::new();
+    let db = Db::open(DIR, &punching(&fs)).unwrap();
+    let family = db.default_column_family();
+    let mut map = Map::new();
+    fill(&db, &mut map);
+    for n in 4..14 {
+        db.delete(&key(n)).unwrap();
+        map.remove(&key(n));
+    }
+    compact_all(&db, &family);
+    until(|| given_up(&db).is_some_and(|bytes| bytes > 0));
+    db.wait_for_background_work().unwrap();
+    assert_eq!(db.statistics().get(Ticker::BlobHoles), 1);
+    let bytes = db.statistics().get(Ticker::BlobHoleBytes);
+    assert!(bytes as usize > 9 * LEN, "{bytes}");
+    assert_holds(&db, &map);
+    assert_exact(&db, &family);
+}
+
+#[test]
+fn files_that_a_backup_copies_get_no_holes_meanwhile() {
+    let fs = MemFileSystem::new();
+    let db = Db::open(DIR, &punching(&fs)).unwrap();
+    let family = db.default_column_family();
+    let gate = Gate::new();
+    let theirs = gate.clone();
+    let hooked = HookFileSystem::new(&fs, move |op, path| {
+        let is_blob = path.to_string_lossy().contains(".blob");
+        if op == Op::Append && is_blob {
+            theirs.pass();
+        }
+    });
+    let backup_options = BackupOptions {
+        fs: Arc::new(hooked),
+        ..BackupOptions::default()
+    };
+    let backups = Arc::new(BackupEngine::open("/backups", backup_options).unwrap());
+    let mut map = Map::new();
+    fill(&db, &mut map);
+    let iter = db.iter(&ReadOptions::default(), &family).unwrap();
+    overwrite(&db, &mut map);
+    until(|| given_up(&db) == Some(0));
+    // Its version is one of those that need the places no more.
+    let copying = {
+        let (db, backups) = (db.clone(), backups.clone());
+        on_thread(move || backups.create_backup(&db))
+    };
+    gate.wait_for(1);
+    drop(iter);
+    db.wait_for_background_work().unwrap();
+    settle();
+    assert_eq!(db.statistics().get(Ticker::BlobHoles), 0);
+    gate.open();
+    let made = ends(&copying).unwrap();
+    backups.verify(made.id).unwrap();
+    until(|| given_up(&db).is_some_and(|bytes| bytes > 0));
+    backups.verify(made.id).unwrap();
+    backups.restore(made.id, "/restored").unwrap();
+    let restored = Db::open("/restored", &punching(&fs)).unwrap();
+    assert_holds(&restored, &map);
+    assert_exact(&restored, &restored.default_column_family());
+}
