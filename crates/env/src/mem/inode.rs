@@ -298,7 +298,8 @@ impl FileState {
         if !lost && random.percent(keep) {
             return;
         }
-        let garbage = !lost && random.percent(garble);
+        // A block that was given up is what it was, or zeros: nothing was written to it.
+        let garbage = !lost && random.percent(garble) && !self.holes.contains(&(base / BLOCK));
         let mut replace = |range: Range<usize>, was: &[u8]| {
             if range.is_empty() {
                 return;

@@ -460,6 +460,28 @@ fn what_stands_in_place_of_a_tail_is_never_the_tail_but_for_one_bit() {
 }
 
 #[test]
+fn a_hole_that_was_not_synced_is_there_or_not() {
+    let fs = MemFileSystem::new();
+    synced(&fs, &[]);
+    let mut file = fs.create(&path("/db/a")).unwrap();
+    file.append(&[7; 12_288]).unwrap();
+    file.sync().unwrap();
+    fs.sync_dir(&path("/db")).unwrap();
+    fs.punch_hole(&path("/db/a"), 4096, 4096).unwrap();
+    let [mut back, mut gone] = [false; 2];
+    for seed in 0..200 {
+        let bytes = read_file(&fs.crash(PowerCut::Torn { seed }), &path("/db/a")).unwrap();
+        assert!(bytes[..4096].iter().chain(&bytes[8192..]).all(|&b| b == 7));
+        for sector in bytes[4096..8192].chunks(512) {
+            assert!(sector == [7; 512] || sector == [0; 512], "{seed}");
+            back |= sector[0] == 7;
+            gone |= sector[0] == 0;
+        }
+    }
+    assert!(back && gone);
+}
+
+#[test]
 fn a_tail_has_its_size_and_other_bytes() {
     let fs = MemFileSystem::new();
     synced(&fs, &[]);
