@@ -62,8 +62,11 @@ pub(crate) fn create(context: &Context, write: &WritePath, target: &Path) -> Res
     }
     fs.create_dir_all(&temporary)?;
     context.logs.hold();
+    // A file that was looked at when it had one name would still get holes under its second one.
+    context.hole_punching.hold();
     let moment = write.exclusive(|| fix(context));
     let result = fill(context, &moment, &temporary);
+    context.hole_punching.unhold();
     context.logs.unhold();
     if let Err(e) = result {
         // The first error is the one that matters.

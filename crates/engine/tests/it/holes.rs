@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::Receiver;
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use orogen_base::ErrorKind;
@@ -20,6 +22,7 @@ use orogen_sst::CompressionType;
 use orogen_testkit::Rng;
 
 use crate::blobs::{assert_exact, assert_no_strays, compact_all, key, separated, w};
+use crate::steer::{HookFileSystem, Op, ends, on_thread};
 use crate::support::{DIR, scan};
 
 /// Values of up to 40 KiB in files of 400 KiB; every dead byte is looked at.
@@ -213,6 +216,47 @@ fn a_checkpoint_is_not_harmed_and_its_files_are_left_alone() {
     let copy = Db::open("/copy2", &options).unwrap();
     assert_holds(&copy, &map);
     assert!(space(&fs, &copy).1 > 0);
+}
+
+#[test]
+fn a_checkpoint_that_is_made_while_holes_are_punched_does_not_change_any_more() {
+    let fs = MemFileSystem::new();
+    let holder: Arc<OnceLock<Db>> = Arc::default();
+    let copier: Arc<Mutex<Option<Receiver<()>>>> = Arc::default();
+    let shared = Arc::new(AtomicBool::new(false));
+    let (theirs, thread, seen, files) =
+        (holder.clone(), copier.clone(), shared.clone(), fs.clone());
+    let hooked = HookFileSystem::new(&fs, move |op, path| {
+        let Some(db) = theirs.get().filter(|_| op == Op::PunchHole) else {
+            return;
+        };
+        let has_two = || files.metadata(path).is_ok_and(|m| m.links == 2);
+        let mut thread = thread.lock().unwrap();
+        if thread.is_none() {
+            let db = db.clone();
+            *thread = Some(on_thread(move || db.checkpoint("/copy").unwrap()));
+            // It has the time to give the file its second name, if it does not wait.
+            (0..300).take_while(|_| !has_two()).for_each(|_| {
+                SystemClock.sleep(Duration::from_millis(1));
+            });
+        }
+        seen.fetch_or(has_two(), Ordering::SeqCst);
+    });
+    let mut options = punching(&fs);
+    options.db.fs = Arc::new(hooked);
+    let db = Db::open(DIR, &options).unwrap();
+    let (mut rng, mut map) = (Rng::new(5), Map::new());
+    fill(&db, &mut map, &mut rng);
+    let _ = holder.set(db.clone());
+    overwrite(&db, &mut map, &mut rng);
+    db.wait_for_background_work().unwrap();
+    ends(copier.lock().unwrap().as_ref().unwrap());
+    assert!(
+        !shared.load(Ordering::SeqCst),
+        "a hole in a file with two names"
+    );
+    let copy = Db::open("/copy", &punching(&fs)).unwrap();
+    assert_holds(&copy, &map);
 }
 
 #[test]

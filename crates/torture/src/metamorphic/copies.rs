@@ -68,7 +68,10 @@ impl World {
         let quiet = &mut |_, _| {};
         let names = fine(self.fs.list(Path::new(&from)))?;
         if !fine(repair::examine(&from, &options, quiet))?.is_healthy() {
-            return Err("a whole checkpoint is said to need repair".to_owned());
+            let found = fine(repair::examine(&from, &options, quiet))?;
+            return Err(format!(
+                "a whole checkpoint is said to need repair: {found:?}"
+            ));
         }
         // An empty database is nothing without its MANIFEST.
         let holds = names.iter().any(|n| n.ends_with(".sst"));
