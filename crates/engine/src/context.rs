@@ -158,7 +158,7 @@ impl Context {
                 options.fs.clone(),
                 options.clock.clone(),
                 options.statistics.clone(),
-                options.recycle_log_file_num,
+                options.recycled_logs(),
                 options.archives_logs(),
                 options.allow_mmap_writes.then(|| ahead.clone()),
             ),

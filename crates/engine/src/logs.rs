@@ -190,8 +190,7 @@ impl Logs {
             fs,
             clock,
             statistics,
-            // A log that is archived cannot be written over.
-            recycle_max: if archives { 0 } else { recycle_max },
+            recycle_max,
             archives,
             mapped,
             writer: Mutex::default(),
@@ -243,15 +242,16 @@ impl Logs {
         let path = filename::wal_path(&self.dir, number);
         let former = self.alive.lock().recyclable.pop();
         let recycled = former.is_some();
-        let file = match former {
-            Some(old) => self.fs.reuse(&filename::wal_path(&self.dir, old), &path)?,
-            None => match &self.mapped {
-                Some(ahead) => {
-                    let hint = self.length_hint(expected);
-                    self.fs.create_mapped(&path, hint, Some(ahead))?
-                }
-                None => self.fs.create(&path)?,
-            },
+        let former = former.map(|old| filename::wal_path(&self.dir, old));
+        let hint = self.length_hint(expected);
+        let file = match (former, &self.mapped) {
+            (Some(old), Some(_)) => {
+                self.fs
+                    .reuse_mapped(&old, &path, hint, self.mapped.as_ref())?
+            }
+            (Some(old), None) => self.fs.reuse(&old, &path)?,
+            (None, Some(_)) => self.fs.create_mapped(&path, hint, self.mapped.as_ref())?,
+            (None, None) => self.fs.create(&path)?,
         };
         let mut next = OpenLog {
             number,
@@ -264,6 +264,10 @@ impl Logs {
         };
         let mut writer = self.writer.lock();
         if let Some(old) = &mut writer.current {
+            if self.recycle_max > 0 {
+                // It may be given to a later log while it is still to be synced here.
+                old.writer.seal();
+            }
             if old.recycled && old.broken.is_none() {
                 let path = filename::wal_path(&self.dir, old.number);
                 self.fs.truncate(&path, old.good)?;
@@ -649,6 +653,21 @@ impl Logs {
     /// Closes the current log; later appends fail.
     pub(crate) fn close(&self) {
         let mut writer = self.writer.lock();
+        if let Some(log) = &mut writer.current
+            && log.recycled
+            && log.broken.is_none()
+        {
+            log.writer.seal();
+            // If that fails old records stay behind the end, as after a crash.
+            let path = filename::wal_path(&self.dir, log.number);
+            let _ = self.fs.truncate(&path, log.good);
+        }
+        let mut alive = self.alive.lock();
+        // Those that wait to be written over go as well.
+        let waiting = std::mem::take(&mut alive.recyclable);
+        alive.kept.extend(waiting.into_iter().map(|log| (log, 0)));
+        alive.kept.make_contiguous().sort_unstable();
+        drop(alive);
         *writer = LogWriter::default();
         self.closed.lock().clear();
     }

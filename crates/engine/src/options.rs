@@ -117,7 +117,10 @@ pub struct DbOptions {
     pub max_total_wal_size: u64,
     /// What recovery does about damage in the WAL.
     pub wal_recovery_mode: WalRecoveryMode,
-    /// Old logs kept to be written over. Default 0.
+    /// Old logs kept to be written over while the database is open: no space to allocate, and no pages to
+    /// make. None where `wal_recovery_mode` is `AbsoluteConsistency` or `TolerateCorruptedTailRecords`, which
+    /// would take what a crash leaves behind the end for damage, nor where logs are archived. RocksDB's
+    /// secondary instances do not follow such logs. Default 0.
     pub recycle_log_file_num: usize,
     /// Writes new logs through shared memory instead of system calls, on ext4, XFS and tmpfs
     /// under Linux. A write then costs about half a microsecond less and outlives the process as
@@ -242,6 +245,18 @@ impl DbOptions {
     #[must_use]
     pub fn archives_logs(&self) -> bool {
         self.wal_ttl_seconds > 0 || self.wal_size_limit_mb > 0
+    }
+
+    /// How many logs are kept to be written over.
+    pub(crate) fn recycled_logs(&self) -> usize {
+        match self.wal_recovery_mode {
+            _ if self.archives_logs() => 0,
+            WalRecoveryMode::AbsoluteConsistency
+            | WalRecoveryMode::TolerateCorruptedTailRecords => 0,
+            WalRecoveryMode::PointInTimeRecovery | WalRecoveryMode::SkipAnyCorruptedRecords => {
+                self.recycle_log_file_num
+            }
+        }
     }
 }
 

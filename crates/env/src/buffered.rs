@@ -191,6 +191,12 @@ impl WritableFile for BufferedFile {
         self.remember(result)
     }
 
+    fn seal(&mut self) {
+        // An error is remembered for the sync.
+        let _ = self.flush();
+        self.file.seal();
+    }
+
     fn preallocate(&mut self, bytes: u64) -> Result<()> {
         let buffered = self.buffer.len() as u64;
         self.file.preallocate(bytes.saturating_add(buffered))

@@ -400,6 +400,19 @@ impl FileSystem for FaultFileSystem {
         Ok(self.writable(file, new))
     }
 
+    fn reuse_mapped(
+        &self,
+        old: &Path,
+        new: &Path,
+        hint: LengthHint,
+        ahead: Option<&Arc<Ahead>>,
+    ) -> Result<Box<dyn WritableFile>> {
+        let file = self.faults.call(OpKind::Reuse, old, || {
+            self.below.reuse_mapped(old, new, hint, ahead)
+        })?;
+        Ok(self.writable(file, new))
+    }
+
     fn open(&self, path: &Path, access: Access) -> Result<Arc<dyn RandomAccessFile>> {
         let file = self
             .faults
@@ -517,6 +530,10 @@ impl WritableFile for FaultWritableFile {
 
     fn size(&self) -> u64 {
         self.file.size()
+    }
+
+    fn seal(&mut self) {
+        self.file.seal();
     }
 
     fn start_writeback(&mut self) -> Result<()> {

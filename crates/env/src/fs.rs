@@ -34,6 +34,9 @@ pub trait WritableFile: Send {
     fn start_writeback(&mut self) -> Result<()> {
         Ok(())
     }
+    /// Says that nothing will be appended: what was made ready behind the end is given up, and the file
+    /// can be given to another use while this is still there to sync it.
+    fn seal(&mut self) {}
     /// Reserves disk space beyond the end without changing the size.
     ///
     /// # Errors
@@ -193,6 +196,20 @@ pub trait FileSystem: Send + Sync {
     /// # Errors
     /// `Io`.
     fn reuse(&self, old: &Path, new: &Path) -> Result<Box<dyn WritableFile>>;
+    /// As [`Self::reuse`], but written as by [`Self::create_mapped`].
+    ///
+    /// # Errors
+    /// `Io`.
+    fn reuse_mapped(
+        &self,
+        old: &Path,
+        new: &Path,
+        hint: LengthHint,
+        ahead: Option<&Arc<Ahead>>,
+    ) -> Result<Box<dyn WritableFile>> {
+        let _ = (hint, ahead);
+        self.reuse(old, new)
+    }
     /// A file to read.
     ///
     /// # Errors

@@ -285,6 +285,17 @@ impl MemFileSystem {
         })?;
         Ok(self.writable(inode, path, 0))
     }
+
+    fn reused(&self, old: &Path, new: &Path) -> Result<MemWritableFile> {
+        let inode = self.change("cannot reuse the file", old, |tree| {
+            if tree.dir(old).is_ok() {
+                return Err(Errno::ISDIR);
+            }
+            tree.rename(old, new)?;
+            tree.file(new)
+        })?;
+        Ok(self.writable(inode, new, 0))
+    }
 }
 
 #[cold]
@@ -363,14 +374,19 @@ impl FileSystem for MemFileSystem {
     }
 
     fn reuse(&self, old: &Path, new: &Path) -> Result<Box<dyn WritableFile>> {
-        let inode = self.change("cannot reuse the file", old, |tree| {
-            if tree.dir(old).is_ok() {
-                return Err(Errno::ISDIR);
-            }
-            tree.rename(old, new)?;
-            tree.file(new)
-        })?;
-        Ok(Box::new(self.writable(inode, new, 0)))
+        Ok(Box::new(self.reused(old, new)?))
+    }
+
+    fn reuse_mapped(
+        &self,
+        old: &Path,
+        new: &Path,
+        _hint: LengthHint,
+        _ahead: Option<&Arc<Ahead>>,
+    ) -> Result<Box<dyn WritableFile>> {
+        let mut file = self.reused(old, new)?;
+        file.mapped = true;
+        Ok(Box::new(file))
     }
 
     fn open(&self, path: &Path, _access: Access) -> Result<Arc<dyn RandomAccessFile>> {
@@ -564,6 +580,10 @@ impl WritableFile for MemWritableFile {
         self.shared.check_power(&self.path)
     }
 
+    fn seal(&mut self) {
+        self.give_up();
+    }
+
     fn preallocate(&mut self, bytes: u64) -> Result<()> {
         let _disk = self.shared.disk.lock();
         self.shared.check_power(&self.path)?;
@@ -575,15 +595,22 @@ impl WritableFile for MemWritableFile {
     }
 }
 
-impl Drop for MemWritableFile {
-    fn drop(&mut self) {
+impl MemWritableFile {
+    fn give_up(&mut self) {
         let _disk = self.shared.disk.lock();
         let mut state = self.inode.state.write();
         state.reserved = 0;
         // A process that died has not closed it.
-        if self.mapped && !self.shared.power_is_off.load(Ordering::Acquire) {
+        let mapped = std::mem::take(&mut self.mapped);
+        if mapped && !self.shared.power_is_off.load(Ordering::Acquire) {
             state.set_len(self.position);
         }
+    }
+}
+
+impl Drop for MemWritableFile {
+    fn drop(&mut self) {
+        self.give_up();
     }
 }
 

@@ -96,15 +96,22 @@ fn open_append<C: Calls>(path: &Path, calls: C) -> Result<Box<dyn WritableFile>>
     )))
 }
 
-/// [`FileSystem::reuse`], with these calls.
-fn reuse<C: Calls>(old: &Path, new: &Path, calls: C) -> Result<Box<dyn WritableFile>> {
+/// A file under its new name, with its bytes.
+fn renamed(old: &Path, new: &Path) -> Result<(File, u64)> {
     let doing = "cannot reuse the file";
     fs::rename(old, new).map_err(|e| failed(doing, old, e).with("new_name", new.display()))?;
     let file = OpenOptions::new()
+        .read(true)
         .write(true)
         .open(new)
         .map_err(|e| failed(doing, new, e))?;
     let size = file.metadata().map_err(|e| failed(doing, new, e))?.len();
+    Ok((file, size))
+}
+
+/// [`FileSystem::reuse`], with these calls.
+fn reuse<C: Calls>(old: &Path, new: &Path, calls: C) -> Result<Box<dyn WritableFile>> {
+    let (file, size) = renamed(old, new)?;
     Ok(Box::new(PosixWritableFile::new(file, calls, new, 0, size)))
 }
 
@@ -150,10 +157,26 @@ impl FileSystem for PosixFileSystem {
             .truncate(true)
             .open(path)
             .map_err(|e| failed("cannot create the file", path, e))?;
-        Ok(match MappedFile::new(file, path, hint, ahead.cloned()) {
+        Ok(match MappedFile::new(file, 0, path, hint, ahead.cloned()) {
             Ok(mapped) => Box::new(mapped),
             Err(file) => Box::new(PosixWritableFile::new(file, System, path, 0, 0)),
         })
+    }
+
+    fn reuse_mapped(
+        &self,
+        old: &Path,
+        new: &Path,
+        hint: LengthHint,
+        ahead: Option<&Arc<Ahead>>,
+    ) -> Result<Box<dyn WritableFile>> {
+        let (file, size) = renamed(old, new)?;
+        Ok(
+            match MappedFile::new(file, size, new, hint, ahead.cloned()) {
+                Ok(mapped) => Box::new(mapped),
+                Err(file) => Box::new(PosixWritableFile::new(file, System, new, 0, size)),
+            },
+        )
     }
 
     fn open_append(&self, path: &Path) -> Result<Box<dyn WritableFile>> {

@@ -56,6 +56,11 @@ impl Writer {
         }
     }
 
+    /// Says that no record follows; [`WritableFile::seal`].
+    pub fn seal(&mut self) {
+        self.file.seal();
+    }
+
     /// Appends a record; it is with the operating system when this returns, not yet safe from
     /// a power loss.
     ///

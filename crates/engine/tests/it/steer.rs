@@ -194,6 +194,10 @@ impl WritableFile for HookFile {
     fn size(&self) -> u64 {
         self.file.size()
     }
+
+    fn seal(&mut self) {
+        self.file.seal();
+    }
 }
 
 impl FileSystem for HookFileSystem {

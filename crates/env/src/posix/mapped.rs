@@ -1,4 +1,5 @@
-//! A new file that is written through shared memory instead of system calls.
+//! A file that is written through shared memory instead of system calls: a new one, or one that is written
+//! over from its start.
 //!
 //! For logs: many small appends, each of which must outlive the process at once. A byte that was
 //! copied into a shared mapping is in the page cache, where `write` would put it, without the
@@ -6,10 +7,12 @@
 //!
 //! 1. A byte is only stored where disk space was reserved before, so running out of space is an
 //!    error of [`WritableFile::append`] with nothing written, and no signal.
-//! 2. The file is longer than what was written until it is closed; behind the end are zeros.
+//! 2. The file is longer than what was written until it is sealed or closed; behind the end are zeros,
+//!    and of a file that is written over what was there.
 //! 3. Only on ext4, XFS and tmpfs: there a page of reserved space can be made dirty without input
 //!    or output.
 //! 4. Stores before `look_at` are to pages that are there; the rest is in [`Ground`].
+//! 5. Once it is sealed nothing is done to the file: it may be somebody else's by then.
 //!
 //! Nobody may shorten the file below [`WritableFile::size`] while it is appended to.
 //!
@@ -83,20 +86,22 @@ pub(super) struct MappedFile {
     writeback: u64,
     /// Bytes that were there at the last sync.
     synced: Option<u64>,
+    is_sealed: bool,
     ahead: Option<Arc<Ahead>>,
 }
 
 impl MappedFile {
-    /// Takes a new, empty file that is open for reading and writing; gives it back where it must
-    /// be written by calls.
+    /// Takes a file of `former` bytes, to be written over, that is open for reading and writing; gives it
+    /// back where it must be written by calls.
     pub(super) fn new(
         file: File,
+        former: u64,
         path: &Path,
         hint: LengthHint,
         ahead: Option<Arc<Ahead>>,
     ) -> Result<Self, File> {
         Ok(Self {
-            ground: Ground::new(file, SPACE_LEN)?,
+            ground: Ground::new(file, former, SPACE_LEN)?,
             window: None,
             path: path.to_owned(),
             size: 0,
@@ -105,6 +110,7 @@ impl MappedFile {
             likely: hint.likely,
             writeback: 0,
             synced: None,
+            is_sealed: false,
             ahead,
         })
     }
@@ -256,6 +262,23 @@ impl WritableFile for MappedFile {
         self.size
     }
 
+    fn seal(&mut self) {
+        if std::mem::replace(&mut self.is_sealed, true) {
+            return;
+        }
+        self.window = None;
+        self.ground.close();
+        // If that fails the file stays longer. One that somebody else made longer or shorter meanwhile is
+        // left as it is.
+        let file = self.ground.file();
+        let same_size = file
+            .metadata()
+            .is_ok_and(|meta| meta.len() == self.ground.reserved());
+        if same_size {
+            let _ = file.set_len(self.size);
+        }
+    }
+
     fn start_writeback(&mut self) -> orogen_base::Result<()> {
         let len = self.size - self.writeback;
         if len == 0 {
@@ -270,17 +293,7 @@ impl WritableFile for MappedFile {
 
 impl Drop for MappedFile {
     fn drop(&mut self) {
-        self.window = None;
-        self.ground.close();
-        // If that fails zeros stay behind the end. A file that somebody else made longer or
-        // shorter meanwhile is left as it is.
-        let file = self.ground.file();
-        let same_size = file
-            .metadata()
-            .is_ok_and(|meta| meta.len() == self.ground.reserved());
-        if same_size {
-            let _ = file.set_len(self.size);
-        }
+        self.seal();
     }
 }
 

@@ -159,7 +159,7 @@ fn options(seed: u64, shape: Shape) -> Options {
     if shape.archive {
         o.db.wal_ttl_seconds = 1_000_000;
     } else {
-        o.db.recycle_log_file_num = *rng.pick(&[0, 0, 2]);
+        o.db.recycle_log_file_num = *rng.pick(&[0, 2, 2]);
         o.db.avoid_flush_during_recovery = rng.chance(1, 4);
     }
     let cf = &mut o.cf;

@@ -1,3 +1,4 @@
+use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 
 use std::sync::Arc;
@@ -103,6 +104,18 @@ fn space_is_reserved_for_what_is_expected_and_given_back() {
 
 /// Writes small pieces and large ones, and syncs after each of about `sync_each` bytes.
 fn write_all(name: &str, expected: u64, total: usize, sync_each: usize, ahead: Option<Arc<Ahead>>) {
+    write_over(name, 0, expected, total, sync_each, ahead);
+}
+
+/// The same over `former` bytes.
+fn write_over(
+    name: &str,
+    former: usize,
+    expected: u64,
+    total: usize,
+    sync_each: usize,
+    ahead: Option<Arc<Ahead>>,
+) {
     let dir = Scratch::new(name);
     let path = dir.0.join("log");
     let fs = PosixFileSystem::new();
@@ -112,7 +125,8 @@ fn write_all(name: &str, expected: u64, total: usize, sync_each: usize, ahead: O
         .create_new(true)
         .open(&path)
         .unwrap();
-    let Ok(mut file) = MappedFile::new(made, &path, hint(expected), ahead) else {
+    made.write_all_at(&vec![0xff; former], 0).unwrap();
+    let Ok(mut file) = MappedFile::new(made, former as u64, &path, hint(expected), ahead) else {
         eprintln!("the file system of {} is written by calls", path.display());
         return;
     };
@@ -134,7 +148,10 @@ fn write_all(name: &str, expected: u64, total: usize, sync_each: usize, ahead: O
             // As another process would see it, just when more is being made ready.
             let on_disk = read_file(&fs, &path).unwrap();
             assert!(on_disk.starts_with(&bytes), "{} bytes", bytes.len());
-            assert!(on_disk[bytes.len()..].iter().all(|&b| b == 0));
+            let behind = &on_disk[bytes.len()..];
+            let old = former.saturating_sub(bytes.len()).min(behind.len());
+            assert!(behind[..old].iter().all(|&b| b == 0 || b == 0xff));
+            assert!(behind[old..].iter().all(|&b| b == 0));
         }
     }
     drop(file);
@@ -158,6 +175,61 @@ fn what_is_made_ahead_overwrites_no_byte() {
     ] {
         let total = (6 * SPACE_LEN + BEYOND_LEN) as usize + 12_345;
         write_all(name, expected, total, sync_each, Some(ahead.clone()));
+    }
+}
+
+#[test]
+fn what_was_there_is_written_over() {
+    let ahead = Arc::new(Ahead::new());
+    let space = SPACE_LEN as usize;
+    for former in [
+        1,
+        4095,
+        4096,
+        4097,
+        space - 1,
+        space,
+        4 * space + 5,
+        12 * space,
+    ] {
+        for (sync_each, ahead) in [
+            (usize::MAX, None),
+            (usize::MAX, Some(ahead.clone())),
+            (9999, Some(ahead.clone())),
+            (3 << 20, Some(ahead.clone())),
+        ] {
+            let total = 6 * space + 12_345;
+            write_over("over", former, 5 * SPACE_LEN, total, sync_each, ahead);
+        }
+    }
+}
+
+#[test]
+fn a_sealed_file_leaves_the_next_use_alone() {
+    let dir = Scratch::new("sealed");
+    let (first, second) = (dir.0.join("1"), dir.0.join("2"));
+    let fs = PosixFileSystem::new();
+    let ahead = Arc::new(Ahead::new());
+    let expected = hint(4 * SPACE_LEN);
+    for n in 0..50 {
+        let mut old = fs.create_mapped(&first, expected, Some(&ahead)).unwrap();
+        let bytes = pattern(300_000, n);
+        bytes.chunks(500).for_each(|b| old.append(b).unwrap());
+        old.seal();
+        assert!(read_file(&fs, &first).unwrap() == bytes);
+        let mut new = fs
+            .reuse_mapped(&first, &second, expected, Some(&ahead))
+            .unwrap();
+        assert_eq!(new.size(), 0);
+        let other = pattern(300_000 + n * 30_000, n + 1);
+        let (begin, end) = other.split_at(other.len() / 2);
+        begin.chunks(700).for_each(|b| new.append(b).unwrap());
+        old.sync().unwrap();
+        drop(old);
+        end.chunks(700).for_each(|b| new.append(b).unwrap());
+        assert!(read_file(&fs, &second).unwrap().starts_with(&other));
+        drop(new);
+        assert!(read_file(&fs, &second).unwrap() == other);
     }
 }
 

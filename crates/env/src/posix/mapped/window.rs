@@ -3,7 +3,7 @@
 //! The writer makes them, or a thread that works ahead of it. Invariants:
 //!
 //! 1. Bytes of the file before `ready` have pages and disk space, and are the writer's: nobody
-//!    else stores to them. Behind what was appended they are zeros.
+//!    else stores to them. Behind what was appended they are zeros, or before `former` what was there.
 //! 2. Who makes pages holds `is_made`; only then are zeros written, and only from `ready` on and
 //!    behind `written`, which tells what calls wrote beyond `ready`.
 //! 3. `reserved` grows only under `is_reserved`. The length of the file is `reserved`.
@@ -12,7 +12,7 @@
 //! is just being made waits for it.
 #![expect(unsafe_code, reason = "maps a file into memory")]
 
-use std::io;
+use std::io::{self, IoSliceMut};
 use std::os::unix::fs::FileExt;
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use rustix::fs::FallocateFlags;
-use rustix::io::Errno;
+use rustix::io::{Errno, ReadWriteFlags, preadv2};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
 
 use super::super::File;
@@ -133,17 +133,20 @@ struct State {
 /// A file that is made ready from its start on.
 pub(super) struct Ground {
     file: File,
+    /// Bytes of a former use, whole pages: they have disk space, and pages unless the system took these.
+    former: u64,
     state: Mutex<State>,
     /// `is_reserved` or `is_made` ended.
     changed: Condvar,
 }
 
 impl Ground {
-    /// An empty file with `reserved` bytes of disk space; gives it back where it must be written
-    /// by calls.
-    pub(super) fn new(file: File, reserved: u64) -> Result<Arc<Self>, File> {
+    /// A file of `former` bytes, all of which are there to be written over, with disk space for them
+    /// and more, up to a multiple of `step`; gives it back where it must be written by calls.
+    pub(super) fn new(file: File, former: u64, step: u64) -> Result<Arc<Self>, File> {
+        let reserved = former.max(1).next_multiple_of(step);
         // Where there is no room for a window there may be some for the bytes.
-        if !is_suitable(&file) || reserve(&file, 0, reserved).is_err() {
+        if !is_suitable(&file) || reserved > former && reserve(&file, former, reserved).is_err() {
             return Err(file);
         }
         let state = State {
@@ -157,6 +160,7 @@ impl Ground {
         };
         Ok(Arc::new(Self {
             file,
+            former: former.next_multiple_of(PAGE_LEN),
             state: Mutex::new(state),
             changed: Condvar::new(),
         }))
@@ -249,7 +253,8 @@ impl Ground {
     ) -> io::Result<()> {
         // No page with bytes that were appended.
         let fresh = from.max(written.next_multiple_of(PAGE_LEN));
-        if zeros && fresh < to {
+        let is_there = fresh < to && to <= self.former && self.is_cached(fresh, to);
+        if zeros && fresh < to && !is_there {
             let len = (to - fresh).min(PIECE_MAX);
             self.file.write_all_at(&ZEROS[..len as usize], fresh)?;
         }
@@ -259,6 +264,16 @@ impl Ground {
             window.populate(from, to)?;
         }
         Ok(())
+    }
+
+    /// True if the pages of `[from, to)`, which were written together, are most likely in memory. Else
+    /// storing to them would read each of them from the device.
+    fn is_cached(&self, from: u64, to: u64) -> bool {
+        [from, to - 1].iter().all(|&at| {
+            let mut byte = [0];
+            let buffers = &mut [IoSliceMut::new(&mut byte)];
+            preadv2(&self.file, buffers, at, ReadWriteFlags::NOWAIT).is_ok_and(|read| read == 1)
+        })
     }
 
     /// Has the bytes before `end` written by calls, to disk space that they have: `write` does it.
