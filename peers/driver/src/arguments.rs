@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use crate::large::Plan;
 use crate::{Blob, BlobGc, Result, Settings};
 
-const USAGE: &str = "usage: --dir DIR --phases A,B [--num N] [--reads N]
+const USAGE: &str = "usage: --dir DIR --phases A,B [--num N] [--reads N] [--recycled-logs N]
 large values: --value-len BYTES [--updates N] [--memory BYTES] [--rate-limit BYTES]
               [--min-blob-size BYTES [--blob-gc off|auto|punch|merge|move]
               [--blob-gc-force-threshold SHARE]]";
@@ -36,6 +36,7 @@ pub(crate) fn parse(mut args: impl Iterator<Item = String>) -> Result<Arguments>
     let (mut num, mut reads) = (1_000_000, 1_000_000);
     let (mut value_len, mut updates) = (None, None);
     let (mut memory, mut rate_limit) = (None, None);
+    let mut recycled_logs = 0;
     let (mut min_blob_size, mut gc, mut force_threshold) = (None, None, None);
     while let Some(name) = args.next() {
         let value = args.next().ok_or_else(|| format!("{name} needs a value"))?;
@@ -48,6 +49,7 @@ pub(crate) fn parse(mut args: impl Iterator<Item = String>) -> Result<Arguments>
             "--updates" => updates = Some(value.parse::<u64>()?),
             "--memory" => memory = Some(value.parse::<u64>()?),
             "--rate-limit" => rate_limit = Some(value.parse::<u64>()?),
+            "--recycled-logs" => recycled_logs = value.parse::<usize>()?,
             "--min-blob-size" => min_blob_size = Some(value.parse::<u64>()?),
             "--blob-gc" => gc = Some(value.parse::<BlobGc>()?),
             "--blob-gc-force-threshold" => force_threshold = Some(value.parse::<f64>()?),
@@ -71,6 +73,7 @@ pub(crate) fn parse(mut args: impl Iterator<Item = String>) -> Result<Arguments>
             cache_bytes: memory.map_or(CACHE_BYTES, |bytes| bytes / CACHE_PART),
             bloom_bits: 10.0,
             rate_limit,
+            recycled_logs,
             blob: min_blob_size.map(|min_blob_size| Blob {
                 min_blob_size,
                 gc: gc.unwrap_or(BlobGc::Auto),

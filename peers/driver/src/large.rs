@@ -222,8 +222,7 @@ pub(crate) fn run<E: Engine>(settings: &Settings, names: &[String], plan: &Plan)
     for (name, kind) in phases {
         let stop = AtomicBool::new(false);
         let (document, peak) = std::thread::scope(|scope| {
-            let beside =
-                scope.spawn(|| look_after(&settings.dir, plan.cached_pages_bytes, &stop));
+            let beside = scope.spawn(|| look_after(&settings.dir, plan.cached_pages_bytes, &stop));
             let document = plan.measure(&db, &settings.dir, (name, kind), &pool);
             stop.store(true, Ordering::Relaxed);
             (document, beside.join())

@@ -64,6 +64,8 @@ pub struct Settings {
     /// Bytes a second that flush, compaction and the collection of dead values may write
     /// together; `None`: as many as they can.
     pub rate_limit: Option<u64>,
+    /// Logs that are kept to be written over, by engines that can.
+    pub recycled_logs: usize,
     /// Large values in files of their own; `None`: with their keys.
     pub blob: Option<Blob>,
 }

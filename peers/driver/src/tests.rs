@@ -74,6 +74,7 @@ pub(crate) fn settings() -> Settings {
         cache_bytes: 0,
         bloom_bits: 0.0,
         rate_limit: None,
+        recycled_logs: 0,
         blob: None,
     }
 }

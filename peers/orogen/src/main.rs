@@ -50,6 +50,7 @@ impl Engine for Orogen {
                 max_background_jobs: 2,
                 // As RocksDB's, its writes outlive the process; Pebble's need not.
                 allow_mmap_writes: true,
+                recycle_log_file_num: settings.recycled_logs,
                 rate_limiter: settings
                     .rate_limit
                     .map(|bytes| Arc::new(RateLimiter::new(bytes, Arc::new(SystemClock)))),

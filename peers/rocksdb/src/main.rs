@@ -50,6 +50,7 @@ impl Engine for RocksDb {
         options.set_max_background_jobs(2);
         options.set_write_buffer_size(settings.write_buffer_bytes as usize);
         options.set_compression_type(DBCompressionType::Lz4);
+        options.set_recycle_log_file_num(settings.recycled_logs);
         options.set_block_based_table_factory(&table);
         if let Some(bytes) = settings.rate_limit {
             options.set_ratelimiter(i64::try_from(bytes)?, REFILL_PERIOD_MICROS, FAIRNESS);

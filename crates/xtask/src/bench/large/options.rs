@@ -28,6 +28,8 @@ pub(super) struct Options {
     pub(super) memory_mib: Option<u64>,
     /// Background writes of a disk-bound cell, each second.
     pub(super) rate_mib: u64,
+    /// Logs that every engine keeps to write over.
+    pub(super) recycled_logs: u64,
     pub(super) min_blob_size: u64,
     pub(super) force_threshold: f64,
     pub(super) dir: PathBuf,
@@ -56,6 +58,7 @@ impl Options {
             update_factor,
             memory_mib: None,
             rate_mib: 64,
+            recycled_logs: 2,
             min_blob_size: 512,
             force_threshold: 1.0,
             dir: crate::workspace::root().join("target/bench-peers"),
@@ -76,6 +79,7 @@ impl Options {
             "update_factor": self.update_factor,
             "memory_mib": self.memory_mib,
             "rate_mib": self.rate_mib,
+            "recycle_log_file_num": self.recycled_logs,
             "min_blob_size": self.min_blob_size,
             "blob_garbage_collection_force_threshold": self.force_threshold,
         })
@@ -101,6 +105,7 @@ pub(super) fn parse(bench: Bench, args: &[String]) -> Result<Options, String> {
             "--update-factor" => options.update_factor = fraction(value()?)?,
             "--memory-mib" => options.memory_mib = Some(number(value()?)?),
             "--rate-mib" => options.rate_mib = number(value()?)?,
+            "--recycled-logs" => options.recycled_logs = number(value()?)?,
             "--min-blob-size" => options.min_blob_size = number(value()?)?,
             "--force-threshold" => options.force_threshold = fraction(value()?)?,
             "--dir" => options.dir = PathBuf::from(value()?),

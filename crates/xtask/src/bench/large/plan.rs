@@ -72,6 +72,7 @@ pub(super) struct Cell {
     memory: Option<u64>,
     /// Bytes of background writes a second.
     rate_limit: Option<u64>,
+    recycled_logs: u64,
     /// Processes and their phases.
     pub(super) steps: Vec<Vec<&'static str>>,
 }
@@ -108,6 +109,7 @@ pub(super) fn cells(bench: Bench, options: &Options) -> Vec<Cell> {
                 updates: (num as f64 * options.update_factor) as u64,
                 memory: (setting.name == "cold").then_some(memory),
                 rate_limit: (setting.name == "disk").then_some(options.rate_mib << 20),
+                recycled_logs: options.recycled_logs,
                 steps: steps.clone(),
             });
         }
@@ -123,6 +125,7 @@ impl Cell {
             ("--updates", Some(self.updates)),
             ("--memory", self.memory),
             ("--rate-limit", self.rate_limit),
+            ("--recycled-logs", Some(self.recycled_logs)),
         ];
         let told = pairs
             .iter()
@@ -285,7 +288,7 @@ mod tests {
         assert_eq!((cells[1].num, cells[1].reads), (65_504, 65_504));
         assert_eq!(
             cells[1].arguments().join(" "),
-            "--value-len 32768 --updates 65504"
+            "--value-len 32768 --updates 65504 --recycled-logs 2"
         );
         assert!(cells[3].arguments().contains(&"--memory".to_owned()));
         assert_eq!(cells[3].memory, Some(65_504 * (32_768 + 16) / 4));
