@@ -236,7 +236,8 @@ pub(crate) fn load(dir: &Path, base: &Options) -> Result<Options> {
     Ok(options)
 }
 
-fn newest(names: &[String]) -> Option<FileNo> {
+/// The number of the newest OPTIONS file among `names`.
+pub(crate) fn newest(names: &[String]) -> Option<FileNo> {
     let numbers = names.iter().filter_map(|n| match filename::parse(n) {
         Some(FileKind::Options(number)) => Some(number),
         _ => None,

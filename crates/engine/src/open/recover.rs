@@ -318,6 +318,11 @@ fn register_families(
         return Ok(());
     };
     let stored = options_map::load_newest(&*context.fs, &context.dir, on_disk);
+    if let (None, Some(number)) = (&stored, options_map::newest(on_disk)) {
+        context.log.warn(format_args!(
+            "OPTIONS-{number:06} cannot be read: what the caller leaves open (merge operator, prefix extractor, levels) is not filled in from it"
+        ));
+    }
     for (&id, family) in &recovered.families {
         let assembled = assemble_recovered(context, options, stored.as_ref(), id, family)?;
         context.set.register(assembled);

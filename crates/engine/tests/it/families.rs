@@ -7,6 +7,7 @@ use std::time::Duration;
 use orogen_base::ErrorKind;
 use orogen_engine::plugin::merge_operator::StringAppend;
 use orogen_engine::{ColumnFamilyOptions, Db, ReadOptions, WriteBatch, WriteOptions};
+use orogen_env::fs::{read_file, write_file};
 use orogen_env::{Clock, FileSystem, MemFileSystem, SystemClock};
 
 use crate::support::{DIR, scan, small};
@@ -88,6 +89,37 @@ fn merges_fold_in_memory_in_tables_and_after_reopen() {
     let cf = db.default_column_family();
     let refused = db.merge_opt(&write, &cf, b"k", b"x").unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::InvalidArgument);
+}
+
+#[test]
+fn an_options_file_that_cannot_be_read_is_told_in_the_log() {
+    let fs = MemFileSystem::new();
+    let mut options = small(&fs);
+    options.db.info_log = true;
+    drop(Db::open(DIR, &options).unwrap());
+    let names = fs.list(Path::new(DIR)).unwrap();
+    let newest = names.iter().filter(|n| n.starts_with("OPTIONS-")).max();
+    let newest = newest.expect("an open database writes one").clone();
+    let told = || {
+        let log = read_file(&fs, &Path::new(DIR).join("LOG")).unwrap();
+        String::from_utf8(log)
+            .unwrap()
+            .contains(&format!("{newest} cannot be read"))
+    };
+    drop(Db::open(DIR, &options).unwrap());
+    assert!(!told());
+    for name in names.iter().filter(|n| n.starts_with("OPTIONS-")) {
+        write_file(&fs, &Path::new(DIR).join(name), b"[CFOptions").unwrap();
+    }
+    let names = fs.list(Path::new(DIR)).unwrap();
+    for name in names
+        .iter()
+        .filter(|n| n.starts_with("OPTIONS-") && **n > newest)
+    {
+        fs.remove_file(&Path::new(DIR).join(name)).unwrap();
+    }
+    drop(Db::open(DIR, &options).unwrap());
+    assert!(told());
 }
 
 #[test]
