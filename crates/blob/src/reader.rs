@@ -361,15 +361,23 @@ impl BlobFileReader {
     }
 
     fn read_extent(&self, extent: Extent, user_key: &[u8], how: How) -> Result<BlobValue> {
-        match self.read_once(extent, user_key, how) {
+        match self.read_once(extent, user_key, how, true) {
+            Ok(Some(value)) => Ok(value),
+            Ok(None) => self.read_again(extent, user_key, how),
             Err(e) if e.kind() == ErrorKind::Corruption => self.read_again(extent, user_key, how),
-            other => other,
+            Err(e) => Err(e),
         }
     }
 
     #[cold]
     fn read_again(&self, extent: Extent, user_key: &[u8], how: How) -> Result<BlobValue> {
-        let again = self.read_once(extent, user_key, how);
+        let again = self
+            .read_once(extent, user_key, how, true)
+            .and_then(|read| {
+                let short =
+                    || self.locate(Error::corruption("blob file is cut off"), extent.offset);
+                read.ok_or_else(short)
+            });
         if let Some(s) = &self.options.statistics {
             s.add(Ticker::FileReadCorruptionRetry, 1);
             if again.is_ok() {
@@ -409,30 +417,50 @@ impl BlobFileReader {
         }
     }
 
-    fn read_once(&self, extent: Extent, user_key: &[u8], how: How) -> Result<BlobValue> {
+    /// The value at `extent`; `None` if it is not to be waited for and is not in memory.
+    fn read_once(
+        &self,
+        extent: Extent,
+        user_key: &[u8],
+        how: How,
+        waits: bool,
+    ) -> Result<Option<BlobValue>> {
         let is_plain = self.header.codec == CompressionType::None || how.is_stored;
         let len = extent.size as usize;
-        let mut bytes = if is_plain {
+        let mut bytes = if is_plain && waits {
             memory::with_capacity(len, RECORD)
+        } else if is_plain {
+            memory::zeroed(len, RECORD)
         } else {
             let mut bytes = RAW.take();
             memory::resize(&mut bytes, len, RECORD).map(|()| bytes)
         }
         .map_err(|e| self.locate(e, extent.offset))?;
-        self.count_read(extent.size);
         let timer = PerfTimer::start(PerfCounter::BlobReadTime);
-        let read = if is_plain {
-            self.file.append_exact_at(extent.offset, len, &mut bytes)
-        } else {
-            self.file.read_exact_at(extent.offset, &mut bytes)
+        let file = &self.file;
+        let read = match (waits, is_plain) {
+            (false, _) => file
+                .read_at_without_waiting(extent.offset, &mut bytes)
+                .map(|read| read == Some(len)),
+            (true, true) => file
+                .append_exact_at(extent.offset, len, &mut bytes)
+                .map(|()| true),
+            (true, false) => file.read_exact_at(extent.offset, &mut bytes).map(|()| true),
         };
         drop(timer);
-        let start = read.and_then(|()| self.check(&bytes, extent, user_key, how.verify))?;
-        if is_plain {
-            return Ok(BlobValue { bytes, start });
-        }
-        let value = self.expand_value(&bytes[start..], extent, how);
-        if bytes.capacity() <= RAW_KEPT_MAX {
+        let value = match read {
+            Ok(false) => Ok(None),
+            Err(e) => Err(e),
+            Ok(true) => {
+                self.count_read(extent.size);
+                let start = self.check(&bytes, extent, user_key, how.verify)?;
+                if is_plain {
+                    return Ok(Some(BlobValue { bytes, start }));
+                }
+                self.expand_value(&bytes[start..], extent, how).map(Some)
+            }
+        };
+        if !is_plain && bytes.capacity() <= RAW_KEPT_MAX {
             RAW.set(bytes);
         }
         value

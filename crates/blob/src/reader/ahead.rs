@@ -14,6 +14,10 @@
 //! ```
 //! Who turns around uses what is held; a row the other way begins with the second step.
 //!
+//! What is in memory is read without asking the system for anything: the first value of a file that is not
+//! begins that. And values that stand further apart than a read of each by itself costs are read alone: where keys were
+//! written in no order, those of a table are spread over many files, each of which has one every few KiB.
+//!
 //! Invariant: of each file together, windows are no more bytes than 8 KiB and the values that were asked
 //! for, and the system is asked for no more than 8 times these values, or what one is asked for at first, where
 //! each value counts for 4 KiB at least. So values that do not lie in the order of their keys, or far apart,
@@ -34,6 +38,9 @@ const WINDOW_LEN_MAX: u64 = 64 << 10;
 const ALONE_SIZE_MIN: u64 = 4 << 10;
 /// Bytes that the system is asked for at first.
 const HINT_LEN_MIN: u64 = 32 << 10;
+/// Bytes that are passed from one record to the next within a window: copying more takes longer than
+/// another call of the system.
+const WINDOW_GAP_MAX: u64 = 2 << 10;
 /// Bytes that are passed from one record to the next of a row.
 const GAP_MAX: u64 = 64 << 10;
 /// What a value counts for at least: devices read pages.
@@ -71,8 +78,14 @@ pub struct BlobReadahead {
     bytes: Vec<u8>,
     /// The record that was asked for last.
     last: Extent,
+    /// Bytes between it and the one before.
+    gap: u64,
     /// Where the next one is likely to be, if anywhere.
     heading: Option<Heading>,
+    /// The system is asked although nothing had to be waited for.
+    hints_always: bool,
+    /// A value of this file was not in memory.
+    is_cold: bool,
     /// Bytes to ask the system for at first, and the next time.
     hint_len_min: u64,
     hint_len: u64,
@@ -97,7 +110,10 @@ impl BlobReadahead {
             offset: 0,
             bytes: Vec::new(),
             last: Extent::default(),
+            gap: 0,
             heading: None,
+            hints_always: false,
+            is_cold: false,
             hint_len_min,
             hint_len: hint_len_min,
             hinted: 0,
@@ -119,6 +135,8 @@ impl BlobReadahead {
     pub fn at_once(mut self) -> Self {
         self.hint_len_min = self.len_max;
         self.hint_len = self.len_max;
+        self.hints_always = true;
+        self.is_cold = true;
         self
     }
 
@@ -159,6 +177,7 @@ impl BlobReadahead {
         if !is_next {
             return self.turn(file, extent);
         }
+        self.gap = extent.offset - self.last.end();
         self.last = extent;
         self.asked += extent.size.max(PAGE_LEN);
         self.heading
@@ -170,21 +189,24 @@ impl BlobReadahead {
             self.file = Some(file);
             self.bytes.clear();
             self.heading = None;
+            self.is_cold = self.hints_always;
             self.last = Extent::default();
             (self.asked, self.windowed, self.hinted_bytes) = (0, 0, 0);
             self.restart(None);
         }
         let last = std::mem::replace(&mut self.last, extent);
         self.asked += extent.size.max(PAGE_LEN);
-        let is_near = |gap: Option<u64>| gap.is_some_and(|gap| gap <= GAP_MAX);
-        let heading = if self.len_max == 0 || last.size == 0 {
-            None
-        } else if is_near(extent.offset.checked_sub(last.end())) {
-            Some(Heading::Forward)
-        } else if is_near(last.offset.checked_sub(extent.end())) {
-            Some(Heading::Backward)
-        } else {
-            None
+        let near = |gap: Option<u64>| gap.filter(|&gap| gap <= GAP_MAX);
+        let (after, before) = (
+            near(extent.offset.checked_sub(last.end())),
+            near(last.offset.checked_sub(extent.end())),
+        );
+        self.gap = after.or(before).unwrap_or_default();
+        let heading = match (after, before) {
+            _ if self.len_max == 0 || last.size == 0 => None,
+            (Some(_), _) => Some(Heading::Forward),
+            (None, Some(_)) => Some(Heading::Backward),
+            (None, None) => None,
         };
         let before = std::mem::replace(&mut self.heading, heading);
         if heading != before {
@@ -228,15 +250,23 @@ impl BlobFileReader {
     ) -> Result<BlobValue> {
         let extent = self.record_extent(pointer, user_key)?;
         let row = ahead.follow(self.options.file_number, extent);
-        if let Some(heading) = row {
+        if let Some(heading) = row.filter(|_| ahead.is_cold) {
             self.hint(ahead, extent, heading);
         }
         if ahead.held(extent).is_none() {
-            let filled = match row.filter(|_| extent.size < ALONE_SIZE_MIN) {
+            let together = extent.size < ALONE_SIZE_MIN && ahead.gap <= WINDOW_GAP_MAX;
+            let filled = match row.filter(|_| together) {
                 Some(heading) => self.fill(ahead, extent, heading)?,
                 None => false,
             };
             if !filled {
+                if let Some(heading) = row.filter(|_| !ahead.is_cold) {
+                    if let Ok(Some(value)) = self.read_once(extent, user_key, how, false) {
+                        return Ok(value);
+                    }
+                    ahead.is_cold = true;
+                    self.hint(ahead, extent, heading);
+                }
                 return self.read_extent(extent, user_key, how);
             }
         }
@@ -313,6 +343,11 @@ impl BlobFileReader {
             Heading::Forward => extent.offset,
             Heading::Backward => extent.end() - want as u64,
         };
+        let last = ahead.offset + want as u64 - 1;
+        if !ahead.is_cold && self.file.read_at_without_waiting(last, &mut [0])?.is_none() {
+            ahead.is_cold = true;
+            self.hint(ahead, extent, heading);
+        }
         self.count_read(want as u64);
         ahead.windowed += want as u64;
         let read = self.file.append_at(ahead.offset, want, &mut ahead.bytes);
