@@ -45,7 +45,8 @@ pub(super) struct System;
 impl Calls for System {
     #[inline]
     fn read_at(&self, file: &File, buf: &mut [u8], offset: u64) -> io::Result<usize> {
-        file.read_at(buf, offset)
+        // Not the library's: that is a point where threads may be cancelled, which it pays for.
+        Ok(rustix::io::pread(file, buf, offset)?)
     }
 
     #[inline]
