@@ -4,13 +4,14 @@
 //! those that are followed against it, from back to front.
 //! Once a value is asked for that stands shortly behind the one before, or shortly before it, the system is
 //! asked for what comes next that way, twice as much each time, up to a bound: it reads from the device while
-//! values are used. Small values are read several at a time, so that there is not a system call for each; a
-//! large one alone, as it would be copied for nothing. So are values that are asked for here and
-//! there. Where memory is scarce windows get smaller, down to none.
+//! values are used. Small values are read several at a time, so that there is not a system call for each: as many
+//! bytes as the row has gone through, so that a short row is not copied for nothing. A
+//! large one is read alone, and so are values that are asked for here and there. Where memory is scarce windows get
+//! smaller, down to none.
 //!
 //! ```text
-//! forward    [a][b][c][d][e]      asked for a, then b: one read from b to the end of d
-//! backward   [a][b][c][d][e]      asked for e, then d: one read from b to the end of d
+//! forward    [a][b][c][d][e][f][g]      asked for a: alone; for b: with c; for d: from d to g
+//! backward   [a][b][c][d][e][f][g]      asked for g: alone; for f: with e; for d: from a to d
 //! ```
 //! Who turns around uses what is held; a row the other way begins with the second step.
 //!
@@ -30,8 +31,10 @@ use crate::format::HEADER_LEN;
 use crate::meta::Extent;
 use crate::pointer::BlobPointer;
 
-/// Bytes that are read together at first.
-const WINDOW_LEN_MIN: u64 = 8 << 10;
+/// Bytes that windows may have beyond the values that were asked for.
+const WINDOW_SLACK: u64 = 8 << 10;
+/// Bytes of memory that are taken for windows at least.
+const WINDOW_ROOM_MIN: usize = 8 << 10;
 /// Bytes that are read together at most.
 const WINDOW_LEN_MAX: u64 = 64 << 10;
 /// Records from so many bytes on are read alone.
@@ -67,15 +70,20 @@ pub trait WindowAccount: Send + Sync {
 pub struct BlobReadahead {
     account: Option<Box<dyn WindowAccount>>,
     len_max: u64,
-    /// Bytes to read together the next time.
-    window_len: u64,
+    /// Bytes to read together at most.
+    window_len_max: u64,
+    /// Bytes that this row has gone through.
+    row_len: u64,
     /// Bytes of the values of this file that were asked for, at least a page each.
     asked: u64,
     /// Bytes that windows have read of it.
     windowed: u64,
     file: Option<FileNo>,
+    /// Where the window begins.
     offset: u64,
+    /// The window, and memory for larger ones.
     bytes: Vec<u8>,
+    window_len: usize,
     /// The record that was asked for last.
     last: Extent,
     /// Bytes between it and the one before.
@@ -103,12 +111,14 @@ impl BlobReadahead {
         Self {
             account: None,
             len_max,
-            window_len: WINDOW_LEN_MIN,
+            window_len_max: WINDOW_LEN_MAX,
+            row_len: 0,
             asked: 0,
             windowed: 0,
             file: None,
             offset: 0,
             bytes: Vec::new(),
+            window_len: 0,
             last: Extent::default(),
             gap: 0,
             heading: None,
@@ -140,18 +150,27 @@ impl BlobReadahead {
         self
     }
 
+    /// Windows get no longer than so many bytes from now on.
+    pub fn set_window_len_max(&mut self, bytes: usize) {
+        self.window_len_max = WINDOW_LEN_MAX.min(bytes as u64);
+    }
+
     /// Memory for a window of `want` bytes, or of as many as are granted, empty.
     fn room(&mut self, want: usize) -> Result<usize> {
-        self.bytes.clear();
+        self.window_len = 0;
         let granted = match &mut self.account {
             Some(account) => account.ask(want),
-            None => usize::MAX,
+            None => WINDOW_ROOM_MIN.max(self.window_len_max as usize),
         };
         let want = want.min(granted);
         if self.bytes.capacity() < want || self.bytes.capacity() > granted {
             // Nothing of it is wanted any more, and not a byte more than was granted.
             self.bytes = Vec::new();
-            self.bytes = memory::with_capacity(want, "blob readahead")?;
+            let len = want.max(WINDOW_ROOM_MIN).min(granted);
+            self.bytes = memory::with_capacity(len, "blob readahead")?;
+        }
+        if self.bytes.len() < want {
+            self.bytes.resize(want, 0);
         }
         Ok(want)
     }
@@ -165,7 +184,7 @@ impl BlobReadahead {
     fn held(&self, extent: Extent) -> Option<&[u8]> {
         let start = usize::try_from(extent.offset.checked_sub(self.offset)?).ok()?;
         let end = start.checked_add(usize::try_from(extent.size).ok()?)?;
-        self.bytes.get(start..end)
+        self.bytes[..self.window_len].get(start..end)
     }
 
     /// Notes that this is asked for; tells which way it continues a row.
@@ -179,6 +198,7 @@ impl BlobReadahead {
         }
         self.gap = extent.offset - self.last.end();
         self.last = extent;
+        self.row_len += self.gap + extent.size;
         self.asked += extent.size.max(PAGE_LEN);
         self.heading
     }
@@ -187,7 +207,7 @@ impl BlobReadahead {
     fn turn(&mut self, file: FileNo, extent: Extent) -> Option<Heading> {
         if self.file != Some(file) {
             self.file = Some(file);
-            self.bytes.clear();
+            self.window_len = 0;
             self.heading = None;
             self.is_cold = self.hints_always;
             self.last = Extent::default();
@@ -211,12 +231,14 @@ impl BlobReadahead {
         let before = std::mem::replace(&mut self.heading, heading);
         if heading != before {
             self.restart(heading);
+            self.row_len = last.size;
         }
+        self.row_len += self.gap + extent.size;
         heading.filter(|_| before.is_none() || before == heading)
     }
 
     fn restart(&mut self, heading: Option<Heading>) {
-        self.window_len = WINDOW_LEN_MIN;
+        self.row_len = 0;
         self.hint_len = self.hint_len_min;
         self.hinted = match heading {
             Some(Heading::Backward) => u64::MAX,
@@ -330,8 +352,10 @@ impl BlobFileReader {
             Heading::Forward => self.records_end() - extent.offset,
             Heading::Backward => extent.end() - HEADER_LEN as u64,
         };
-        let bound = (WINDOW_LEN_MIN + ahead.asked).saturating_sub(ahead.windowed);
-        let want = ahead.window_len.min(bound).min(room);
+        let bound = (WINDOW_SLACK + ahead.asked).saturating_sub(ahead.windowed);
+        // As much as was of use so far: at most half of what is copied is for nothing.
+        let want = ahead.row_len.max(ahead.gap + 2 * extent.size);
+        let want = want.min(ahead.window_len_max).min(bound).min(room);
         if want < extent.size {
             return Ok(false);
         }
@@ -343,19 +367,22 @@ impl BlobFileReader {
             Heading::Forward => extent.offset,
             Heading::Backward => extent.end() - want as u64,
         };
-        let last = ahead.offset + want as u64 - 1;
-        if !ahead.is_cold && self.file.read_at_without_waiting(last, &mut [0])?.is_none() {
-            ahead.is_cold = true;
-            self.hint(ahead, extent, heading);
-        }
         self.count_read(want as u64);
         ahead.windowed += want as u64;
-        let read = self.file.append_at(ahead.offset, want, &mut ahead.bytes);
-        if let Err(e) = read {
-            ahead.bytes.clear();
-            return Err(e);
+        let is_there = !ahead.is_cold && {
+            let window = &mut ahead.bytes[..want];
+            self.file.read_at_without_waiting(ahead.offset, window)? == Some(want)
+        };
+        ahead.window_len = want;
+        if !is_there {
+            ahead.window_len = 0;
+            if !ahead.is_cold {
+                ahead.is_cold = true;
+                self.hint(ahead, extent, heading);
+            }
+            let window = &mut ahead.bytes[..want];
+            ahead.window_len = self.file.read_at(ahead.offset, window)?;
         }
-        ahead.window_len = (ahead.window_len * 2).min(WINDOW_LEN_MAX);
         Ok(true)
     }
 }

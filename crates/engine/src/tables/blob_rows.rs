@@ -9,8 +9,11 @@ use orogen_sst::{CachedBlock, Readahead};
 
 use super::FamilyTables;
 
-/// Blob files that a cursor goes through at the same time.
-const ROWS_MAX: usize = 8;
+/// Blob files that a cursor goes through at the same time: where keys came in no order, there is one for
+/// each flush since values were written in the order of keys.
+const ROWS_MAX: usize = 64;
+/// Bytes of all windows, but for the smallest that each file may have.
+const WINDOWS_LEN_MAX: usize = 512 << 10;
 /// Bytes that it reads ahead of each, unless it is told how many.
 const ROW_LEN_MAX: u64 = 256 << 10;
 /// Smaller windows are not worth a read.
@@ -18,10 +21,20 @@ const WINDOW_LEN_MIN: usize = 8 << 10;
 /// Smaller values are not worth a reservation.
 const UNCOUNTED_VALUE_LEN_MAX: usize = 32 << 10;
 
+struct Row {
+    /// When it was asked for last.
+    asked: u64,
+    ahead: BlobReadahead,
+}
+
 /// What a cursor has read ahead, of the blob files that it goes through.
 #[derive(Default)]
 pub(crate) struct BlobRows {
-    rows: Vec<(FileNo, BlobReadahead)>,
+    /// The files of `rows`.
+    files: Vec<FileNo>,
+    rows: Vec<Row>,
+    /// Values asked for.
+    clock: u64,
     /// Of the value that it stands on.
     value: Option<Reservation<CachedBlock>>,
 }
@@ -34,29 +47,48 @@ impl BlobRows {
         file: FileNo,
         readahead: Readahead,
     ) -> &mut BlobReadahead {
-        let rows = &mut self.rows;
-        match rows.iter().position(|&(f, _)| f == file) {
-            Some(0) => {}
-            Some(i) => rows[..=i].rotate_right(1),
-            None => {
-                rows.truncate(ROWS_MAX - 1);
-                let len_max = match readahead {
-                    Readahead::Auto => ROW_LEN_MAX,
-                    Readahead::Off => 0,
-                    Readahead::Fixed(bytes) => bytes as u64,
-                };
-                let row = match tables.account() {
-                    Some(account) => BlobReadahead::within(Box::new(Windows(account)), len_max),
-                    None => BlobReadahead::new(len_max),
-                };
-                let row = match readahead {
-                    Readahead::Fixed(_) => row.at_once(),
-                    _ => row,
-                };
-                rows.insert(0, (file, row));
-            }
+        self.clock += 1;
+        let i = match self.files.iter().position(|&f| f == file) {
+            Some(i) => i,
+            None => self.begin(tables, file, readahead),
+        };
+        let row = &mut self.rows[i];
+        row.asked = self.clock;
+        row.ahead
+            .set_window_len_max((WINDOWS_LEN_MAX / self.files.len()).max(WINDOW_LEN_MIN));
+        &mut row.ahead
+    }
+
+    #[cold]
+    fn begin(&mut self, tables: &FamilyTables, file: FileNo, readahead: Readahead) -> usize {
+        let len_max = match readahead {
+            Readahead::Auto => ROW_LEN_MAX,
+            Readahead::Off => 0,
+            Readahead::Fixed(bytes) => bytes as u64,
+        };
+        let ahead = match tables.account() {
+            Some(account) => BlobReadahead::within(Box::new(Windows(account)), len_max),
+            None => BlobReadahead::new(len_max),
+        };
+        let ahead = match readahead {
+            Readahead::Fixed(_) => ahead.at_once(),
+            _ => ahead,
+        };
+        let row = Row { asked: 0, ahead };
+        if self.rows.len() < ROWS_MAX {
+            self.files.push(file);
+            self.rows.push(row);
+            return self.rows.len() - 1;
         }
-        &mut rows[0].1
+        let oldest = self
+            .rows
+            .iter()
+            .enumerate()
+            .min_by_key(|(_, row)| row.asked);
+        let i = oldest.map_or(0, |(i, _)| i);
+        self.files[i] = file;
+        self.rows[i] = row;
+        i
     }
 
     /// The cursor stands on a value of so many bytes, which nobody else counts.
@@ -88,7 +120,7 @@ struct Windows(Reservation<CachedBlock>);
 
 impl WindowAccount for Windows {
     fn ask(&mut self, bytes: usize) -> usize {
-        let mut room = bytes;
+        let mut room = bytes.max(WINDOW_LEN_MIN);
         if !self.0.is_granted_still() {
             // Others need it more by now.
             room = room.min(self.0.bytes() / 2);

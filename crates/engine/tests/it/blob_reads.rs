@@ -81,6 +81,57 @@ fn scans_read_values_together_in_both_directions() {
     }
 }
 
+/// Values in as many files as if their keys had come in no order.
+fn spread(fs: &MemFileSystem, files: usize) -> Db {
+    let mut options = separated(fs);
+    options.cf.disable_auto_compactions = true;
+    options.cf.blob_file_size = 1 << 30;
+    options.cf.write_buffer_size = 16 << 20;
+    let db = Db::open(DIR, &options).expect("the disk is well");
+    let mut rng = Rng::new(3);
+    let mut order: Vec<usize> = (0..VALUES).collect();
+    rng.shuffle(&mut order);
+    for some in order.chunks(VALUES / files) {
+        for &n in some {
+            db.put(&key(n), &value(n)).expect("the disk is well");
+        }
+        db.flush().expect("the disk is well");
+    }
+    assert_eq!(db.live_blob_files().len(), files);
+    db
+}
+
+#[test]
+fn each_of_many_files_has_a_row_of_its_own() {
+    let fs = MemFileSystem::new();
+    let db = spread(&fs, 50);
+    let bytes = (VALUES * VALUE_LEN) as u64;
+    for back in [false, true] {
+        // 40 values of each file: one, then two, then as many as there were before.
+        let (reads, read) = walk(&db, &ReadOptions::default(), back);
+        assert!((200..=8 * 50).contains(&reads), "{reads} reads");
+        assert!((bytes..bytes * 3 / 2).contains(&read), "{read} bytes");
+    }
+    // Some of each: what is read for nothing is no more than what was wanted.
+    let mut iter = db
+        .iter(&ReadOptions::default(), &db.default_column_family())
+        .expect("the disk is well");
+    for (from, values) in [(0, 1), (500, 100), (900, 300)] {
+        let ((), perf) = PerfContext::measure(PerfLevel::EnableCount, || {
+            iter.seek(&key(from));
+            for n in from..from + values {
+                assert_eq!(iter.value(), value(n));
+                iter.next();
+            }
+        });
+        // The last step has read one more.
+        let wanted = (values as u64 + 1) * (VALUE_LEN as u64 + 50);
+        let read = perf.get(PerfCounter::BlobReadByte);
+        assert!(read <= 2 * wanted, "{read} of {wanted} bytes");
+        assert!(perf.get(PerfCounter::BlobReadCount) <= values as u64 + 1);
+    }
+}
+
 #[test]
 fn what_the_cache_holds_is_not_read_ahead() {
     let fs = MemFileSystem::new();
