@@ -55,6 +55,8 @@ pub enum Mistake {
     LinkWithoutLooking,
     /// Groups that wait for an earlier one are not woken when it is shown.
     ForgetToWake,
+    /// A job is taken without looking whether all is still as it was when it was picked.
+    TakeWithoutLooking,
 }
 
 #[cfg(orogen_shuttle)]

@@ -9,8 +9,7 @@ use std::sync::{Arc, OnceLock, Weak};
 
 use orogen_base::key::InternalKeyComparator;
 use orogen_base::seqno::SEQNO_MAX;
-use orogen_base::sync::ArcSwap;
-use orogen_base::sync::{Mutex, MutexGuard};
+use orogen_base::sync::{self, ArcSwap, Mistake, Mutex, MutexGuard};
 use orogen_base::{FileNo, Result, SeqNo};
 use orogen_blob::Extent;
 use orogen_env::Clock;
@@ -326,6 +325,9 @@ impl FamilyState {
     /// True if a plan that was made of `look` can be taken: nothing that it was made of has changed, and nobody
     /// has its tables.
     pub(crate) fn may_take(&self, look: &Look, plan: &Plan) -> bool {
+        if sync::makes(Mistake::TakeWithoutLooking) {
+            return true;
+        }
         // Who deletes tables of a range marks them, and is no job.
         self.is_as(look) && plan.input_files().all(|(_, f)| !f.is_busy())
     }

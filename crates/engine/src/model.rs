@@ -301,20 +301,19 @@ fn picks() {
     let theirs = db.clone();
     let deleter = start(move || {
         let family = theirs.default_column_family();
-        for _ in 0..3 {
+        for _ in 0..4 {
             let range = UserKeyRange::new(b"g", b"n");
             theirs.delete_files_in_ranges(&family, &[range]).unwrap();
         }
     });
-    for n in 1..=4 {
-        let key = [b"a", b"h", b"h", b"z"][n - 1];
-        db.put(key, &[n as u8]).unwrap();
+    for (n, key) in (1..).zip([b"a", b"h", b"h", b"h", b"h", b"z"]) {
+        db.put(key, &[n]).unwrap();
         db.flush().unwrap();
     }
     deleter.join().unwrap();
     db.wait_for_background_work().unwrap();
     assert_eq!(db.get(b"a").unwrap().as_deref(), Some(&[1][..]));
-    assert_eq!(db.get(b"z").unwrap().as_deref(), Some(&[4][..]));
+    assert_eq!(db.get(b"z").unwrap().as_deref(), Some(&[6][..]));
     db.verify_checksums().unwrap();
     db.close().unwrap();
 }
@@ -350,4 +349,9 @@ fn a_group_that_is_not_woken_is_found() {
 #[test]
 fn a_reader_that_takes_its_number_first_is_found() {
     must_find(Mistake::NumberBeforePlaces, overtaken);
+}
+
+#[test]
+fn a_job_that_is_taken_from_an_old_look_is_found() {
+    must_find(Mistake::TakeWithoutLooking, picks);
 }
