@@ -448,14 +448,13 @@ impl PunchJob {
                 return None;
             }
             let start = context.clock.now_micros();
-            let punched = context.fs.punch_hole(&path, extent.offset, extent.size);
-            counted(extent, context.clock.now_micros().saturating_sub(start));
-            if let Err(e) = punched {
+            if let Err(e) = context.fs.punch_hole(&path, extent.offset, extent.size) {
                 if !e.is_file_not_found() {
                     self.leave(context, &version, file.number, &e);
                 }
                 return None;
             }
+            counted(extent, context.clock.now_micros().saturating_sub(start));
         }
         let more = file.bytes.saturating_sub(blob.given_up_bytes.unwrap_or(0));
         (more > 0).then_some(more)

@@ -1,6 +1,6 @@
 //! Space that comes back in the middle of blob files.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::Receiver;
@@ -305,16 +305,25 @@ fn a_disk_that_has_no_holes_costs_nothing() {
         let fs = Arc::new(FaultFileSystem::new(Arc::new(below.clone())));
         fs.faults().add(fault);
         let mut options = punching(&below);
-        options.db.fs = fs;
+        options.db.fs = fs.clone();
         let db = Db::open(DIR, &options).unwrap();
         let mut rng = Rng::new(4);
         let mut map = Map::new();
         fill(&db, &mut map, &mut rng);
+        let mut files = BTreeSet::new();
         for _ in 0..3 {
             overwrite(&db, &mut map, &mut rng);
             db.wait_for_background_work().unwrap();
             assert_holds(&db, &map);
+            files.extend(db.live_blob_files().iter().map(|f| f.number));
         }
+        // One that could not be punched is left alone.
+        let (calls, failed) = (fs.faults().count(OpKind::PunchHole), fs.faults().injected());
+        assert!(
+            (1..=files.len() as u64).contains(&failed),
+            "{failed} of {files:?}"
+        );
+        assert_eq!(db.statistics().get(Ticker::BlobHoles), calls - failed);
         db.put_opt(&w(), &db.default_column_family(), b"k", b"v")
             .unwrap();
     }
