@@ -34,6 +34,12 @@ pub trait InternalIterator: Send {
     fn pinned_value(&self) -> Result<PinnedValue> {
         PinnedValue::copied(self.value())
     }
+    /// Shows entries behind the one here that are at hand, such as those of the same block, in their
+    /// order, until `visit` gives false. Nothing is read for it. False if it cannot do that.
+    fn peek(&self, visit: &mut dyn FnMut(&[u8], &[u8]) -> bool) -> bool {
+        let _ = visit;
+        false
+    }
     /// Why the cursor is not valid.
     ///
     /// # Errors
@@ -71,6 +77,9 @@ impl<T: InternalIterator + ?Sized> InternalIterator for Box<T> {
     }
     fn pinned_value(&self) -> Result<PinnedValue> {
         (**self).pinned_value()
+    }
+    fn peek(&self, visit: &mut dyn FnMut(&[u8], &[u8]) -> bool) -> bool {
+        (**self).peek(visit)
     }
     fn status(&self) -> Result<()> {
         (**self).status()

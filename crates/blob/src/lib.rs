@@ -34,8 +34,8 @@ pub use meta::{BlobFileProperties, MetaIndex};
 pub use places::{RecordPlace, RecordPlaces};
 pub use pointer::{BlobIndex, BlobPointer};
 pub use reader::{
-    BlobFileReader, BlobFileReaderOptions, BlobRead, BlobReadahead, BlobValue, Coalesce,
-    WindowAccount,
+    AheadRead, BlobFileReader, BlobFileReaderOptions, BlobRead, BlobReadahead, BlobValue, Coalesce,
+    Place, WindowAccount,
 };
 
 #[cfg(test)]

@@ -34,7 +34,7 @@ use crate::format::{
 use crate::meta::Extent;
 use crate::pointer::BlobPointer;
 
-pub use ahead::{BlobReadahead, WindowAccount};
+pub use ahead::{AheadRead, BlobReadahead, Place, WindowAccount};
 pub use many::{BlobRead, Coalesce};
 
 /// The framing of compressed values: that of tables of format 2 and later.

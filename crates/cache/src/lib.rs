@@ -122,6 +122,12 @@ impl<V: Send + Sync + 'static> Cache<V> {
         self.shard(key.mix()).get(key)
     }
 
+    /// True if the value of `key` is here. It is no use of it.
+    #[must_use]
+    pub fn contains(&self, key: CacheKey) -> bool {
+        self.shard(key.mix()).contains(key)
+    }
+
     /// Keeps `value`, which takes `charge` bytes, and returns it; if the key has a value
     /// already, returns that one.
     ///

@@ -177,6 +177,10 @@ impl<V> Residents<V> {
         }
     }
 
+    pub(crate) fn contains(&self, key: CacheKey) -> bool {
+        self.table.contains_key(&key)
+    }
+
     #[inline]
     pub(crate) fn get(&self, key: CacheKey) -> Option<Arc<V>> {
         let entry = self.table.get(&key)?;

@@ -24,6 +24,10 @@ impl<V> Shard<V> {
         self.0.read().get(key)
     }
 
+    pub(crate) fn contains(&self, key: CacheKey) -> bool {
+        self.0.read().contains(key)
+    }
+
     pub(crate) fn insert(
         &self,
         key: CacheKey,

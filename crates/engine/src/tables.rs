@@ -18,7 +18,8 @@ use orogen_base::{
     UserComparator, ValueKind,
 };
 use orogen_blob::{
-    BlobFileReader, BlobFileReaderOptions, BlobPointer, BlobRead, BlobReadahead, Coalesce,
+    AheadRead, BlobFileReader, BlobFileReaderOptions, BlobPointer, BlobRead, BlobReadahead,
+    Coalesce,
 };
 use orogen_env::{Access, FileSystem, PerfTimer};
 use orogen_sst::{
@@ -28,7 +29,7 @@ use orogen_sst::{
 
 use crate::filename;
 use crate::memory::MemoryBudget;
-use crate::read::{Ask, AskBlob, BlobSource, GetState, TableAccess};
+use crate::read::{Ask, AskBlob, BlobSource, GetState, TableAccess, Upcoming};
 use crate::version::blob_counts::{BLOB_REFERENCES, BlobCounts, INLINE_VALUE_SIZE_BOUND};
 use crate::version::blob_reach::{BLOB_STRETCHES, BlobReach, BlobStretches};
 use crate::version::file_meta::FileMeta;
@@ -338,6 +339,50 @@ impl FamilyTables {
 }
 
 impl FamilyTables {
+    /// Has the system read the value that a cursor is at, and those that it is likely to ask for next, so that the
+    /// device works on several at a time.
+    #[cold]
+    fn announce(
+        &self,
+        version: &Version,
+        rows: &mut BlobRows,
+        options: &TableReadOptions,
+        (pointer, user_key): (&[u8], &[u8]),
+        upcoming: Upcoming<'_>,
+    ) {
+        let Some(mut announcement) = rows.begin_announcement(options.readahead) else {
+            return;
+        };
+        let mut add = |pointer: &[u8], user_key: &[u8]| {
+            let Ok(pointer) = BlobPointer::decode(pointer) else {
+                return false;
+            };
+            let Ok(file) = self.blob_file(version, pointer.file) else {
+                return false;
+            };
+            let Ok(reader) = self.reader_of(file) else {
+                return false;
+            };
+            if self.is_cached(file, &pointer) {
+                return announcement.add(0);
+            }
+            let row = rows.of(self, pointer.file, options.readahead);
+            let bytes = reader.announce(row, pointer, user_key);
+            if bytes > 0 && announcement.is_first() {
+                rows.note_first(reader.is_in_memory(pointer));
+            }
+            announcement.add(bytes)
+        };
+        if add(pointer, user_key) {
+            upcoming(&mut add);
+        }
+        rows.end_announcement(&announcement, |number, row| {
+            let file = self.blob_file(version, number)?;
+            self.reader_of(file)?.request(row);
+            Ok(())
+        });
+    }
+
     /// A follower may meet holes, which only checksums tell from values.
     #[inline]
     fn verifies(&self, options: &TableReadOptions) -> bool {
@@ -531,23 +576,36 @@ impl TableAccess for FamilyTables {
     fn blob_in_row(
         &self,
         version: &Version,
-        pointer: &[u8],
+        pointer_bytes: &[u8],
         user_key: &[u8],
         options: &TableReadOptions,
         ahead: &mut BlobRows,
+        upcoming: Option<Upcoming<'_>>,
     ) -> Result<PinnedValue> {
-        let pointer = BlobPointer::decode(pointer)?;
+        let pointer = BlobPointer::decode(pointer_bytes)?;
         let file = self.blob_file(version, pointer.file)?;
         ahead.let_go();
+        let is_due = ahead.is_announcement_due();
         if let Some(value) = self.cached_value(file, &pointer) {
             return Ok(value);
         }
-        let row = ahead.of(self, pointer.file, options.readahead);
+        if let Some(upcoming) = upcoming.filter(|_| is_due) {
+            let here = (pointer_bytes, user_key);
+            self.announce(version, ahead, options, here, upcoming);
+        }
         let verify = self.verifies(options);
-        let value = self
-            .reader_of(file)?
-            .read_ahead(row, pointer, user_key, verify)
-            .map_err(|e| self.unless_given_up(e, file, &pointer, user_key))?;
+        let reader = self.reader_of(file)?;
+        let row = ahead.of(self, pointer.file, options.readahead);
+        let read = match reader.try_ahead(row, pointer, user_key, verify) {
+            Ok(AheadRead::NotInMemory(place)) => {
+                let waited = reader.wait_ahead(row, &place, user_key, verify);
+                ahead.note_waited(place.was_announced());
+                waited
+            }
+            Ok(AheadRead::Value(value)) => Ok(value),
+            Err(e) => Err(e),
+        };
+        let value = read.map_err(|e| self.unless_given_up(e, file, &pointer, user_key))?;
         if !self.keeps(&value, options) {
             ahead.hold(self, value.memory_usage());
         }

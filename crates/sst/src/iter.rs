@@ -486,6 +486,13 @@ impl InternalIterator for TableIter {
         })
     }
 
+    fn peek(&self, visit: &mut dyn FnMut(&[u8], &[u8]) -> bool) -> bool {
+        if let Some((_, block)) = &self.block {
+            self.cursor.peek(block, &self.order, visit);
+        }
+        true
+    }
+
     fn status(&self) -> Result<()> {
         match &self.error {
             Some(e) => Err(e.clone()),

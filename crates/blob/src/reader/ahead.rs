@@ -15,6 +15,10 @@
 //! ```
 //! Who turns around uses what is held; a row the other way begins with the second step.
 //!
+//! Who knows values that will be asked for announces them, one by one, where one had to be waited for: the device
+//! then works on many places at a time. The system is asked for each run of them once, and for what comes behind
+//! only where a row has got long. A window that begins with an announced value ends with what was asked for.
+//!
 //! What is in memory is read without asking the system for anything: the first value of a file that is not
 //! begins that. And values that stand further apart than a read of each by itself costs are read alone: where keys were
 //! written in no order, those of a table are spread over many files, each of which has one every few KiB.
@@ -24,7 +28,9 @@
 //! each value counts for 4 KiB at least. So values that do not lie in the order of their keys, or far apart,
 //! are read alone.
 
-use orogen_base::{FileNo, Result, memory};
+use std::ops::Range;
+
+use orogen_base::{ErrorKind, FileNo, Result, memory};
 
 use super::{BlobFileReader, BlobValue, How};
 use crate::format::HEADER_LEN;
@@ -48,8 +54,21 @@ const WINDOW_GAP_MAX: u64 = 2 << 10;
 const GAP_MAX: u64 = 64 << 10;
 /// What a value counts for at least: devices read pages.
 const PAGE_LEN: u64 = 4 << 10;
+/// Where single values are announced, the system is asked for more of a row that has gone through so many
+/// bytes.
+const HINTED_ROW_LEN_MIN: u64 = 8 << 10;
+/// Values so near each other are read with one request of the device.
+const REQUEST_GAP_MAX: u64 = PAGE_LEN;
 /// The system is asked for no more than so many times the bytes of the values.
 const HINTED_PER_ASKED: u64 = 8;
+
+/// What came of an attempt to read several records together.
+enum Fill {
+    /// The window has the record, or what there was of it.
+    Window,
+    /// It is to be read alone.
+    Alone,
+}
 
 /// The way that a row goes through its file.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -101,6 +120,33 @@ pub struct BlobReadahead {
     hinted: u64,
     /// Bytes of this file that it was asked for.
     hinted_bytes: u64,
+    /// Values that were announced, the last ones in a row.
+    announced: Range<u64>,
+    /// The end of them, which the system was not asked for yet.
+    request: Range<u64>,
+}
+
+/// What stands in the way of a value.
+pub enum AheadRead {
+    /// Nothing.
+    Value(BlobValue),
+    /// It is not in memory: [`BlobFileReader::wait_ahead`] reads it.
+    NotInMemory(Place),
+}
+
+/// Where a value is, and how the row gets there.
+pub struct Place {
+    extent: Extent,
+    row: Option<Heading>,
+    was_announced: bool,
+}
+
+impl Place {
+    /// True if the system was asked for it: it is on its way.
+    #[must_use]
+    pub fn was_announced(&self) -> bool {
+        self.was_announced
+    }
 }
 
 impl BlobReadahead {
@@ -128,6 +174,8 @@ impl BlobReadahead {
             hint_len: hint_len_min,
             hinted: 0,
             hinted_bytes: 0,
+            announced: 0..0,
+            request: 0..0,
         }
     }
 
@@ -203,17 +251,42 @@ impl BlobReadahead {
         self.heading
     }
 
+    /// Bytes from a record on that the system was asked for, if that is known: who reads more waits for what nobody
+    /// wants yet.
+    fn asked_for_from(&self, extent: Extent) -> u64 {
+        match self.heading {
+            Some(Heading::Forward) if self.announced.contains(&extent.offset) => {
+                self.announced.end.max(self.hinted) - extent.offset
+            }
+            Some(Heading::Forward) if self.is_cold && self.hinted > extent.end() => {
+                self.hinted - extent.offset
+            }
+            _ => u64::MAX,
+        }
+    }
+
+    fn was_announced(&self, extent: Extent) -> bool {
+        self.announced.start <= extent.offset && extent.end() <= self.announced.end
+    }
+
+    /// Forgets what is known of another file.
+    fn begin(&mut self, file: FileNo) {
+        if self.file == Some(file) {
+            return;
+        }
+        self.file = Some(file);
+        self.window_len = 0;
+        self.heading = None;
+        self.is_cold = self.hints_always;
+        self.last = Extent::default();
+        (self.asked, self.windowed, self.hinted_bytes) = (0, 0, 0);
+        (self.announced, self.request) = (0..0, 0..0);
+        self.restart(None);
+    }
+
     /// [`Self::follow`] where it is not forward as before.
     fn turn(&mut self, file: FileNo, extent: Extent) -> Option<Heading> {
-        if self.file != Some(file) {
-            self.file = Some(file);
-            self.window_len = 0;
-            self.heading = None;
-            self.is_cold = self.hints_always;
-            self.last = Extent::default();
-            (self.asked, self.windowed, self.hinted_bytes) = (0, 0, 0);
-            self.restart(None);
-        }
+        self.begin(file);
         let last = std::mem::replace(&mut self.last, extent);
         self.asked += extent.size.max(PAGE_LEN);
         let near = |gap: Option<u64>| gap.filter(|&gap| gap <= GAP_MAX);
@@ -270,28 +343,110 @@ impl BlobFileReader {
         user_key: &[u8],
         how: How,
     ) -> Result<BlobValue> {
+        let place = self.place(ahead, pointer, user_key)?;
+        if !ahead.is_cold
+            && let Some(value) = self.try_place(ahead, &place, user_key, how)?
+        {
+            return Ok(value);
+        }
+        self.wait_place(ahead, &place, user_key, how)
+    }
+
+    /// Notes that a value is asked for; tells where it is.
+    fn place(
+        &self,
+        ahead: &mut BlobReadahead,
+        pointer: BlobPointer,
+        user_key: &[u8],
+    ) -> Result<Place> {
         let extent = self.record_extent(pointer, user_key)?;
         let row = ahead.follow(self.options.file_number, extent);
         if let Some(heading) = row.filter(|_| ahead.is_cold) {
             self.hint(ahead, extent, heading);
         }
-        if ahead.held(extent).is_none() {
-            let together = extent.size < ALONE_SIZE_MIN && ahead.gap <= WINDOW_GAP_MAX;
-            let filled = match row.filter(|_| together) {
-                Some(heading) => self.fill(ahead, extent, heading)?,
-                None => false,
-            };
-            if !filled {
-                if let Some(heading) = row.filter(|_| !ahead.is_cold) {
-                    if let Ok(Some(value)) = self.read_once(extent, user_key, how, false) {
-                        return Ok(value);
-                    }
-                    ahead.is_cold = true;
-                    self.hint(ahead, extent, heading);
-                }
-                return self.read_extent(extent, user_key, how);
-            }
+        Ok(Place {
+            extent,
+            row,
+            was_announced: ahead.was_announced(extent),
+        })
+    }
+
+    /// As [`Self::read_ahead`] if nobody has to wait for the device. Else there is time to announce other values
+    /// before [`Self::wait_ahead`].
+    ///
+    /// # Errors
+    /// As [`Self::read`].
+    pub fn try_ahead(
+        &self,
+        ahead: &mut BlobReadahead,
+        pointer: BlobPointer,
+        user_key: &[u8],
+        verify: bool,
+    ) -> Result<AheadRead> {
+        let place = self.place(ahead, pointer, user_key)?;
+        let value = self.try_place(ahead, &place, user_key, How::value(verify))?;
+        Ok(value.map_or(AheadRead::NotInMemory(place), AheadRead::Value))
+    }
+
+    /// Reads what [`Self::try_ahead`] did not find in memory; `ahead` has not been used since but to announce.
+    ///
+    /// # Errors
+    /// As [`Self::read`].
+    pub fn wait_ahead(
+        &self,
+        ahead: &mut BlobReadahead,
+        place: &Place,
+        user_key: &[u8],
+        verify: bool,
+    ) -> Result<BlobValue> {
+        self.wait_place(ahead, place, user_key, How::value(verify))
+    }
+
+    fn try_place(
+        &self,
+        ahead: &mut BlobReadahead,
+        place: &Place,
+        user_key: &[u8],
+        how: How,
+    ) -> Result<Option<BlobValue>> {
+        let extent = place.extent;
+        if let Fill::Window = self.fill_if_due(ahead, extent, place.row, false)? {
+            return self.held_value(ahead, extent, user_key, how).map(Some);
         }
+        match self.read_once(extent, user_key, how, false) {
+            Err(e) if e.kind() == ErrorKind::Corruption => {
+                self.read_again(extent, user_key, how).map(Some)
+            }
+            read => read,
+        }
+    }
+
+    fn wait_place(
+        &self,
+        ahead: &mut BlobReadahead,
+        place: &Place,
+        user_key: &[u8],
+        how: How,
+    ) -> Result<BlobValue> {
+        let extent = place.extent;
+        let was_cold = std::mem::replace(&mut ahead.is_cold, true);
+        if let Some(heading) = place.row.filter(|_| !was_cold) {
+            self.hint(ahead, extent, heading);
+        }
+        match self.fill_if_due(ahead, extent, place.row, true)? {
+            Fill::Window => self.held_value(ahead, extent, user_key, how),
+            Fill::Alone => self.read_extent(extent, user_key, how),
+        }
+    }
+
+    /// The value of a record in the window.
+    fn held_value(
+        &self,
+        ahead: &BlobReadahead,
+        extent: Extent,
+        user_key: &[u8],
+        how: How,
+    ) -> Result<BlobValue> {
         let value = ahead.held(extent).map(|record| {
             self.check(record, extent, user_key, how.verify)
                 .and_then(|start| self.expand_value(&record[start..], extent, how))
@@ -303,10 +458,93 @@ impl BlobFileReader {
         }
     }
 
+    /// Reads a window for a record that is read with others, unless it is in one.
+    fn fill_if_due(
+        &self,
+        ahead: &mut BlobReadahead,
+        extent: Extent,
+        row: Option<Heading>,
+        waits: bool,
+    ) -> Result<Fill> {
+        if ahead.held(extent).is_some() {
+            return Ok(Fill::Window);
+        }
+        let together = extent.size < ALONE_SIZE_MIN && ahead.gap <= WINDOW_GAP_MAX;
+        match row.filter(|_| together) {
+            Some(heading) => self.fill(ahead, extent, heading, waits),
+            None => Ok(Fill::Alone),
+        }
+    }
+
+    /// Notes that a value will be asked for soon: [`Self::request`] asks the system for it, with those behind it.
+    /// Gives the bytes of its record; 0 if they were asked for before.
+    pub fn announce(
+        &self,
+        ahead: &mut BlobReadahead,
+        pointer: BlobPointer,
+        user_key: &[u8],
+    ) -> u64 {
+        ahead.begin(self.options.file_number);
+        let Ok(extent) = self.record_extent(pointer, user_key) else {
+            // Who reads it tells why.
+            return 0;
+        };
+        let Extent { offset, size } = extent;
+        let is_announced = ahead.was_announced(extent);
+        let is_hinted = ahead.heading == Some(Heading::Forward)
+            && ahead.last.offset <= offset
+            && extent.end() <= ahead.hinted;
+        if is_announced || is_hinted || ahead.held(extent).is_some() {
+            return 0;
+        }
+        let continues = |before: &Range<u64>| {
+            let gap = offset.checked_sub(before.end);
+            !before.is_empty() && gap.is_some_and(|gap| gap <= REQUEST_GAP_MAX)
+        };
+        if !continues(&ahead.announced) {
+            ahead.announced.start = offset;
+        }
+        ahead.announced.end = extent.end();
+        if !continues(&ahead.request) {
+            self.request(ahead);
+            ahead.request.start = offset;
+        }
+        ahead.request.end = extent.end();
+        size
+    }
+
+    /// Asks the system for the values that were announced.
+    pub fn request(&self, ahead: &mut BlobReadahead) {
+        let request = std::mem::replace(&mut ahead.request, 0..0);
+        if !request.is_empty() {
+            // If its row gets long, more is asked for at a time.
+            ahead.is_cold = true;
+            self.file
+                .prefetch(request.start, request.end - request.start);
+        }
+    }
+
+    /// True if the byte in front of a value's end is in memory.
+    #[must_use]
+    pub fn is_in_memory(&self, pointer: BlobPointer) -> bool {
+        let last = pointer
+            .offset
+            .saturating_add(pointer.size)
+            .saturating_sub(1);
+        matches!(
+            self.file.read_at_without_waiting(last, &mut [0]),
+            Ok(Some(_))
+        )
+    }
+
     /// Asks the system for what comes after a record of a row, once half of what it was asked for
     /// is used.
     #[inline]
     fn hint(&self, ahead: &mut BlobReadahead, extent: Extent, heading: Heading) {
+        if ahead.row_len < HINTED_ROW_LEN_MIN && !ahead.announced.is_empty() && !ahead.hints_always
+        {
+            return;
+        }
         let left = match heading {
             Heading::Forward => ahead.hinted.saturating_sub(extent.end()),
             Heading::Backward => extent.offset.saturating_sub(ahead.hinted),
@@ -324,7 +562,10 @@ impl BlobFileReader {
         }
         let stretch = match heading {
             Heading::Forward => {
-                let from = ahead.hinted.max(extent.offset);
+                let mut from = ahead.hinted.max(extent.offset);
+                if ahead.announced.contains(&from) {
+                    from = ahead.announced.end;
+                }
                 from..from.saturating_add(wanted).min(self.records_end())
             }
             Heading::Backward => {
@@ -345,9 +586,15 @@ impl BlobFileReader {
         ahead.hint_len = (ahead.hint_len * 2).min(ahead.len_max);
     }
 
-    /// Reads a window that begins with `extent`, backward one that ends with it; false if there is no
-    /// memory for it, or too much was read already.
-    fn fill(&self, ahead: &mut BlobReadahead, extent: Extent, heading: Heading) -> Result<bool> {
+    /// Reads a window that begins with `extent`, backward one that ends with it, unless there is no memory for it,
+    /// or too much was read already.
+    fn fill(
+        &self,
+        ahead: &mut BlobReadahead,
+        extent: Extent,
+        heading: Heading,
+        waits: bool,
+    ) -> Result<Fill> {
         let room = match heading {
             Heading::Forward => self.records_end() - extent.offset,
             Heading::Backward => extent.end() - HEADER_LEN as u64,
@@ -356,33 +603,32 @@ impl BlobFileReader {
         // As much as was of use so far: at most half of what is copied is for nothing.
         let want = ahead.row_len.max(ahead.gap + 2 * extent.size);
         let want = want.min(ahead.window_len_max).min(bound).min(room);
+        let want = want.min(ahead.asked_for_from(extent));
         if want < extent.size {
-            return Ok(false);
+            return Ok(Fill::Alone);
         }
         let want = ahead.room(want as usize)?;
         if (want as u64) < extent.size {
-            return Ok(false);
+            return Ok(Fill::Alone);
         }
         ahead.offset = match heading {
             Heading::Forward => extent.offset,
             Heading::Backward => extent.end() - want as u64,
         };
+        let window = &mut ahead.bytes[..want];
+        let read = if waits {
+            Some(self.file.read_at(ahead.offset, window)?)
+        } else {
+            self.file.read_at_without_waiting(ahead.offset, window)?
+        };
+        let Some(read) = read else {
+            // That may be what nobody asks for. The next window is a small one again.
+            ahead.row_len = extent.size;
+            return Ok(Fill::Alone);
+        };
         self.count_read(want as u64);
         ahead.windowed += want as u64;
-        let is_there = !ahead.is_cold && {
-            let window = &mut ahead.bytes[..want];
-            self.file.read_at_without_waiting(ahead.offset, window)? == Some(want)
-        };
-        ahead.window_len = want;
-        if !is_there {
-            ahead.window_len = 0;
-            if !ahead.is_cold {
-                ahead.is_cold = true;
-                self.hint(ahead, extent, heading);
-            }
-            let window = &mut ahead.bytes[..want];
-            ahead.window_len = self.file.read_at(ahead.offset, window)?;
-        }
-        Ok(true)
+        ahead.window_len = read;
+        Ok(Fill::Window)
     }
 }

@@ -22,7 +22,7 @@
 use std::any::Any;
 use std::sync::Arc;
 
-use orogen_base::key::{append_internal_key, append_seek_key, user_key};
+use orogen_base::key::{ParsedInternalKey, append_internal_key, append_seek_key, user_key};
 use orogen_base::perf::PerfCounter;
 use orogen_base::slice_transform::SliceTransform;
 use orogen_base::{Error, InternalIterator, PinnedValue, Result, SeqNo, UserComparator, ValueKind};
@@ -31,7 +31,7 @@ use orogen_memtable::MemTable;
 
 use super::merge::MergeOperands;
 use super::source::Source;
-use super::table_access::TableAccess;
+use super::table_access::{TableAccess, Upcoming};
 use super::{LevelIter, MergingIter, Places, RangeDelAggregator, ReadOptions};
 use crate::plugin::merge_operator::MergeOperator;
 use crate::version::Version;
@@ -107,6 +107,8 @@ pub struct DbIterator<T: TableAccess> {
     merge_operator: Option<Arc<dyn MergeOperator>>,
     at: At,
     direction: Direction,
+    /// The latest move was [`Self::next`].
+    goes_on: bool,
     /// At [`At::Entry`] and [`At::Pointer`]: the entry has no older versions.
     is_last_version: bool,
     /// The current key at [`At::Copy`]; else the key whose entries are being passed.
@@ -210,6 +212,7 @@ impl<T: TableAccess> DbIterator<T> {
             merge_operator: places.merge_operator.cloned(),
             at: At::Nowhere,
             direction: Direction::Forward,
+            goes_on: false,
             is_last_version: false,
             key: Vec::new(),
             held: Held::Copied,
@@ -384,6 +387,7 @@ impl<T: TableAccess> DbIterator<T> {
             }
             self.iter.next();
         }
+        self.goes_on = true;
         self.find_forward(skipping);
         self.counts.next(self.entry_size());
     }
@@ -396,6 +400,7 @@ impl<T: TableAccess> DbIterator<T> {
         }
         if self.direction == Direction::Forward {
             self.direction = Direction::Backward;
+            self.goes_on = false;
             if self.at != At::Copy {
                 self.copy_key();
             }
@@ -407,6 +412,7 @@ impl<T: TableAccess> DbIterator<T> {
 
     fn start(&mut self, direction: Direction) {
         self.direction = direction;
+        self.goes_on = false;
         self.at = At::Nowhere;
         self.error = None;
         self.prefix = None;
@@ -449,9 +455,41 @@ impl<T: TableAccess> DbIterator<T> {
             _ => &self.key,
         };
         let (version, options) = (&self.version, &self.table_options);
+        let is_past = |key: &[u8]| {
+            let upper = self.upper.as_ref();
+            upper.is_some_and(|upper| !self.order.less(key, upper))
+        };
+        let is_out_of_prefix = |key: &[u8]| match (&self.prefix, &self.prefix_extractor) {
+            (Some(prefix), Some(cut)) => !cut.in_domain(key) || cut.transform(key) != prefix,
+            _ => false,
+        };
+        // Who takes values here and there does not say which.
+        let goes_on = self.goes_on && !self.allow_unprepared_value;
+        let upcoming = |visit: &mut dyn FnMut(&[u8], &[u8]) -> bool| {
+            // Of a key the first entry that is seen hides the others.
+            let mut last = key.to_vec();
+            let mut show = |key: &[u8], value: &[u8]| {
+                let Ok(key) = ParsedInternalKey::parse(key) else {
+                    return false;
+                };
+                let user_key = key.user_key;
+                if is_past(user_key) || is_out_of_prefix(user_key) {
+                    return false;
+                }
+                if key.seqno > self.read_seqno || user_key == last {
+                    return true;
+                }
+                last.clear();
+                last.extend_from_slice(user_key);
+                key.kind != ValueKind::BlobIndex || visit(value, user_key)
+            };
+            self.iter.peek(&mut show);
+        };
+        let upcoming: Option<Upcoming<'_>> = goes_on.then_some(&upcoming);
+        let ahead = &mut self.ahead;
         let value = self
             .tables
-            .blob_in_row(version, &self.copied, key, options, &mut self.ahead);
+            .blob_in_row(version, &self.copied, key, options, ahead, upcoming);
         match value {
             Ok(value) => {
                 self.held = Held::Pinned(value);

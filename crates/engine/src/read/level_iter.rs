@@ -253,6 +253,10 @@ impl<T: TableAccess> InternalIterator for LevelIter<T> {
             .pinned_value()
     }
 
+    fn peek(&self, visit: &mut dyn FnMut(&[u8], &[u8]) -> bool) -> bool {
+        self.open.as_ref().is_some_and(|open| open.peek(visit))
+    }
+
     fn status(&self) -> Result<()> {
         match (&self.error, &self.open) {
             (Some(error), _) => Err(error.clone()),

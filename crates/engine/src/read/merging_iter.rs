@@ -24,6 +24,13 @@ enum Direction {
     Backward,
 }
 
+/// Entries that are looked at ahead of several children together.
+const PEEKED: usize = 256;
+/// Bytes that a pointer to a value has at most.
+const POINTER_LEN_MAX: usize = 64;
+/// Entries that are looked at ahead of each.
+const PEEKED_OF_EACH_MIN: usize = 8;
+
 /// A child in the heap.
 #[derive(Clone, Copy)]
 struct Slot {
@@ -84,6 +91,45 @@ impl<I: InternalIterator> MergingIter<I> {
     /// Says whether a child has nothing to give from the next seek on.
     pub fn set_excluded(&mut self, child: usize, is_excluded: bool) {
         self.excluded[child] = is_excluded;
+    }
+
+    /// [`InternalIterator::peek`] with several children: up to where the first of them does not tell more.
+    #[cold]
+    fn peek_all(&self, visit: &mut dyn FnMut(&[u8], &[u8]) -> bool) {
+        let of_each = (PEEKED / self.heap.len()).max(PEEKED_OF_EACH_MIN);
+        let mut entries: Vec<(Vec<u8>, Vec<u8>)> = Vec::new();
+        let mut end: Option<Vec<u8>> = None;
+        for (i, slot) in self.heap.iter().enumerate() {
+            let child = &self.children[slot.child];
+            let mut add = |key: &[u8], value: &[u8]| {
+                // Large ones are no pointers.
+                let value = value.get(..POINTER_LEN_MAX.min(value.len()));
+                entries.push((key.to_vec(), value.unwrap_or_default().to_vec()));
+            };
+            if i > 0 {
+                add(child.key(), child.value());
+            }
+            let mut last = child.key().to_vec();
+            let mut left = of_each;
+            let told = child.peek(&mut |key, value| {
+                add(key, value);
+                last.clear();
+                last.extend_from_slice(key);
+                left -= 1;
+                left > 0
+            });
+            let is_first = |end: &Vec<u8>| self.order.compare(&last, end).is_lt();
+            if told && end.as_ref().is_none_or(is_first) {
+                end = Some(last);
+            }
+        }
+        entries.sort_by(|a, b| self.order.compare(&a.0, &b.0));
+        for (key, value) in &entries {
+            let is_behind = |end: &Vec<u8>| self.order.compare(key, end).is_gt();
+            if end.as_ref().is_some_and(is_behind) || !visit(key, value) {
+                break;
+            }
+        }
     }
 
     fn included(&mut self) -> impl Iterator<Item = (usize, &mut I)> {
@@ -327,6 +373,14 @@ impl<I: InternalIterator> InternalIterator for MergingIter<I> {
 
     fn pinned_value(&self) -> Result<PinnedValue> {
         self.children[self.heap[0].child].pinned_value()
+    }
+
+    fn peek(&self, visit: &mut dyn FnMut(&[u8], &[u8]) -> bool) -> bool {
+        if let [only] = self.heap[..] {
+            return self.children[only.child].peek(visit);
+        }
+        self.peek_all(visit);
+        true
     }
 
     fn status(&self) -> Result<()> {

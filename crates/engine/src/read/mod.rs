@@ -34,7 +34,7 @@ pub use merging_iter::MergingIter;
 pub use range_del_agg::RangeDelAggregator;
 pub use read_options::ReadOptions;
 pub use snapshot::{Snapshot, SnapshotList};
-pub use table_access::{Ask, AskBlob, BlobKeeper, BlobSource, TableAccess};
+pub use table_access::{Ask, AskBlob, BlobKeeper, BlobSource, TableAccess, Upcoming};
 
 /// The places of one column family that a read looks into, and how: parts of a super version.
 pub struct Places<'a, T: TableAccess, M> {

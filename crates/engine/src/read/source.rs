@@ -62,6 +62,9 @@ impl<T: TableAccess> InternalIterator for Source<T> {
     fn pinned_value(&self) -> Result<PinnedValue> {
         each!(self, s => s.pinned_value())
     }
+    fn peek(&self, visit: &mut dyn FnMut(&[u8], &[u8]) -> bool) -> bool {
+        each!(self, s => s.peek(visit))
+    }
     fn status(&self) -> Result<()> {
         each!(self, s => s.status())
     }

@@ -60,6 +60,9 @@ pub struct AskBlob<'p> {
     pub value: Option<Result<PinnedValue>>,
 }
 
+/// Shows pointers, with their user keys, that a cursor is likely to follow next, until it is told false.
+pub type Upcoming<'a> = &'a dyn Fn(&mut dyn FnMut(&[u8], &[u8]) -> bool);
+
 /// Opens tables, or finds them open, and reads them.
 ///
 /// Called from many threads at once.
@@ -175,7 +178,7 @@ pub trait TableAccess: Send + Sync + 'static {
         options: &Self::Options,
     ) -> Result<PinnedValue>;
 
-    /// [`Self::blob`] for a cursor, which may go on from there.
+    /// [`Self::blob`] for a cursor, which may go on from there, to what `upcoming` shows.
     ///
     /// # Errors
     /// As [`Self::blob`].
@@ -186,8 +189,9 @@ pub trait TableAccess: Send + Sync + 'static {
         user_key: &[u8],
         options: &Self::Options,
         ahead: &mut Self::Readahead,
+        upcoming: Option<Upcoming<'_>>,
     ) -> Result<PinnedValue> {
-        let _ = ahead;
+        let _ = (ahead, upcoming);
         self.blob(version, pointer, user_key, options)
     }
 

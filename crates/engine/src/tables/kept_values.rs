@@ -66,6 +66,11 @@ impl FamilyTables {
         Some(PinnedValue::pinned(found, range))
     }
 
+    /// True if the cache has the value at `pointer`, for who does not read it now.
+    pub(super) fn is_cached(&self, file: &BlobFile, pointer: &BlobPointer) -> bool {
+        self.blob_cache && self.cache.contains(key(file.identity(), pointer))
+    }
+
     /// True if the cache is to have a value that was read.
     pub(super) fn keeps(&self, value: &BlobValue, options: &TableReadOptions) -> bool {
         self.blob_cache

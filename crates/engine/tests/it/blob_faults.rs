@@ -279,7 +279,8 @@ fn a_read_that_fails_fails_alone_and_may_be_tried_again() {
     assert!(get(&db, 0).is_some());
     // At each read of a scan, either way: an error, and the next seek is well.
     for backward in [false, true] {
-        for nth in 1..6 {
+        for nth in 1.. {
+            let before = fs.faults().injected();
             let mut iter = db.iter(&ReadOptions::default(), &family).unwrap();
             fs.faults().add(fault().nth(nth));
             let mut seen = 0;
@@ -296,6 +297,12 @@ fn a_read_that_fails_fails_alone_and_may_be_tried_again() {
                 } else {
                     iter.next();
                 }
+            }
+            if fs.faults().injected() == before {
+                // Values are read together: the scan has no more reads.
+                assert!(seen == 6 && nth > 3, "{seen} {nth}");
+                fs.faults().clear();
+                break;
             }
             assert!(seen < 6, "{nth}");
             assert_eq!(iter.status().unwrap_err().kind(), ErrorKind::Io);

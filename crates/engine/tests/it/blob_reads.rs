@@ -1,11 +1,20 @@
 //! How many reads scans over large values cost.
 
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::sync::Arc;
+
+use orogen_base::Result;
 use orogen_base::perf::{PerfContext, PerfCounter, PerfLevel};
+use orogen_base::slice_transform::FixedPrefix;
 use orogen_engine::{Db, Options, ReadOptions};
 use orogen_env::MemFileSystem;
+use orogen_env::fs::RandomAccessFile;
 use orogen_testkit::Rng;
+use parking_lot::Mutex;
 
 use crate::blobs::separated;
+use crate::steer::HookFileSystem;
 use crate::support::DIR;
 
 const VALUES: usize = 2_000;
@@ -82,8 +91,9 @@ fn scans_read_values_together_in_both_directions() {
 }
 
 /// Values in as many files as if their keys had come in no order.
-fn spread(fs: &MemFileSystem, files: usize) -> Db {
+fn spread(fs: &MemFileSystem, files: usize, change: impl FnOnce(&mut Options)) -> Db {
     let mut options = separated(fs);
+    change(&mut options);
     options.cf.disable_auto_compactions = true;
     options.cf.blob_file_size = 1 << 30;
     options.cf.write_buffer_size = 16 << 20;
@@ -104,7 +114,7 @@ fn spread(fs: &MemFileSystem, files: usize) -> Db {
 #[test]
 fn each_of_many_files_has_a_row_of_its_own() {
     let fs = MemFileSystem::new();
-    let db = spread(&fs, 50);
+    let db = spread(&fs, 50, |_| {});
     let bytes = (VALUES * VALUE_LEN) as u64;
     for back in [false, true] {
         // 40 values of each file: one, then two, then as many as there were before.
@@ -147,4 +157,198 @@ fn what_the_cache_holds_is_not_read_ahead() {
     );
     assert_eq!(walk(&db, &ReadOptions::default(), true), (0, 0));
     assert_eq!(walk(&db, &without, false), (0, 0));
+}
+
+const PAGE_LEN: u64 = 512;
+
+/// What a device did.
+#[derive(Default, Debug)]
+struct Device {
+    pages: BTreeSet<(String, u64)>,
+    /// Those that were asked for ahead; they are there when somebody has waited for any.
+    coming: BTreeSet<(String, u64)>,
+    /// Reads that somebody waited for.
+    waits: usize,
+    /// Pages that were asked for ahead.
+    ahead: usize,
+}
+
+/// A blob file that is not in memory.
+struct Cold {
+    file: Arc<dyn RandomAccessFile>,
+    device: Arc<Mutex<Device>>,
+}
+
+impl Cold {
+    /// The pages that are not there.
+    fn missing(&self, device: &Device, offset: u64, len: usize) -> Vec<(String, u64)> {
+        let name = self.path().display().to_string();
+        let pages = offset / PAGE_LEN..=(offset + len as u64 - 1) / PAGE_LEN;
+        pages
+            .map(|page| (name.clone(), page))
+            .filter(|page| !device.pages.contains(page))
+            .collect()
+    }
+}
+
+impl RandomAccessFile for Cold {
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        let mut device = self.device.lock();
+        let missing = self.missing(&device, offset, buf.len());
+        if !missing.is_empty() {
+            device.waits += 1;
+            device.pages.extend(missing);
+            let mut coming = std::mem::take(&mut device.coming);
+            device.pages.append(&mut coming);
+        }
+        drop(device);
+        self.file.read_at(offset, buf)
+    }
+
+    fn read_at_without_waiting(&self, offset: u64, buf: &mut [u8]) -> Result<Option<usize>> {
+        if self
+            .missing(&self.device.lock(), offset, buf.len())
+            .is_empty()
+        {
+            return self.file.read_at(offset, buf).map(Some);
+        }
+        Ok(None)
+    }
+
+    fn prefetch(&self, offset: u64, len: u64) {
+        let mut device = self.device.lock();
+        let before = device.coming.len();
+        let missing = self.missing(&device, offset, len as usize);
+        device.coming.extend(missing);
+        device.ahead += device.coming.len() - before;
+    }
+
+    fn size(&self) -> Result<u64> {
+        self.file.size()
+    }
+
+    fn path(&self) -> &Path {
+        self.file.path()
+    }
+}
+
+/// Values in 50 files on a device whose pages are small.
+fn cold() -> (Db, Arc<Mutex<Device>>) {
+    let fs = MemFileSystem::new();
+    let device = Arc::new(Mutex::new(Device::default()));
+    let theirs = device.clone();
+    let through = HookFileSystem::read_through(&fs, move |file| {
+        if file.path().extension().is_some_and(|e| e == "blob") {
+            let device = theirs.clone();
+            return Arc::new(Cold { file, device });
+        }
+        file
+    });
+    let db = spread(&fs, 50, |options| {
+        options.db.fs = Arc::new(through);
+        options.cf.prefix_extractor = Some(Arc::new(FixedPrefix::new(8)));
+    });
+    (db, device)
+}
+
+/// Reads values from a key on; gives the waits and the pages asked for ahead, of a device that has nothing in
+/// memory, and what a second time costs.
+fn scan(
+    db: &Db,
+    device: &Mutex<Device>,
+    options: &ReadOptions,
+    from: usize,
+    n: usize,
+) -> [[usize; 2]; 2] {
+    *device.lock() = Device::default();
+    [(); 2].map(|()| {
+        let mut iter = db
+            .iter(options, &db.default_column_family())
+            .expect("the disk is well");
+        iter.seek(&key(from));
+        for at in from..from + n {
+            assert!(iter.prepare_value());
+            assert_eq!((iter.key(), iter.value()), (&key(at)[..], &value(at)[..]));
+            if at + 1 < from + n {
+                iter.next();
+            }
+        }
+        let mut device = device.lock();
+        [
+            std::mem::take(&mut device.waits),
+            std::mem::take(&mut device.ahead),
+        ]
+    })
+}
+
+#[test]
+fn values_that_have_to_be_waited_for_are_asked_for_ahead() {
+    let (db, device) = cold();
+    let compact = || db.compact_range(&Default::default(), &db.default_column_family(), None, None);
+    let options = ReadOptions::default();
+    // Each of 50 tables tells only what comes in it, and of each the first value is waited for.
+    let [[waits, ahead], again] = scan(&db, &device, &options, 700, 400);
+    assert!(waits < 250 && ahead > 100, "{waits} waits, {ahead} pages");
+    assert_eq!(again, [0, 0]);
+    // One table tells what comes.
+    compact().expect("the disk is well");
+    // A single value says nothing of others.
+    let [[waits, ahead], again] = scan(&db, &device, &options, 700, 1);
+    assert!(waits == 1 && ahead == 0 && again == [0, 0]);
+    for (values, waits_max) in [(3, 3), (20, 5), (100, 12), (400, 40)] {
+        let [[waits, ahead], again] = scan(&db, &device, &options, 700, values);
+        assert!(waits <= waits_max, "{values}: {waits} waits");
+        // No more than five times what is needed at first, and less later.
+        let pages = 3 * (4 * values).clamp(16, values + 64);
+        assert!(ahead <= pages, "{values}: {ahead} pages of {pages}");
+        assert_eq!(again, [0, 0], "{values}");
+    }
+    // Not what is behind the end, or nobody may want.
+    let bounded = ReadOptions {
+        iterate_upper_bound: Some(key(703)),
+        ..ReadOptions::default()
+    };
+    let [[_, ahead], _] = scan(&db, &device, &bounded, 700, 3);
+    assert!(ahead <= 6, "{ahead}");
+    let of_prefix = ReadOptions {
+        prefix_same_as_start: true,
+        ..ReadOptions::default()
+    };
+    let [[_, ahead], _] = scan(&db, &device, &of_prefix, 707, 3);
+    assert!(ahead <= 6, "{ahead}");
+    // Who has read single values here and there is no further than who begins.
+    *device.lock() = Device::default();
+    let mut iter = db
+        .iter(&options, &db.default_column_family())
+        .expect("the disk is well");
+    for at in [100, 300, 500, 900, 1100] {
+        iter.seek(&key(at));
+        assert_eq!(iter.value(), value(at));
+    }
+    assert_eq!(device.lock().ahead, 0);
+    iter.next();
+    assert!(device.lock().ahead <= 3 * 16);
+    let here_and_there = ReadOptions {
+        allow_unprepared_value: true,
+        ..ReadOptions::default()
+    };
+    let [[waits, _], _] = scan(&db, &device, &here_and_there, 700, 20);
+    assert!(waits > 15, "{waits} waits");
+    // Values that newer entries hide are not asked for.
+    (701..800).for_each(|n| db.delete(&key(n)).expect("the disk is well"));
+    db.flush().expect("the disk is well");
+    *device.lock() = Device::default();
+    iter = db
+        .iter(&options, &db.default_column_family())
+        .expect("the disk is well");
+    iter.seek(&key(699));
+    for at in [699, 700, 800] {
+        assert_eq!(iter.value(), value(at));
+        iter.next();
+    }
+    let loaded = {
+        let device = device.lock();
+        device.pages.len() + device.coming.len()
+    };
+    assert!(loaded <= 3 * 20, "{loaded} pages");
 }

@@ -146,12 +146,14 @@ pub(crate) enum Op {
 }
 
 type Hook = Arc<dyn Fn(Op, &Path) + Send + Sync>;
+type Opened = Arc<dyn Fn(Arc<dyn RandomAccessFile>) -> Arc<dyn RandomAccessFile> + Send + Sync>;
 
 /// A file system in memory that calls a closure before it works.
 #[derive(Clone)]
 pub(crate) struct HookFileSystem {
     pub(crate) below: MemFileSystem,
     hook: Hook,
+    opened: Opened,
 }
 
 impl HookFileSystem {
@@ -162,6 +164,18 @@ impl HookFileSystem {
         Self {
             below: below.clone(),
             hook: Arc::new(hook),
+            opened: Arc::new(|file| file),
+        }
+    }
+
+    /// Files are read through what `opened` makes of them.
+    pub(crate) fn read_through(
+        below: &MemFileSystem,
+        opened: impl Fn(Arc<dyn RandomAccessFile>) -> Arc<dyn RandomAccessFile> + Send + Sync + 'static,
+    ) -> Self {
+        Self {
+            opened: Arc::new(opened),
+            ..Self::new(below, |_, _| {})
         }
     }
 
@@ -211,7 +225,7 @@ impl FileSystem for HookFileSystem {
         Ok(self.wrap(self.below.reuse(old, new)?, new))
     }
     fn open(&self, path: &Path, access: Access) -> Result<Arc<dyn RandomAccessFile>> {
-        self.below.open(path, access)
+        Ok((self.opened)(self.below.open(path, access)?))
     }
     fn truncate(&self, path: &Path, size: u64) -> Result<()> {
         self.below.truncate(path, size)

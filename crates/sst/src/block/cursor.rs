@@ -222,6 +222,25 @@ impl BlockCursor {
         self.enter(block, self.next, order.key_len_min())
     }
 
+    /// Shows the entries behind this one until `visit` gives false, or to what is not whole.
+    pub(crate) fn peek(
+        &self,
+        block: &Block,
+        order: &KeyOrder,
+        visit: &mut dyn FnMut(&[u8], &[u8]) -> bool,
+    ) {
+        if !self.valid() {
+            return;
+        }
+        let mut ahead = Self::with_buffer(self.key.clone());
+        ahead.next = self.next;
+        while let Ok(true) = ahead.enter(block, ahead.next, order.key_len_min()) {
+            if !visit(&ahead.key, ahead.value(block)) {
+                break;
+            }
+        }
+    }
+
     /// Moves to the entry before; false at the start.
     pub(crate) fn prev(&mut self, block: &Block, order: &KeyOrder) -> Result<bool> {
         debug_assert!(self.valid());
