@@ -182,6 +182,16 @@ impl RateLimiter {
         self.bucket.lock().rate
     }
 
+    /// The rate at this priority while somebody above waits all the time; without a limit there is none.
+    #[must_use]
+    pub fn bytes_per_sec_beside(&self, priority: IoPriority) -> u64 {
+        match self.bytes_per_sec() {
+            0 => u64::MAX,
+            rate if priority == IoPriority::User => rate,
+            rate => rate / FAIRNESS,
+        }
+    }
+
     /// Bytes asked for since the start.
     #[must_use]
     pub fn total_bytes(&self) -> u64 {

@@ -16,7 +16,9 @@
 //!    whatever the settings, steps come to an end.
 //! 2. Files that are taken only because they are small are emptied whole by one step, and no step writes as many as it empties:
 //!    what counts as small is at most half of what a new file gets.
-//! 3. Level 0 is left alone: writers wait for who takes tables from there. What it points to comes
+//! 3. A step by itself holds its tables for some seconds, also where a limiter leaves compactions little, and none
+//!    begins while level 0 waits for a compaction: that tells of garbage, and the step may have the tables below.
+//! 4. Level 0 is left alone: writers wait for who takes tables from there. What it points to comes
 //!    down by itself, and [`super::blobs::emptied`] moves values of the chosen files on the way.
 //!
 //! Source of the choice: Titan `blob_gc_picker.cc`.
@@ -34,6 +36,8 @@ use crate::version::{FileMeta, Version};
 const TABLE_BYTES_PER_FREED: u64 = 4;
 /// The ratio where nobody has said one: as much is written as comes free.
 const AUTO_RATIO: f64 = 0.5;
+/// Seconds that a step may take for what it writes.
+const STEP_SECS: u64 = 2;
 /// Tables of a step.
 const TABLES_MAX: usize = 256;
 
@@ -97,6 +101,19 @@ impl Rules {
             at_any_cost: true,
             after_holes: false,
             ..rules
+        }
+    }
+
+    /// The same for steps that hold tables no longer than some seconds, where jobs may write so many bytes in a
+    /// second.
+    #[must_use]
+    pub fn paced(self, write_rate: u64) -> Self {
+        let bytes = write_rate
+            .saturating_mul(STEP_SECS)
+            .max(self.min_batch_bytes);
+        Self {
+            max_batch_bytes: self.max_batch_bytes.min(bytes),
+            ..self
         }
     }
 
@@ -205,6 +222,13 @@ pub fn choose(version: &Version, rules: &Rules) -> Option<Victims> {
         chosen.0.insert(number, victim);
     }
     chosen.are_enough(rules).then_some(chosen)
+}
+
+/// True if level 0 has as many idle tables as a compaction waits for.
+#[must_use]
+pub fn level0_waits(version: &Version, options: &ColumnFamilyOptions) -> bool {
+    let idle = version.files(0).iter().filter(|f| !f.is_busy());
+    idle.count() >= options.level0_file_num_compaction_trigger
 }
 
 /// Tables that are rewritten together.

@@ -15,6 +15,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use orogen_base::{Error, ErrorKind, FileNo, Result};
+use orogen_env::IoPriority;
 
 use crate::activity::{JobInfo, JobKind, JobState};
 use crate::column_family::{ColumnFamilyData, FamilyState, NothingToCollect};
@@ -71,13 +72,25 @@ pub(crate) fn is_due_in(context: &Context, family: &ColumnFamilyData) -> bool {
         }
         state.version.clone()
     };
-    let rules = Rules::of(&version, &options);
+    let rules = rules_of(context, &version, &options);
     // What holes bring need not be moved.
     if rules.after_holes && punch::is_busy(family, context) {
         return false;
     }
+    if collect::level0_waits(&version, &options) {
+        return false;
+    }
     collect::choose(&version, &rules).is_some()
         || locality::limit(&options).is_some_and(|max| may_order(&version, &options, max))
+}
+
+/// What a thread of the background goes by.
+fn rules_of(context: &Context, version: &Version, options: &ColumnFamilyOptions) -> Rules {
+    let rules = Rules::of(version, options);
+    match &context.options.rate_limiter {
+        Some(limiter) => rules.paced(limiter.bytes_per_sec_beside(IoPriority::Low)),
+        None => rules,
+    }
 }
 
 /// True if there may be tables to put in order that no compaction is about to come by.
@@ -99,7 +112,7 @@ pub(crate) fn next(context: &Context) -> Result<Option<CollectionJob>> {
             let state = family.state();
             (state.version.clone(), state.jobs_ended)
         };
-        let rules = Rules::of(&version, &options);
+        let rules = rules_of(context, &version, &options);
         let picked = pick(context, &family, &version, &rules, true);
         let is_busy = matches!(picked, Ok(Picked::Busy));
         if let Ok(Picked::Job(job)) = picked {

@@ -306,3 +306,34 @@ fn tables_are_rewritten_for_what_comes_free_only() {
     };
     assert_eq!(at(498, &any), "[2, 4] empty [10] move 502");
 }
+
+#[test]
+fn a_step_is_as_large_as_a_limiter_lets_it_write_in_two_seconds() {
+    let files = [(10, 100, 60), (11, 100, 59), (12, 100, 58), (13, 100, 57)];
+    let v = version(TABLES, &files);
+    assert_eq!(chosen(&v, &half().paced(u64::MAX)), [10, 11, 12, 13]);
+    assert_eq!(chosen(&v, &half().paced(75)), [10, 11]);
+    assert_eq!(chosen(&v, &half().paced(0)), [10], "one at least");
+    let large = Rules {
+        min_batch_bytes: 250,
+        ..half()
+    };
+    assert_eq!(
+        chosen(&v, &large.paced(75)),
+        [10, 11, 12],
+        "else none is ever"
+    );
+}
+
+#[test]
+fn level_0_comes_first_where_it_waits() {
+    let options = |trigger| ColumnFamilyOptions {
+        level0_file_num_compaction_trigger: trigger,
+        ..ColumnFamilyOptions::default()
+    };
+    let v = version("L0\n1: a..c\n2: a..d\nL1\n3: a..z\n", &[]);
+    assert!(!level0_waits(&v, &options(3)));
+    assert!(level0_waits(&v, &options(2)));
+    v.files(0)[0].being_compacted.set(true);
+    assert!(!level0_waits(&v, &options(2)), "a compaction has it");
+}
