@@ -56,7 +56,8 @@ Large values:
 
 usage: cargo x bench blob [--gib X] [--sizes A,B] [--settings A,B] [--engines A,B] [--phases A,B]
                           [--pairs N] [--reads N] [--update-factor X] [--memory-mib N]
-                          [--rate-mib N] [--recycled-logs N] [--min-blob-size N] [--force-threshold X] [--dir DIR]
+                          [--rate-mib N] [--recycled-logs N] [--write-buffer-mib N] [--min-blob-size N]
+                          [--force-threshold X] [--dir DIR]
                           [--json FILE] [--markdown FILE]
        cargo x bench gc   the same but for --phases and --reads
 
@@ -82,6 +83,8 @@ output says so.
   --memory-mib N     block cache and pages of the setting cold (default a quarter of the data)
   --rate-mib N       the bound of the setting disk (default 64)
   --recycled-logs N  logs that each engine keeps to write over (default 2)
+  --write-buffer-mib N  a memtable and a table file of each engine, a quarter of its level 1
+                     (default 64: RocksDB's); an eighth shapes the tree as eight times the data do
   --min-blob-size N  bytes from which values are kept apart (default 512)
   --force-threshold X  RocksDB's blob_garbage_collection_force_threshold (default 1, its own: never)
   --dir DIR          as above; it needs the space that is told before the run begins

@@ -7,6 +7,7 @@ use crate::{Blob, BlobGc, Result, Settings};
 
 const USAGE: &str = "usage: --dir DIR --phases A,B [--num N] [--reads N] [--recycled-logs N]
 large values: --value-len BYTES [--updates N] [--memory BYTES] [--rate-limit BYTES]
+              [--write-buffer BYTES]
               [--min-blob-size BYTES [--blob-gc off|auto|punch|merge|move]
               [--blob-gc-force-threshold SHARE]]";
 
@@ -37,6 +38,7 @@ pub(crate) fn parse(mut args: impl Iterator<Item = String>) -> Result<Arguments>
     let (mut value_len, mut updates) = (None, None);
     let (mut memory, mut rate_limit) = (None, None);
     let mut recycled_logs = 0;
+    let mut write_buffer_bytes = WRITE_BUFFER_BYTES;
     let (mut min_blob_size, mut gc, mut force_threshold) = (None, None, None);
     while let Some(name) = args.next() {
         let value = args.next().ok_or_else(|| format!("{name} needs a value"))?;
@@ -50,6 +52,7 @@ pub(crate) fn parse(mut args: impl Iterator<Item = String>) -> Result<Arguments>
             "--memory" => memory = Some(value.parse::<u64>()?),
             "--rate-limit" => rate_limit = Some(value.parse::<u64>()?),
             "--recycled-logs" => recycled_logs = value.parse::<usize>()?,
+            "--write-buffer" => write_buffer_bytes = value.parse::<u64>()?,
             "--min-blob-size" => min_blob_size = Some(value.parse::<u64>()?),
             "--blob-gc" => gc = Some(value.parse::<BlobGc>()?),
             "--blob-gc-force-threshold" => force_threshold = Some(value.parse::<f64>()?),
@@ -69,7 +72,7 @@ pub(crate) fn parse(mut args: impl Iterator<Item = String>) -> Result<Arguments>
     Ok(Arguments {
         settings: Settings {
             dir,
-            write_buffer_bytes: WRITE_BUFFER_BYTES,
+            write_buffer_bytes,
             cache_bytes: memory.map_or(CACHE_BYTES, |bytes| bytes / CACHE_PART),
             bloom_bits: 10.0,
             rate_limit,

@@ -55,7 +55,7 @@ impl std::error::Error for Unsupported {}
 pub struct Settings {
     /// Directory of the database.
     pub dir: PathBuf,
-    /// Bytes of a memtable.
+    /// Bytes of a memtable and of a table file; a quarter of those of level 1.
     pub write_buffer_bytes: u64,
     /// Bytes of the block cache.
     pub cache_bytes: u64,

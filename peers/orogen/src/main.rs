@@ -58,6 +58,8 @@ impl Engine for Orogen {
             },
             cf: ColumnFamilyOptions {
                 write_buffer_size: settings.write_buffer_bytes,
+                target_file_size_base: settings.write_buffer_bytes,
+                max_bytes_for_level_base: 4 * settings.write_buffer_bytes,
                 compression: CompressionType::Lz4,
                 block_cache: Some(Arc::new(BlockCache::new(settings.cache_bytes as usize))),
                 table: BlockBasedOptions {

@@ -49,6 +49,8 @@ impl Engine for RocksDb {
         options.create_if_missing(true);
         options.set_max_background_jobs(2);
         options.set_write_buffer_size(settings.write_buffer_bytes as usize);
+        options.set_target_file_size_base(settings.write_buffer_bytes);
+        options.set_max_bytes_for_level_base(4 * settings.write_buffer_bytes);
         options.set_compression_type(DBCompressionType::Lz4);
         options.set_recycle_log_file_num(settings.recycled_logs);
         options.set_block_based_table_factory(&table);

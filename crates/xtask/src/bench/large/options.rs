@@ -30,6 +30,8 @@ pub(super) struct Options {
     pub(super) rate_mib: u64,
     /// Logs that every engine keeps to write over.
     pub(super) recycled_logs: u64,
+    /// A memtable, a table file and a quarter of level 1 of every engine.
+    pub(super) write_buffer_mib: u64,
     pub(super) min_blob_size: u64,
     pub(super) force_threshold: f64,
     pub(super) dir: PathBuf,
@@ -59,6 +61,7 @@ impl Options {
             memory_mib: None,
             rate_mib: 64,
             recycled_logs: 2,
+            write_buffer_mib: 64,
             min_blob_size: 512,
             force_threshold: 1.0,
             dir: crate::workspace::root().join("target/bench-peers"),
@@ -80,6 +83,7 @@ impl Options {
             "memory_mib": self.memory_mib,
             "rate_mib": self.rate_mib,
             "recycle_log_file_num": self.recycled_logs,
+            "write_buffer_mib": self.write_buffer_mib,
             "min_blob_size": self.min_blob_size,
             "blob_garbage_collection_force_threshold": self.force_threshold,
         })
@@ -106,6 +110,7 @@ pub(super) fn parse(bench: Bench, args: &[String]) -> Result<Options, String> {
             "--memory-mib" => options.memory_mib = Some(number(value()?)?),
             "--rate-mib" => options.rate_mib = number(value()?)?,
             "--recycled-logs" => options.recycled_logs = number(value()?)?,
+            "--write-buffer-mib" => options.write_buffer_mib = number(value()?)?,
             "--min-blob-size" => options.min_blob_size = number(value()?)?,
             "--force-threshold" => options.force_threshold = fraction(value()?)?,
             "--dir" => options.dir = PathBuf::from(value()?),

@@ -73,6 +73,8 @@ pub(super) struct Cell {
     /// Bytes of background writes a second.
     rate_limit: Option<u64>,
     recycled_logs: u64,
+    /// Bytes of a memtable.
+    write_buffer: u64,
     /// Processes and their phases.
     pub(super) steps: Vec<Vec<&'static str>>,
 }
@@ -110,6 +112,7 @@ pub(super) fn cells(bench: Bench, options: &Options) -> Vec<Cell> {
                 memory: (setting.name == "cold").then_some(memory),
                 rate_limit: (setting.name == "disk").then_some(options.rate_mib << 20),
                 recycled_logs: options.recycled_logs,
+                write_buffer: options.write_buffer_mib << 20,
                 steps: steps.clone(),
             });
         }
@@ -126,6 +129,7 @@ impl Cell {
             ("--memory", self.memory),
             ("--rate-limit", self.rate_limit),
             ("--recycled-logs", Some(self.recycled_logs)),
+            ("--write-buffer", Some(self.write_buffer)),
         ];
         let told = pairs
             .iter()
@@ -288,7 +292,7 @@ mod tests {
         assert_eq!((cells[1].num, cells[1].reads), (65_504, 65_504));
         assert_eq!(
             cells[1].arguments().join(" "),
-            "--value-len 32768 --updates 65504 --recycled-logs 2"
+            "--value-len 32768 --updates 65504 --recycled-logs 2 --write-buffer 67108864"
         );
         assert!(cells[3].arguments().contains(&"--memory".to_owned()));
         assert_eq!(cells[3].memory, Some(65_504 * (32_768 + 16) / 4));
