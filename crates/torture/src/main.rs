@@ -390,7 +390,7 @@ fn main() -> ExitCode {
     let threads = cli.threads.unwrap_or_else(guard::default_threads);
     let mut figures = Vec::new();
     let mut tell = |figure: Figure| {
-        println!("{figure}");
+        report::say(&figure);
         figures.push(figure);
     };
     let done = match &cli.command {
@@ -517,7 +517,7 @@ fn main() -> ExitCode {
                 mapped,
             }) {
                 Ok(figure) => tell(figure),
-                Err(why) => println!("full-disk is skipped: {why}"),
+                Err(why) => report::say(&format_args!("full-disk is skipped: {why}")),
             }
             Ok(())
         }
@@ -614,7 +614,7 @@ fn end(passed: Result<bool, String>) -> ExitCode {
     match passed {
         Ok(passed) => ExitCode::from(u8::from(!passed)),
         Err(what) => {
-            println!("{what}");
+            report::say(&what);
             ExitCode::from(2)
         }
     }
@@ -706,7 +706,7 @@ fn run_all(args: &AllArgs, threads: usize, json: Option<&Path>) -> Result<bool, 
     }
     if args.list {
         for part in &chosen {
-            println!("{}", part.name);
+            report::say(&part.name);
         }
         return Ok(true);
     }
@@ -716,11 +716,11 @@ fn run_all(args: &AllArgs, threads: usize, json: Option<&Path>) -> Result<bool, 
     }
     let before = chosen.len();
     chosen.retain(|part| !kept.has(&part.name));
-    println!(
+    report::say(&format_args!(
         "{} parts, {} of them done before",
         before,
         before - chosen.len()
-    );
+    ));
     if args.deep {
         guard::set_limit_secs(DEEP_TRIAL_SECS);
     }
@@ -733,22 +733,22 @@ fn run_all(args: &AllArgs, threads: usize, json: Option<&Path>) -> Result<bool, 
     for (n, part) in chosen.iter().enumerate() {
         let minutes = SystemClock.now_micros().saturating_sub(start) as f64 / 60e6;
         if args.minutes.is_some_and(|limit| minutes >= limit) {
-            println!("{} parts are left", chosen.len() - n);
+            report::say(&format_args!("{} parts are left", chosen.len() - n));
             break;
         }
-        println!(
+        report::say(&format_args!(
             "[{}/{} after {minutes:.1} minutes] {}",
             n + 1,
             chosen.len(),
             part.name
-        );
+        ));
         match part.run(&machine) {
             Ok(figure) => {
-                println!("{figure}");
+                report::say(&figure);
                 passed &= figure.passed();
                 kept.add(Some(&part.name), &figure);
             }
-            Err(why) => println!("{} is skipped: {why}", part.name),
+            Err(why) => report::say(&format_args!("{} is skipped: {why}", part.name)),
         }
         if let Some(path) = json {
             kept.write(path, &arguments())?;

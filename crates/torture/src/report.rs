@@ -27,6 +27,7 @@
 //! Members may be added; a change of those above raises `schema`.
 
 use std::fmt;
+use std::io::{self, Write};
 use std::path::Path;
 use std::process::Command;
 use std::sync::OnceLock;
@@ -35,6 +36,11 @@ use orogen_env::{Clock, SystemClock};
 use serde::Serialize;
 use serde::ser::{SerializeMap, Serializer};
 use serde_json::Value;
+
+/// Tells a line. A run whose listener has gone goes on: its file says what came of it.
+pub fn say(line: &dyn fmt::Display) {
+    let _ = writeln!(io::stdout(), "{line}");
+}
 
 /// This file, as panics name it.
 pub(crate) const FILE: &str = file!();
@@ -220,7 +226,7 @@ impl Kept {
     /// The file and what is wrong with it.
     pub fn read(path: &Path) -> Result<Self, String> {
         let text = match std::fs::read_to_string(path) {
-            Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(Self::default()),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Self::default()),
             text => text.map_err(|e| format!("cannot read {}: {e}", path.display()))?,
         };
         let json: Value = serde_json::from_str(&text)

@@ -156,6 +156,18 @@ fn memory() {
 }
 
 #[test]
+fn who_does_not_listen_to_the_end_does_no_harm() {
+    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_orogen-torture"));
+    let command = command.args(["all", "--deep", "--list"]);
+    let mut listed = command
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .expect("it is started");
+    drop(listed.stdout.take());
+    assert!(listed.wait().expect("it ends").success());
+}
+
+#[test]
 fn many_tables_and_a_long_log_open_whole() {
     let config = open::Config {
         tables: 300,
