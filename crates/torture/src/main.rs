@@ -1,7 +1,5 @@
 //! The program `orogen-torture`: runs of any size, one line for each figure.
 
-#![expect(clippy::print_stdout, reason = "a program's output")]
-
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
