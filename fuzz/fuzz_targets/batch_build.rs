@@ -23,6 +23,7 @@ impl Operation {
             BatchOp::SingleDelete { cf, key } => batch.single_delete(cf, key),
             BatchOp::DeleteRange { cf, start, end } => batch.delete_range(cf, start, end),
             BatchOp::LogData(data) => batch.put_log_data(data),
+            _ => unreachable!("markers are not made here"),
         }
     }
 

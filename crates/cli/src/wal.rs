@@ -203,6 +203,10 @@ pub(crate) fn operation_text(whole_values: bool, terminal: &Terminal, op: &Batch
             format!("delete_range cf={cf} {}\t{}", key(start), key(end))
         }
         BatchOp::LogData(bytes) => format!("log_data {}", value(bytes)),
+        BatchOp::BeginPrepare => "begin_prepare".to_owned(),
+        BatchOp::EndPrepare { name } => format!("end_prepare {}", key(name)),
+        BatchOp::Commit { name } => format!("commit {}", key(name)),
+        BatchOp::Rollback { name } => format!("rollback {}", key(name)),
     }
 }
 
@@ -227,5 +231,9 @@ pub(crate) fn operation_json(terminal: &Terminal, op: &BatchOp<'_>) -> Value {
             "start": show(start), "end": show(end),
         }),
         BatchOp::LogData(bytes) => json!({ "operation": "log_data", "data": show(bytes) }),
+        BatchOp::BeginPrepare => json!({ "operation": "begin_prepare" }),
+        BatchOp::EndPrepare { name } => json!({ "operation": "end_prepare", "name": show(name) }),
+        BatchOp::Commit { name } => json!({ "operation": "commit", "name": show(name) }),
+        BatchOp::Rollback { name } => json!({ "operation": "rollback", "name": show(name) }),
     }
 }

@@ -7,8 +7,13 @@
 //!   delete, single delete      length-prefixed key
 //!   log data                   length-prefixed bytes; not counted
 //!   noop                       nothing; not counted
+//!   begin prepare              nothing; not counted
+//!   end prepare, commit, roll back
+//!                              length-prefixed name; not counted
 //! ```
-//! The default family's operations have tags of their own without a family number.
+//! The default family's operations have tags of their own without a family number. What stands
+//! between begin and end of a prepare is counted, but takes sequence numbers only where its commit
+//! stands ([`crate::prepared`]).
 //! Source: RocksDB `db/write_batch.cc`; `docs/format/wal.md`.
 
 use orogen_base::coding::{Decoder, put_length_prefixed, put_varint32};
@@ -16,8 +21,22 @@ use orogen_base::limits::{KEY_SIZE_MAX, VALUE_SIZE_MAX};
 use orogen_base::protection::Protection;
 use orogen_base::{Error, Result, SeqNo, memory};
 
+mod two_phase;
+
+pub use two_phase::PREPARED_NAME_BYTES_MAX;
+use two_phase::Phase;
+pub(crate) use two_phase::Sections;
+
 /// Bytes before the first operation.
 pub const HEADER_LEN: usize = 12;
+
+/// The header of a record.
+pub(crate) fn header(seqno: SeqNo, count: u32) -> [u8; HEADER_LEN] {
+    let mut header = [0; HEADER_LEN];
+    header[..8].copy_from_slice(&seqno.to_le_bytes());
+    header[8..].copy_from_slice(&count.to_le_bytes());
+    header
+}
 
 /// Of an operation, beside its operands: tag, family and two lengths.
 const HEAD_LEN_MAX: usize = 16;
@@ -34,6 +53,10 @@ mod tag {
     pub(super) const CF_MERGE: u8 = 0x6;
     pub(super) const SINGLE_DELETION: u8 = 0x7;
     pub(super) const CF_SINGLE_DELETION: u8 = 0x8;
+    pub(super) const BEGIN_PREPARE: u8 = 0x9;
+    pub(super) const END_PREPARE: u8 = 0xa;
+    pub(super) const COMMIT: u8 = 0xb;
+    pub(super) const ROLLBACK: u8 = 0xc;
     pub(super) const NOOP: u8 = 0xd;
     pub(super) const CF_RANGE_DELETION: u8 = 0xe;
     pub(super) const RANGE_DELETION: u8 = 0xf;
@@ -56,6 +79,7 @@ pub struct WriteBatch {
     needs_check: bool,
     /// Checksums of the operations that count, in order; made when they are added.
     protection: Option<Vec<Protection>>,
+    phase: Phase,
 }
 
 /// One operation of a batch.
@@ -104,6 +128,23 @@ pub enum BatchOp<'a> {
     },
     /// Bytes for readers of the log only.
     LogData(&'a [u8]),
+    /// What follows up to [`Self::EndPrepare`] takes effect where it is committed.
+    BeginPrepare,
+    /// The end of what is prepared, and the name under which it is.
+    EndPrepare {
+        /// The name.
+        name: &'a [u8],
+    },
+    /// What was prepared under this name takes effect here.
+    Commit {
+        /// The name.
+        name: &'a [u8],
+    },
+    /// What was prepared under this name never takes effect.
+    Rollback {
+        /// The name.
+        name: &'a [u8],
+    },
 }
 
 impl BatchOp<'_> {
@@ -116,8 +157,18 @@ impl BatchOp<'_> {
             | Self::Delete { cf, .. }
             | Self::SingleDelete { cf, .. }
             | Self::DeleteRange { cf, .. } => Some(cf),
-            Self::LogData(_) => None,
+            Self::LogData(_)
+            | Self::BeginPrepare
+            | Self::EndPrepare { .. }
+            | Self::Commit { .. }
+            | Self::Rollback { .. } => None,
         }
+    }
+
+    /// True for the operations that belong to two-phase commits.
+    #[must_use]
+    pub fn is_marker(&self) -> bool {
+        self.family().is_none() && !matches!(self, Self::LogData(_))
     }
 
     /// The checksum of an operation that counts.
@@ -128,15 +179,15 @@ impl BatchOp<'_> {
             Self::Delete { cf, key } => (tag::DELETION, cf, key, &[]),
             Self::SingleDelete { cf, key } => (tag::SINGLE_DELETION, cf, key, &[]),
             Self::DeleteRange { cf, start, end } => (tag::RANGE_DELETION, cf, start, end),
-            Self::LogData(_) => return None,
+            _ => return None,
         };
         Some(Protection::of(key, plain, value).with_family(cf))
     }
 
-    /// True for operations that take a sequence number.
+    /// True for operations that the header's count includes.
     #[must_use]
     pub fn counts(&self) -> bool {
-        !matches!(self, Self::LogData(_))
+        self.family().is_some()
     }
 }
 
@@ -150,6 +201,7 @@ impl WriteBatch {
             refused: None,
             needs_check: false,
             protection: None,
+            phase: Phase::Plain,
         }
     }
 
@@ -175,6 +227,7 @@ impl WriteBatch {
             refused: None,
             needs_check: false,
             protection: None,
+            phase: Phase::Plain,
         }
     }
 
@@ -191,6 +244,7 @@ impl WriteBatch {
             refused: None,
             needs_check: true,
             protection: None,
+            phase: Phase::Plain,
         })
     }
 
@@ -247,6 +301,7 @@ impl WriteBatch {
         self.too_large = false;
         self.refused = None;
         self.needs_check = false;
+        self.phase = Phase::Plain;
         if let Some(protection) = &mut self.protection {
             protection.clear();
         }
@@ -529,14 +584,27 @@ impl<'a> BatchReader<'a> {
         LoggedOperations(self.iter())
     }
 
-    /// Reads every operation and compares their number with the header's.
+    /// Reads every operation, compares their number with the header's, and looks that prepared
+    /// sections are whole.
     ///
     /// # Errors
     /// `Corruption` or `NotSupported`.
     pub fn check(&self) -> Result<()> {
         let mut n = 0u32;
+        let mut is_preparing = false;
         for op in self.iter() {
-            n = n.saturating_add(u32::from(op?.counts()));
+            let op = op?;
+            n = n.saturating_add(u32::from(op.counts()));
+            if op.is_marker() {
+                let ends = matches!(op, BatchOp::EndPrepare { .. });
+                if is_preparing != ends {
+                    return Err(section_not_whole());
+                }
+                is_preparing = op == BatchOp::BeginPrepare;
+            }
+        }
+        if is_preparing {
+            return Err(section_not_whole());
         }
         if n == self.count {
             return Ok(());
@@ -603,6 +671,16 @@ impl<'a> Operations<'a> {
                     }
                 }
                 tag::LOG_DATA => BatchOp::LogData(d.length_prefixed("log data")?),
+                tag::BEGIN_PREPARE => BatchOp::BeginPrepare,
+                tag::END_PREPARE => BatchOp::EndPrepare {
+                    name: d.length_prefixed("name of what is prepared")?,
+                },
+                tag::COMMIT => BatchOp::Commit {
+                    name: d.length_prefixed("name of what is committed")?,
+                },
+                tag::ROLLBACK => BatchOp::Rollback {
+                    name: d.length_prefixed("name of what is rolled back")?,
+                },
                 tag::NOOP => continue,
                 _ => return Err(foreign_tag(tag)),
             }));
@@ -684,9 +762,15 @@ impl<'a> Iterator for LoggedOperations<'a> {
 }
 
 #[cold]
+fn section_not_whole() -> Error {
+    Error::corruption("prepared section of a write batch is not whole")
+}
+
+#[cold]
 fn foreign_tag(tag: u8) -> Error {
     let feature = match tag {
-        0x9 | 0xa | 0xb | 0xc | 0x12 | 0x13 | 0x15 => "two-phase commit",
+        0x12 | 0x13 => "write-prepared transactions",
+        0x15 => "timestamps of commits",
         tag::CF_BLOB_INDEX | tag::BLOB_INDEX => "blob pointers written by users",
         0x14 => "user timestamps",
         0x16 | 0x17 => "wide columns",
@@ -810,8 +894,11 @@ mod tests {
             assert!(WriteBatch::from_bytes(&bytes[..n]).is_err(), "{n}");
         }
         let mut foreign = WriteBatch::new();
-        foreign.rep.push(0x9);
+        foreign.rep.push(0x12);
         let error = WriteBatch::from_bytes(foreign.as_bytes()).unwrap_err();
-        assert_eq!(error.context("feature"), Some("two-phase commit"));
+        assert_eq!(
+            error.context("feature"),
+            Some("write-prepared transactions")
+        );
     }
 }

@@ -27,6 +27,8 @@ pub(crate) struct Moment {
     /// Each family, its tables, and the oldest log that it needs.
     pub(crate) families: Vec<(Arc<ColumnFamilyData>, Arc<Version>, FileNo)>,
     logs: Vec<(FileNo, u64)>,
+    /// The oldest log that has a prepared write.
+    prepared: Option<FileNo>,
     next_file: FileNo,
     pub(crate) last_sequence: u64,
     max_family: u32,
@@ -35,9 +37,14 @@ pub(crate) struct Moment {
 impl Moment {
     /// The logs that the copy needs, with their bytes.
     pub(crate) fn needed_logs(&self) -> impl Iterator<Item = (FileNo, u64)> {
-        let needed = self.families.iter().map(|(_, _, log)| *log).min();
+        let oldest = self.oldest_log();
         let logs = self.logs.iter().copied();
-        logs.filter(move |&(log, bytes)| log >= needed.unwrap_or(0) && bytes > 0)
+        logs.filter(move |&(log, bytes)| log >= oldest && bytes > 0)
+    }
+
+    fn oldest_log(&self) -> FileNo {
+        let needed = self.families.iter().map(|(_, _, log)| *log);
+        needed.chain(self.prepared).min().unwrap_or(0)
     }
 }
 
@@ -98,6 +105,7 @@ pub(crate) fn fix(context: &Context) -> Moment {
             })
             .collect(),
         logs: context.logs.list(),
+        prepared: context.prepared.oldest_log(),
         next_file: context.set.new_file_number(),
         last_sequence: context.sequence.visible(),
         max_family: context.set.next_family_id() - 1,
@@ -154,7 +162,7 @@ pub(crate) fn write_head(
         db_id: Some(context.set.db_id()),
         next_file_number: number + 1,
         last_sequence: moment.last_sequence,
-        min_log_number_to_keep: 0,
+        min_log_number_to_keep: moment.oldest_log(),
         max_column_family: moment.max_family,
         wals: WalSet::default(),
         families: moment

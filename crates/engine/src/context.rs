@@ -28,6 +28,7 @@ use crate::holes::HolePunching;
 use crate::info_log::InfoLog;
 use crate::logs::Logs;
 use crate::options::{ColumnFamilyOptions, DbOptions};
+use crate::prepared::PreparedWrites;
 use crate::read::SnapshotList;
 use crate::retry::Retry;
 use crate::sequence::Sequence;
@@ -57,6 +58,7 @@ pub(crate) struct Context {
     pub(crate) log: InfoLog,
     pub(crate) health: Arc<Health>,
     pub(crate) sequence: Arc<Sequence>,
+    pub(crate) prepared: PreparedWrites,
     pub(crate) set: VersionSet,
     pub(crate) logs: Logs,
     pub(crate) snapshots: Arc<SnapshotList>,
@@ -173,6 +175,7 @@ impl Context {
             log: parts.log,
             health: parts.health,
             sequence: parts.sequence,
+            prepared: PreparedWrites::default(),
             set: parts.set,
             snapshots,
             default_cache: parts.default_cache,
@@ -572,6 +575,8 @@ impl Context {
 pub(crate) struct LogHolders {
     current: FileNo,
     families: Vec<Arc<ColumnFamilyData>>,
+    /// The oldest log that has a prepared write.
+    prepared: Option<FileNo>,
 }
 
 impl LogHolders {
@@ -581,6 +586,7 @@ impl LogHolders {
         Self {
             current,
             families: context.set.families(),
+            prepared: context.prepared.oldest_log(),
         }
     }
 
@@ -594,6 +600,7 @@ impl LogHolders {
         let others = self.families.iter().filter(|f| Some(f.id) != but);
         others
             .map(|f| f.state().min_log_needed())
+            .chain(self.prepared)
             .fold(self.current, FileNo::min)
     }
 }

@@ -27,6 +27,7 @@ use crate::options::{
     ConvertValuesOptions, DbOptions, FlushOptions, Options, WriteOptions,
 };
 use crate::options_map;
+use crate::prepared::PreparedWrite;
 use crate::properties;
 use crate::quarantine;
 use crate::ranges::{self, SizeApproximationOptions, UserKeyRange};
@@ -359,6 +360,54 @@ impl Db {
             self.core.unlogged.store(true, Ordering::Relaxed);
         }
         self.core.write.write(*options, batch)
+    }
+
+    /// Writes a batch to the log under `name`, 1 to 512 bytes, and to nothing else: readers do not see
+    /// it. From then on [`Self::commit_prepared`] or [`Self::rollback_prepared`] ends it, by this
+    /// process or by one that opens the database later; a copy of it stays in memory until then. With
+    /// `sync` it survives a power loss. Nobody is kept from writing the same keys: see the crate of transactions.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for a name that is used or cannot be one, or without WAL; else as
+    /// [`Self::write_opt`].
+    pub fn prepare(&self, options: &WriteOptions, name: &[u8], batch: WriteBatch) -> Result<()> {
+        self.core.write.prepare(*options, name, batch)
+    }
+
+    /// Lets what is prepared under `name` take effect, at once and whole, as if it were written now.
+    /// Operations for families that were dropped meanwhile are left out.
+    ///
+    /// # Errors
+    /// `NotFound` if nothing is; `Busy` while somebody else ends it; else as [`Self::write_opt`], and it
+    /// is prepared as before, as far as this process knows.
+    pub fn commit_prepared(&self, options: &WriteOptions, name: &[u8]) -> Result<()> {
+        self.core.write.commit_prepared(*options, name)
+    }
+
+    /// Forgets what is prepared under `name`.
+    ///
+    /// # Errors
+    /// See [`Self::commit_prepared`].
+    pub fn rollback_prepared(&self, options: &WriteOptions, name: &[u8]) -> Result<()> {
+        self.core.write.rollback_prepared(*options, name)
+    }
+
+    /// What is prepared, and neither committed nor rolled back, by name; what earlier processes left
+    /// included.
+    #[must_use]
+    pub fn prepared_writes(&self) -> Vec<PreparedWrite> {
+        self.context().prepared.list()
+    }
+
+    /// The operations that are prepared under `name`.
+    #[must_use]
+    pub fn prepared_batch(&self, name: &[u8]) -> Option<WriteBatch> {
+        let section = self.context().prepared.section(name)?;
+        let mut batch = WriteBatch::new();
+        for op in section.iter().flatten() {
+            batch.add(op);
+        }
+        Some(batch)
     }
 
     fn write_one(&self, options: &WriteOptions, fill: impl FnOnce(&mut WriteBatch)) -> Result<()> {

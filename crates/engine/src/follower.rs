@@ -31,7 +31,7 @@ use orogen_base::sync::Mutex;
 use orogen_base::sync::atomic::Ordering;
 use orogen_base::{Error, ErrorKind, FileNo, Result, SeqNo};
 
-use crate::batch::BatchReader;
+use crate::batch::{BatchReader, Sections};
 use crate::column_family::ColumnFamilyData;
 use crate::context::Context;
 use crate::filename::{self, FileKind};
@@ -77,6 +77,8 @@ struct State {
     /// By number.
     logs: BTreeMap<FileNo, LogTail>,
     families: BTreeMap<u32, Followed>,
+    /// What the logs have prepared.
+    prepared: Sections,
     /// The newest sequence number that was taken from a log.
     logs_until: SeqNo,
     /// Records may not be older than this: all readers see up to it.
@@ -333,7 +335,11 @@ impl State {
             return Ok(true);
         };
         let needed = self.families.values().map(|f| f.log_number).min();
-        let from = needed.unwrap_or(0).max(manifest.min_log_number_to_keep());
+        // Logs before those that families need may have what is prepared.
+        let from = match manifest.min_log_number_to_keep() {
+            0 => needed.unwrap_or(0),
+            kept => kept,
+        };
         let families_max = manifest.max_column_family();
         self.logs.retain(|&number, _| number >= from);
         for name in context.fs.list(&context.dir)? {
@@ -418,7 +424,7 @@ impl State {
                     return Ok(Taken::NotYet);
                 }
             }
-            if batch.count == 0 {
+            if batch.count == 0 && !batch.iter().flatten().any(|op| op.is_marker()) {
                 return Ok(Taken::Yes);
             }
             if batch.seqno.saturating_add(SeqNo::from(batch.count)) > SEQNO_MAX {
@@ -443,8 +449,9 @@ impl State {
             let memtables = memtables.get_or_insert_with(|| self.memtables_of(context, number));
             let families = &self.families;
             let wanted = |cf: u32| families.get(&cf).is_some_and(|f| number >= f.log_number);
-            let end = memtables
-                .apply(batch.iter(), batch.seqno, wanted)
+            let end = self
+                .prepared
+                .take(&batch, |op, seqno| memtables.apply_one(op, seqno, &wanted))
                 .map_err(at)?;
             self.logs_until = self.logs_until.max(end.saturating_sub(1));
             Ok(Taken::Yes)
@@ -477,6 +484,7 @@ impl State {
     /// Reads all logs anew from here on, into memtables that no reader has.
     fn forget_logs(&mut self) {
         self.logs.clear();
+        self.prepared = Sections::default();
         for followed in self.families.values_mut() {
             followed.memtables.clear();
         }

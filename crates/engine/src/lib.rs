@@ -14,6 +14,7 @@ mod info_log;
 pub mod version;
 mod sequence;
 pub mod batch;
+pub mod prepared;
 mod logs;
 pub mod read;
 mod tables;

@@ -323,6 +323,6 @@ pub(crate) fn insert_op(memtable: &dyn MemTable, op: &BatchOp<'_>, seqno: SeqNo)
         BatchOp::DeleteRange { start, end, .. } => {
             memtable.insert_range_deletion(start, end, seqno)
         }
-        BatchOp::LogData(_) => Ok(()),
+        _ => Ok(()),
     }
 }

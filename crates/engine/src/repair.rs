@@ -131,6 +131,9 @@ pub struct RepairReport {
     pub log_operations: u64,
     /// Logs with damage. A torn tail, as a crash leaves it, is none.
     pub logs_damaged: Vec<LogDamage>,
+    /// Names of writes that are prepared, and neither committed nor rolled back. A healthy directory
+    /// keeps them; a new one has no log to keep them in.
+    pub prepared_left_out: Vec<Vec<u8>>,
 }
 
 impl RepairReport {

@@ -12,6 +12,7 @@
 //! numbers are missing, between two logs or within one, that is an error and not passed over in
 //! silence. Source: RocksDB `db/transaction_log_impl.cc`.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -19,26 +20,31 @@ use orogen_base::{Error, FileNo, Result, SeqNo};
 use orogen_env::{Access, RandomAccessFile};
 use orogen_wal::{ReadOutcome, Reader};
 
-use crate::batch::{BatchReader, WriteBatch};
+use crate::batch::{BatchOp, BatchReader, WriteBatch};
 use crate::context::Context;
 use crate::filename;
 use crate::logs::Link;
 use crate::obsolete;
 
 /// A record of the log: one batch, or several that were written together.
+///
+/// What was prepared comes when it was prepared, between markers, and takes effect, and its sequence
+/// numbers, where its commit comes ([`crate::batch::BatchOp::Commit`]).
 #[derive(Clone, Debug)]
 pub struct Update {
     /// The sequence number of its first operation.
     pub sequence: SeqNo,
     /// Its operations.
     pub batch: WriteBatch,
+    next: SeqNo,
 }
 
 impl Update {
-    /// The sequence number of the operation after its last one.
+    /// The sequence number after the last that it takes. For a commit of what was prepared before the
+    /// reader's first update it is not known how many that are; then it is that of the first.
     #[must_use]
     pub fn next_sequence(&self) -> SeqNo {
-        self.sequence + SeqNo::from(self.batch.count())
+        self.next
     }
 }
 
@@ -58,8 +64,42 @@ pub struct UpdatesIterator {
     record: Vec<u8>,
     /// `record` holds what was read and not given yet.
     pending: bool,
+    /// How many numbers it takes, and whether they are all, once that was looked up.
+    numbers: Option<(SeqNo, bool)>,
     /// The last damage that was met, and that may be why numbers are missing.
     damage: Option<Error>,
+    prepared: PreparedCounts,
+    /// Numbers from `expected` on may belong to the update that was given last.
+    is_open: bool,
+}
+
+/// How many operations are prepared under each name that was read.
+#[derive(Default)]
+struct PreparedCounts(BTreeMap<Box<[u8]>, SeqNo>);
+
+impl PreparedCounts {
+    /// Takes a record, which was checked: how many numbers it takes, and whether they are all.
+    fn take(&mut self, record: &BatchReader<'_>) -> Result<(SeqNo, bool)> {
+        let (mut numbers, mut is_all) = (0, true);
+        let mut section = None;
+        for op in record.iter() {
+            match op? {
+                BatchOp::BeginPrepare => section = Some(0),
+                BatchOp::EndPrepare { name } => {
+                    self.0.insert(name.into(), section.take().unwrap_or(0));
+                }
+                BatchOp::Commit { name } => match self.0.remove(name) {
+                    Some(count) => numbers += count,
+                    None => is_all = false,
+                },
+                BatchOp::Rollback { name } => {
+                    self.0.remove(name);
+                }
+                op => *section.as_mut().unwrap_or(&mut numbers) += SeqNo::from(op.counts()),
+            }
+        }
+        Ok((numbers, is_all))
+    }
 }
 
 struct OpenLog {
@@ -171,7 +211,10 @@ pub(crate) fn since(context: &Arc<Context>, seqno: SeqNo) -> Result<UpdatesItera
         log: None,
         record: Vec::new(),
         pending: false,
+        numbers: None,
         damage: None,
+        prepared: PreparedCounts::default(),
+        is_open: false,
     };
     let visible = context.sequence.visible();
     if wanted > visible + 1 {
@@ -256,29 +299,47 @@ impl UpdatesIterator {
             // First: what is visible now is in the logs that are looked at then.
             let visible = self.context.sequence.visible();
             if !self.advance()? {
-                if self.expected <= visible {
+                if self.expected > visible {
+                    return Ok(None);
+                }
+                if !self.is_open {
                     return Err(self.gap(visible + 1));
                 }
+                self.expected = visible + 1;
                 return Ok(None);
             }
             let batch = BatchReader::new(&self.record)?;
-            let (sequence, next) = (batch.seqno, batch.seqno + SeqNo::from(batch.count));
-            let is_old = next <= self.expected && (batch.count > 0 || sequence < self.expected);
+            let (numbers, is_all) = match self.numbers {
+                Some(numbers) => numbers,
+                None => *self.numbers.insert(self.prepared.take(&batch)?),
+            };
+            let (sequence, next) = (batch.seqno, batch.seqno + numbers);
+            let is_old =
+                is_all && next <= self.expected && (numbers > 0 || sequence < self.expected);
             if is_old || Link::of(&batch).is_some() {
-                self.pending = false;
+                (self.pending, self.numbers) = (false, None);
                 continue;
             }
-            if next > self.context.sequence.visible() + 1 {
+            // Of a commit that nothing is known of one is enough: a group is seen whole.
+            if next + SeqNo::from(!is_all) > self.context.sequence.visible() + 1 {
                 return Ok(None);
+            }
+            if std::mem::take(&mut self.is_open) {
+                self.expected = self.expected.max(sequence);
             }
             if sequence > self.expected {
                 return Err(self.gap(sequence));
             }
-            self.pending = false;
+            (self.pending, self.numbers) = (false, None);
             self.damage = None;
             self.expected = next.max(self.expected);
+            self.is_open = !is_all;
             let batch = WriteBatch::from_bytes(&self.record)?;
-            return Ok(Some(Update { sequence, batch }));
+            return Ok(Some(Update {
+                sequence,
+                batch,
+                next,
+            }));
         }
     }
 }

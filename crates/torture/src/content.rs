@@ -8,7 +8,7 @@ use orogen_env::fs::read_file;
 use orogen_env::{FileSystem, MemFileSystem};
 
 use crate::engine::{Db, ReadOptions, Result};
-use crate::model::{Pairs, Prints, print_of_pair};
+use crate::model::{Pairs, Prints, add_prepared, print_of_pair};
 
 /// Reads every family from front to back and gives a number for each; also looks some keys up
 /// one by one.
@@ -44,6 +44,9 @@ pub fn prints(db: &Db) -> std::result::Result<Prints, String> {
         }
         iter.status().map_err(|e| e.to_string())?;
         prints.insert(family.name().to_owned(), print);
+    }
+    for prepared in db.prepared_writes() {
+        add_prepared(&mut prints, &prepared.name, prepared.operations as usize);
     }
     Ok(prints)
 }

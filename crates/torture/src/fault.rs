@@ -442,6 +442,11 @@ struct World<'a> {
     backups: usize,
 }
 
+fn is_prepared(db: &Db, name: &str) -> bool {
+    let prepared = db.prepared_writes();
+    prepared.iter().any(|p| p.name == name.as_bytes())
+}
+
 impl World<'_> {
     fn play(&mut self) -> Result<Option<Db>, String> {
         let Some(mut db) = self.open()? else {
@@ -528,6 +533,22 @@ impl World<'_> {
                 sync: *sync,
                 disable_wal: *disable_wal,
             },
+            Step::Prepare { name, ops, sync } if !is_prepared(db, name) => Step::Prepare {
+                name,
+                ops: ops
+                    .iter()
+                    .filter(|op| db.column_family(op.family()).is_some())
+                    .cloned()
+                    .collect(),
+                sync: *sync,
+            },
+            // After a call that failed it may be prepared, or not.
+            Step::Prepare { .. } => Step::Wait,
+            Step::CommitPrepared(name, _) | Step::RollbackPrepared(name, _)
+                if !is_prepared(db, name) =>
+            {
+                Step::Wait
+            }
             // After a change that failed the family may be there still, or not yet.
             Step::Create(name) if db.column_family(name).is_some() => Step::Wait,
             Step::Drop(name) if db.column_family(name).is_none() => Step::Wait,
@@ -547,7 +568,10 @@ impl World<'_> {
         };
         for model in &mut self.candidates {
             match step {
-                Step::Write { ops, .. } => model.apply_all(ops),
+                Step::Write { .. }
+                | Step::Prepare { .. }
+                | Step::CommitPrepared(..)
+                | Step::RollbackPrepared(..) => model.write(step),
                 Step::Create(name) => {
                     model.families.entry(name).or_default();
                 }
@@ -581,6 +605,9 @@ impl World<'_> {
         let one_family = self.candidates.iter().all(|m| m.families.len() == 1);
         let durable = match step {
             Step::Write { sync, ops, .. } => *sync && !ops.is_empty(),
+            Step::Prepare { sync, .. }
+            | Step::CommitPrepared(_, sync)
+            | Step::RollbackPrepared(_, sync) => *sync,
             Step::SyncWal => true,
             Step::Flush(_)
             | Step::Compact(_)

@@ -7,6 +7,7 @@ use std::collections::hash_map::DefaultHasher;
 use std::hash::{Hash, Hasher};
 
 use crate::engine::WriteBatch;
+use crate::script::Step;
 
 /// A family's name.
 pub type Family = &'static str;
@@ -59,6 +60,8 @@ pub type Pairs = BTreeMap<Vec<u8>, Vec<u8>>;
 pub struct Model {
     /// The families.
     pub families: BTreeMap<Family, Pairs>,
+    /// What is prepared, by name.
+    pub prepared: BTreeMap<&'static str, Vec<Op>>,
 }
 
 impl Model {
@@ -67,6 +70,7 @@ impl Model {
     pub fn new() -> Self {
         Self {
             families: BTreeMap::from([("default", Pairs::new())]),
+            prepared: BTreeMap::new(),
         }
     }
 
@@ -102,14 +106,44 @@ impl Model {
         }
     }
 
+    /// Does what a step says that writes to the log.
+    pub fn write(&mut self, step: &Step) {
+        match step {
+            Step::Write { ops, .. } => self.apply_all(ops),
+            Step::Prepare { name, ops, .. } => {
+                self.prepared.insert(name, ops.clone());
+            }
+            Step::CommitPrepared(name, _) => {
+                let ops = self.prepared.remove(name).unwrap_or_default();
+                self.apply_all(&ops);
+            }
+            Step::RollbackPrepared(name, _) => {
+                self.prepared.remove(name);
+            }
+            _ => {}
+        }
+    }
+
     /// A number for each family; two contents that differ have different ones in all likelihood.
+    /// What is prepared counts as pairs of the default family.
     #[must_use]
     pub fn prints(&self) -> Prints {
-        self.families
-            .iter()
+        let families = self.families.iter();
+        let mut prints: Prints = families
             .map(|(name, pairs)| ((*name).to_owned(), print_of(pairs.iter())))
-            .collect()
+            .collect();
+        for (name, ops) in &self.prepared {
+            add_prepared(&mut prints, name.as_bytes(), ops.len());
+        }
+        prints
     }
+}
+
+/// Adds a prepared write of so many operations to the number of the default family.
+pub fn add_prepared(prints: &mut Prints, name: &[u8], operations: usize) {
+    let key = [b"\0prepared\0", name].concat();
+    let print = prints.entry("default".to_owned()).or_insert(0);
+    *print = print.wrapping_add(print_of_pair(&key, &operations.to_le_bytes()));
 }
 
 /// A number for the content of each family.

@@ -30,6 +30,19 @@ pub enum Step {
         /// Without WAL.
         disable_wal: bool,
     },
+    /// Prepares a batch under a name.
+    Prepare {
+        /// The name.
+        name: &'static str,
+        /// Its operations.
+        ops: Vec<Op>,
+        /// With sync.
+        sync: bool,
+    },
+    /// Commits what is prepared under a name, with sync or without.
+    CommitPrepared(&'static str, bool),
+    /// Rolls back what is prepared under a name, with sync or without.
+    RollbackPrepared(&'static str, bool),
     /// Syncs the WAL.
     SyncWal,
     /// Flushes families and waits.
@@ -155,6 +168,11 @@ pub fn call(db: &Db, step: &Step, options: &Options) -> Result<()> {
             };
             db.write_opt(&how, &mut batch)
         }
+        Step::Prepare { name, ops, sync } => {
+            db.prepare(&synced(*sync), name.as_bytes(), batch_of(db, ops))
+        }
+        Step::CommitPrepared(name, sync) => db.commit_prepared(&synced(*sync), name.as_bytes()),
+        Step::RollbackPrepared(name, sync) => db.rollback_prepared(&synced(*sync), name.as_bytes()),
         Step::SyncWal => db.sync_wal(),
         Step::Flush(names) => {
             let families: Vec<ColumnFamily> = names
@@ -249,6 +267,13 @@ pub fn call(db: &Db, step: &Step, options: &Options) -> Result<()> {
         },
         Step::Updates => read_updates(db),
         Step::Reopen => db.close(),
+    }
+}
+
+fn synced(sync: bool) -> WriteOptions {
+    WriteOptions {
+        sync,
+        ..WriteOptions::default()
     }
 }
 
@@ -369,8 +394,11 @@ impl Plan {
         };
         for step in &script.steps {
             match step {
-                Step::Write { ops, .. } => {
-                    model.apply_all(ops);
+                Step::Write { .. }
+                | Step::Prepare { .. }
+                | Step::CommitPrepared(..)
+                | Step::RollbackPrepared(..) => {
+                    model.write(step);
                     plan.states.push(state(&model, &births));
                 }
                 Step::DropFiles(name) => {
@@ -445,6 +473,8 @@ pub struct Progress {
     pub restored: Vec<(u32, usize, bool)>,
     /// By family: the last batch that touched it.
     touched: BTreeMap<Family, usize>,
+    /// By name: the families of what is prepared.
+    prepared: BTreeMap<&'static str, Vec<Family>>,
 }
 
 impl Progress {
@@ -456,6 +486,21 @@ impl Progress {
                 for op in ops {
                     self.touched.insert(op.family(), self.begun);
                 }
+            }
+            Step::Prepare { name, ops, .. } => {
+                self.begun += 1;
+                let families = ops.iter().map(Op::family).collect();
+                self.prepared.insert(name, families);
+            }
+            Step::CommitPrepared(name, _) => {
+                self.begun += 1;
+                for family in self.prepared.remove(name).unwrap_or_default() {
+                    self.touched.insert(family, self.begun);
+                }
+            }
+            Step::RollbackPrepared(name, _) => {
+                self.begun += 1;
+                self.prepared.remove(name);
             }
             Step::Create(_) | Step::Drop(_) => self.changes_begun += 1,
             Step::Checkpoint(n) => {
@@ -479,7 +524,10 @@ impl Progress {
             Step::Write {
                 disable_wal: true, ..
             } => {}
-            Step::Write { sync, .. } => {
+            Step::Write { sync, .. }
+            | Step::Prepare { sync, .. }
+            | Step::CommitPrepared(_, sync)
+            | Step::RollbackPrepared(_, sync) => {
                 self.acknowledged[0] = self.begun;
                 if *sync {
                     self.durable[0] = self.begun;

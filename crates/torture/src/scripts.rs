@@ -63,6 +63,17 @@ impl Writer {
         }
     }
 
+    /// Three puts and two operands for each family.
+    fn prepare(&mut self, name: &'static str, families: &[Family], sync: bool) {
+        let mut ops = Vec::new();
+        for &family in families {
+            ops.extend((0..3).map(|_| self.put(family)));
+            let operand = self.value();
+            ops.extend((0..2).map(|n| Op::Merge(family, vec![b'm', n], operand.clone())));
+        }
+        self.steps.push(Step::Prepare { name, ops, sync });
+    }
+
     /// Values of two to four blocks under some keys of `families`.
     fn large(&mut self, families: &[Family], keys: &[usize]) {
         for &n in keys {
@@ -653,6 +664,67 @@ fn together() -> Script {
     w.long_script("together", many_jobs)
 }
 
+/// Prepared batches that are committed and rolled back in the log that has them, in a later one, and
+/// after an open.
+fn prepared() -> Script {
+    let mut w = Writer::new(27);
+    w.step(Step::Create("side"));
+    let both: &[Family] = &["default", "side"];
+    w.puts("default", 3, 2);
+    w.prepare("here", both, true);
+    w.prepare("dropped", both, false);
+    w.batches(both, 2, 0);
+    w.step(Step::CommitPrepared("here", false));
+    w.step(Step::RollbackPrepared("dropped", false));
+    w.prepare("later", both, true);
+    w.prepare("much later", &["side"], true);
+    w.prepare("after", both, false);
+    w.step(Step::Flush(vec!["default"]));
+    w.batches(both, 3, 2);
+    // Its section is in the log before.
+    w.step(Step::CommitPrepared("later", false));
+    w.puts("side", 2, 0);
+    w.step(Step::Flush(vec!["side", "default"]));
+    // Enough for what is held back to be written anew.
+    for _ in 0..3 {
+        w.puts("default", 25, 0);
+        w.step(Step::Flush(vec!["default", "side"]));
+    }
+    w.puts("default", 2, 0);
+    w.step(Step::RollbackPrepared("after", true));
+    w.prepare("open", both, true);
+    w.step(Step::Reopen);
+    w.batches(both, 2, 2);
+    w.step(Step::CommitPrepared("open", false));
+    // The name once more.
+    w.prepare("open", both, true);
+    w.step(Step::Checkpoint(1));
+    w.step(Step::Reopen);
+    w.step(Step::RollbackPrepared("open", false));
+    w.step(Step::CommitPrepared("much later", false));
+    w.puts("side", 3, 0);
+    w.step(Step::Compact("default"));
+    w.script("prepared", small_options)
+}
+
+/// The same with one family: a flush of it is newer than what only logs have.
+fn prepared_alone() -> Script {
+    let mut w = Writer::new(28);
+    for (first, second) in [("a", "b"), ("c", "a")] {
+        w.prepare(first, &["default"], true);
+        w.puts("default", 2, 0);
+        w.step(Step::RollbackPrepared(first, false));
+        w.prepare(second, &["default"], false);
+        w.puts("default", 2, 0);
+        w.step(Step::Flush(vec!["default"]));
+        w.puts("default", 2, 0);
+        w.step(Step::CommitPrepared(second, false));
+        w.puts("default", 2, 0);
+        w.step(Step::Flush(vec!["default"]));
+    }
+    w.script("prepared-alone", small_options)
+}
+
 /// Synced batches and flushes, for long.
 fn long() -> Script {
     let mut w = Writer::new(21);
@@ -690,6 +762,8 @@ pub fn all() -> Vec<Script> {
         archive(),
         mapped(),
         together(),
+        prepared(),
+        prepared_alone(),
         long(),
         blobs(),
         holes(),

@@ -186,6 +186,13 @@ fn tell(report: &RepairReport, terminal: &mut Terminal) -> Result<(), Failure> {
             lost.error
         ))?;
     }
+    for name in &report.prepared_left_out {
+        let line = format!(
+            "prepared, not committed, and not taken: '{}'",
+            terminal.show(name)
+        );
+        terminal.line(&terminal.ink(Ink::Bad, &line))?;
+    }
     for log in &report.logs_damaged {
         for error in &log.errors {
             let line = format!("log {:06}: {error}", log.number);
@@ -278,5 +285,6 @@ fn to_json(report: &RepairReport, terminal: &Terminal) -> Value {
         "values_lost": values,
         "log_operations": report.log_operations,
         "logs_damaged": logs,
+        "prepared_left_out": report.prepared_left_out.iter().map(|n| terminal.show(n)).collect::<Vec<_>>(),
     })
 }

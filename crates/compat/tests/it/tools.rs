@@ -9,7 +9,7 @@ use orogen_base::key::InternalKeyComparator;
 use orogen_engine::backup::{BackupEngine, BackupOptions};
 use orogen_engine::repair::TableDamage;
 use orogen_engine::version::manifest;
-use orogen_engine::{Db, Options, ReadOptions};
+use orogen_engine::{Db, Options, ReadOptions, WriteBatch, WriteOptions};
 use orogen_env::PosixFileSystem;
 
 use crate::open::is_supported;
@@ -26,7 +26,10 @@ pub(crate) fn ldb(args: &[&str]) -> String {
 }
 
 fn scan(dir: &Path) -> Vec<String> {
-    let db = Db::open_read_only(dir, &Options::default()).unwrap();
+    scan_of(&Db::open_read_only(dir, &Options::default()).unwrap())
+}
+
+fn scan_of(db: &Db) -> Vec<String> {
     let mut iter = db
         .iter(&ReadOptions::default(), &db.default_column_family())
         .unwrap();
@@ -217,4 +220,71 @@ fn what_rocksdb_wrote_is_repaired() {
         }
     }
     assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+fn wal_of(dir: &Path) -> String {
+    let names = std::fs::read_dir(dir).unwrap().map(|e| e.unwrap().path());
+    let mut logs: Vec<_> = names
+        .filter(|p| p.extension().is_some_and(|e| e == "log"))
+        .collect();
+    logs.sort();
+    let logs = logs.iter().map(|log| {
+        let file = format!("--walfile={}", log.display());
+        ldb(&["dump_wal", &file, "--print_value", "--header"])
+    });
+    logs.collect()
+}
+
+#[test]
+fn ldb_reads_prepared_writes_in_our_logs() {
+    let dir = scratch("prepared").join("db");
+    let mut options = Options::default();
+    options.db.create_if_missing = true;
+    let db = Db::open(&dir, &options).unwrap();
+    let synced = WriteOptions {
+        sync: true,
+        ..WriteOptions::default()
+    };
+    let batch = |key: &str| {
+        let mut batch = WriteBatch::new();
+        batch.put(0, key.as_bytes(), b"value");
+        batch.delete(0, b"gone");
+        batch
+    };
+    db.put(b"gone", b"1").unwrap();
+    for name in ["committed", "older", "rolled-back", "left"] {
+        db.prepare(&synced, name.as_bytes(), batch(name)).unwrap();
+    }
+    db.commit_prepared(&synced, b"committed").unwrap();
+    db.rollback_prepared(&synced, b"rolled-back").unwrap();
+    // Before the flush, in one log: RocksDB's words for what is in it.
+    let wal = wal_of(&dir);
+    for said in [
+        "BEGIN_PREPARE",
+        "END_PREPARE(0x6C656674)",
+        "COMMIT(0x636F6D6D6974746564)",
+        "ROLLBACK(0x726F6C6C65642D6261636B)",
+    ] {
+        assert!(wal.contains(said), "{said} is not in\n{wal}");
+    }
+    db.put(b"plain", b"1").unwrap();
+    db.flush().unwrap();
+    db.commit_prepared(&synced, b"older").unwrap();
+    db.put(b"last", b"1").unwrap();
+    let expected = scan_of(&db);
+    db.close().unwrap();
+    // Opened without transactions RocksDB refuses such a log.
+    let path = format!("--db={}", dir.display());
+    let refused = Command::new("ldb").args(["scan", &path]).output().unwrap();
+    assert!(!refused.status.success());
+    let db = Db::open(&dir, &options).unwrap();
+    assert_eq!(scan_of(&db), expected);
+    let left: Vec<Vec<u8>> = db.prepared_writes().into_iter().map(|p| p.name).collect();
+    assert_eq!(left, [b"left".to_vec()]);
+    db.commit_prepared(&synced, b"left").unwrap();
+    let expected = scan_of(&db);
+    assert!(expected.contains(&"left : value".to_owned()));
+    db.flush().unwrap();
+    db.close().unwrap();
+    assert_eq!(ldb_scan(&dir), expected);
 }

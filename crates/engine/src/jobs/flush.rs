@@ -90,8 +90,9 @@ impl FlushJob {
         context.notify(|l| l.on_flush_begin(&info));
         // All logs before this one are closed, and what is flushed is in them.
         let closed_before = context.logs.current();
-        if context.set.families().len() > 1 {
-            // Else this family could come back newer than the logs of the others.
+        if context.set.families().len() > 1 || context.prepared.was_used() {
+            // Else this family could come back newer than the logs of the others, or than what
+            // only logs have.
             context.logs.sync_closed()?;
         }
         let epoch = take_epoch(&self.family);

@@ -64,6 +64,13 @@ pub(super) fn each_operation(
                     let mut seqno = batch.seqno;
                     for op in batch.logged() {
                         let op = op.map_err(at)?;
+                        if let LoggedOp::Op(op) = &op
+                            && op.is_marker()
+                        {
+                            return Err(at(Error::not_supported(
+                                "log has transactions that are prepared; end them with what wrote them",
+                            )));
+                        }
                         if op.counts() {
                             visit(log, seqno, op)?;
                             seqno += 1;

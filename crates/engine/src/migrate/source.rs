@@ -423,7 +423,7 @@ pub(super) fn bytes_of(op: &LoggedOp<'_>) -> u64 {
         LoggedOp::Op(B::Merge { key, operand, .. }) => (key, operand),
         LoggedOp::Op(B::Delete { key, .. } | B::SingleDelete { key, .. }) => (key, &[]),
         LoggedOp::Op(B::DeleteRange { start, end, .. }) => (start, end),
-        LoggedOp::Op(B::LogData(_)) => (&[], &[]),
+        LoggedOp::Op(_) => (&[], &[]),
         LoggedOp::Pointer { key, pointer, .. } => (key, pointer),
     };
     (key.len() + value.len()) as u64

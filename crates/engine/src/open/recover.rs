@@ -20,6 +20,7 @@ use orogen_env::{FileLock, FileSystem};
 use orogen_sst::BlockCache;
 
 use crate::background::Background;
+use crate::batch::{self, WriteBatch};
 use crate::column_family::{ColumnFamilyData, DEFAULT_COLUMN_FAMILY_NAME};
 use crate::context::{Context, ContextParts};
 use crate::core::Core;
@@ -264,6 +265,10 @@ fn finish_open(
         for &(log, bytes) in &replayed.logs {
             context.logs.keep(log, bytes);
         }
+        for (name, batch) in replayed.prepared.left() {
+            let batch = batch.into_prepare(&name, Arc::default())?;
+            context.prepared.restore(name, batch, 0);
+        }
         return Ok((default_family, WritePath::new(context.clone())));
     }
     context.set.roll_manifest()?;
@@ -413,24 +418,22 @@ pub(crate) fn open_context(
     Ok(context)
 }
 
-/// The logs that some family may need, oldest first.
+/// The logs that some family may need, or that may have what is prepared, oldest first.
 fn logs_to_replay(
     context: &Context,
     on_disk: &[String],
     recovered: Option<&RecoveredManifest>,
 ) -> Vec<FileNo> {
-    let from = recovered.map_or(0, |m| m.min_log_number_to_keep);
-    let needed = context
-        .set
-        .families()
-        .iter()
-        .map(|f| f.state().log_number)
-        .min()
-        .unwrap_or(0);
+    let families = context.set.families();
+    let needed = families.iter().map(|f| f.state().log_number).min();
+    let from = match recovered.map_or(0, |m| m.min_log_number_to_keep) {
+        0 => needed.unwrap_or(0),
+        kept => kept,
+    };
     let mut logs: Vec<FileNo> = on_disk
         .iter()
         .filter_map(|name| match filename::parse(name) {
-            Some(FileKind::Wal(n)) if n >= from.max(needed) => Some(n),
+            Some(FileKind::Wal(n)) if n >= from => Some(n),
             _ => None,
         })
         .collect();
@@ -469,6 +472,15 @@ fn start_clean(
         .logs
         .start(log, context.sequence.allocated() + 1, expected)?;
     context.logs.sync_name()?;
+    let next = context.sequence.allocated() + 1;
+    for (name, batch) in std::mem::take(&mut replayed.prepared).left() {
+        let batch = batch.into_prepare(&name, Arc::default())?;
+        let anew = WriteBatch::rollback(&name);
+        let header = batch::header(next, batch.count());
+        let parts = [&header, anew.operations(), batch.operations()];
+        context.logs.append(&parts, true)?;
+        context.prepared.restore(name, batch, log);
+    }
     let mut changes = Vec::new();
     for family in families {
         let mut tables = replayed.tables.remove(&family.id).unwrap_or_default();
@@ -487,6 +499,7 @@ fn start_clean(
         }
         let mut edit = VersionEdit {
             log_number: Some(log),
+            min_log_number_to_keep: (!stays_in_memory).then_some(log),
             ..VersionEdit::of_column_family(family.id)
         };
         for table in tables {

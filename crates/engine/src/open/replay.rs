@@ -23,7 +23,7 @@ use orogen_env::{Access, threads};
 use orogen_wal::{Damage, ReadOutcome, Reader};
 use parking_lot::Mutex;
 
-use crate::batch::BatchReader;
+use crate::batch::{BatchReader, Sections};
 use crate::column_family::ColumnFamilyData;
 use crate::context::Context;
 use crate::filename;
@@ -52,6 +52,8 @@ pub(crate) struct Replayed {
     pub(crate) records: u64,
     /// Bytes that were left out because they are damaged or behind damage.
     pub(crate) bytes_dropped: u64,
+    /// What is prepared, and neither committed nor rolled back.
+    pub(crate) prepared: Sections,
 }
 
 /// Reads `logs` (sorted) into the memtables of `families`.
@@ -200,9 +202,14 @@ fn replay_one(
                     replayed.bytes_dropped += size;
                     return Ok(Some(link.log));
                 }
-                let end = memtables
-                    .apply(batch.iter(), batch.seqno, wanted)
+                let end = replayed
+                    .prepared
+                    .take(&batch, |op, seqno| memtables.apply_one(op, seqno, &wanted))
                     .map_err(at)?;
+                if end > SEQNO_MAX {
+                    let error = Error::corruption("sequence number is too large");
+                    return Err(at(error.with("seqno", end)));
+                }
                 replayed.last_seqno = replayed.last_seqno.max(end.saturating_sub(1));
                 replayed.records += 1;
                 if memtables.any_full() && !context.read_only {

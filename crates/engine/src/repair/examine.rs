@@ -14,7 +14,7 @@ use orogen_sst::{TableProperties, TableReader, TableReaderOptions};
 use super::blobs::Blobs;
 use super::logs::{each_record, read_logs};
 use super::{ManifestState, Progress, RepairReport, TableDamage};
-use crate::batch::BatchReader;
+use crate::batch::BatchOp;
 use crate::column_family::DEFAULT_COLUMN_FAMILY_NAME;
 use crate::filename::{self, FileKind};
 use crate::new_directory::{NewFamily, order_of};
@@ -136,6 +136,7 @@ pub(super) fn examine(
         values_lost: Vec::new(),
         log_operations: 0,
         logs_damaged: Vec::new(),
+        prepared_left_out: Vec::new(),
     };
     match recovered {
         Some(recovered) => {
@@ -296,7 +297,10 @@ fn with_manifest(
         );
     }
     let oldest = plan.families.values().map(|f| f.log_number).min();
-    let from = recovered.min_log_number_to_keep.max(oldest.unwrap_or(0));
+    let from = match recovered.min_log_number_to_keep {
+        0 => oldest.unwrap_or(0),
+        kept => kept,
+    };
     plan.logs = found.logs.iter().copied().filter(|&n| n >= from).collect();
     Ok(())
 }
@@ -354,10 +358,8 @@ fn without_manifest(
     // What does not say where it belongs can only belong to a family that is alone, in the logs too.
     let mut in_logs = BTreeSet::new();
     if !unknown.is_empty() {
-        let visit = &mut |_, batch: &BatchReader<'_>| {
-            for op in batch.iter() {
-                in_logs.extend(op?.family());
-            }
+        let visit = &mut |_, op: BatchOp<'_>, _| {
+            in_logs.extend(op.family());
             Ok(())
         };
         each_record(dir, &*options.db.fs, &found.logs, &mut Vec::new(), visit)?;

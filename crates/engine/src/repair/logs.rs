@@ -9,12 +9,13 @@ use orogen_wal::{ReadOutcome, Reader};
 
 use super::examine::{FamilyOptions, FamilyPlan, Plan, family_plan};
 use super::{LogDamage, RepairReport};
-use crate::batch::BatchReader;
+use crate::batch::{BatchOp, BatchReader, Sections};
 use crate::filename;
 use crate::logs::Link;
 use crate::options::Options;
 
-/// Reads the records of the logs that are taken.
+/// Reads the records of the logs that are taken, and shows each operation that takes effect with its
+/// log and sequence number. Returns what is prepared, and neither committed nor rolled back.
 ///
 /// # Errors
 /// `Io`; what `visit` gives, but for `Corruption`, which counts as damage of the record.
@@ -23,10 +24,11 @@ pub(super) fn each_record(
     fs: &dyn FileSystem,
     logs: &[FileNo],
     damaged: &mut Vec<LogDamage>,
-    visit: &mut dyn FnMut(FileNo, &BatchReader<'_>) -> Result<()>,
-) -> Result<()> {
+    visit: &mut dyn FnMut(FileNo, BatchOp<'_>, SeqNo) -> Result<()>,
+) -> Result<Sections> {
     let mut ends: BTreeMap<FileNo, u64> = BTreeMap::new();
     let mut next_seqno = 0;
+    let mut prepared = Sections::default();
     for &number in logs {
         let path = filename::wal_path(dir, number);
         let mut errors = Vec::new();
@@ -51,8 +53,11 @@ pub(super) fn each_record(
                             return Err(Error::corruption("sequence numbers of logs go back")
                                 .with("seqno", batch.seqno));
                         }
-                        next_seqno = next_seqno.max(batch.seqno + SeqNo::from(batch.count));
-                        visit(number, &batch)
+                        let end = prepared.take(&batch, |op, seqno| {
+                            next_seqno = next_seqno.max(seqno.saturating_add(1));
+                            visit(number, op, seqno)
+                        });
+                        end.map(|_| ())
                     });
                     match outcome {
                         Ok(()) => {}
@@ -69,7 +74,7 @@ pub(super) fn each_record(
             damaged.push(LogDamage { number, errors });
         }
     }
-    Ok(())
+    Ok(prepared)
 }
 
 fn check_link(link: Link, ends: &BTreeMap<FileNo, u64>) -> Result<()> {
@@ -93,33 +98,29 @@ pub(super) fn read_logs(
     let mut operations = 0;
     let mut last = 0;
     let (families, has_manifest) = (&mut plan.families, plan.has_manifest);
-    each_record(
+    let prepared = each_record(
         dir,
         &*options.db.fs,
         &plan.logs,
         &mut damaged,
-        &mut |log, batch| {
-            let mut seqno = batch.seqno;
-            for op in batch.iter() {
-                let op = op?;
-                let Some(id) = op.family().filter(|_| op.counts()) else {
-                    continue;
-                };
-                if !has_manifest && !families.contains_key(&id) {
-                    let name = format!("recovered_{id}");
-                    families.insert(id, family_plan(&name, family_options, None)?);
-                }
-                let family = families.get(&id);
-                operations += u64::from(family.is_some_and(|f| f.wants(log, seqno)));
-                seqno += 1;
+        &mut |log, op, seqno| {
+            let Some(id) = op.family() else {
+                return Ok(());
+            };
+            if !has_manifest && !families.contains_key(&id) {
+                let name = format!("recovered_{id}");
+                families.insert(id, family_plan(&name, family_options, None)?);
             }
-            last = last.max(seqno.saturating_sub(1));
+            let family = families.get(&id);
+            operations += u64::from(family.is_some_and(|f| f.wants(log, seqno)));
+            last = last.max(seqno);
             Ok(())
         },
     )?;
     plan.last_sequence = plan.last_sequence.max(last);
     report.log_operations = operations;
     report.logs_damaged = damaged;
+    report.prepared_left_out = prepared.left().map(|(name, _)| name.into()).collect();
     Ok(())
 }
 

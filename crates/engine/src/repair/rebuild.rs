@@ -268,27 +268,22 @@ impl Rebuild<'_> {
             self.fs,
             &plan.logs,
             &mut damaged,
-            &mut |log, batch| {
-                let mut seqno = batch.seqno;
-                for op in batch.iter() {
-                    let op = op?;
-                    let Some(id) = op.family().filter(|_| op.counts()) else {
-                        continue;
-                    };
-                    if let (Some(family), Some(from_logs)) =
-                        (plan.families.get(&id), found.get_mut(&id))
-                        && family.wants(log, seqno)
-                    {
-                        insert_op(&*from_logs.memtable, &op, seqno)?;
-                        let bytes = from_logs.memtable.memory_usage() as u64;
-                        if bytes >= family.options.write_buffer_size {
-                            let full = std::mem::replace(&mut from_logs.memtable, fresh(family));
-                            epoch += 1;
-                            let table = self.flush(id, family, &full, epoch)?;
-                            from_logs.tables.extend(table);
-                        }
+            &mut |log, op, seqno| {
+                let Some(id) = op.family() else {
+                    return Ok(());
+                };
+                if let (Some(family), Some(from_logs)) =
+                    (plan.families.get(&id), found.get_mut(&id))
+                    && family.wants(log, seqno)
+                {
+                    insert_op(&*from_logs.memtable, &op, seqno)?;
+                    let bytes = from_logs.memtable.memory_usage() as u64;
+                    if bytes >= family.options.write_buffer_size {
+                        let full = std::mem::replace(&mut from_logs.memtable, fresh(family));
+                        epoch += 1;
+                        let table = self.flush(id, family, &full, epoch)?;
+                        from_logs.tables.extend(table);
                     }
-                    seqno += 1;
                 }
                 Ok(())
             },

@@ -31,6 +31,9 @@ pub(crate) struct Need {
 impl Need {
     /// Adds what a batch will insert.
     pub(crate) fn add(&mut self, batch: &WriteBatch) {
+        let Some(batch) = batch.inserted() else {
+            return;
+        };
         self.entries += batch.count() as usize;
         self.bytes += batch.size_bytes();
         if batch.needs_check() {
@@ -129,14 +132,19 @@ impl MemTables {
         Some(largest.family.clone())
     }
 
-    /// Refuses a batch for families that are not there, merges that nobody can fold, and ranges
-    /// that end before they start.
+    /// Refuses a batch for families that are not there, merges that nobody can fold, ranges
+    /// that end before they start, and markers of two-phase commits that came in from outside.
     ///
     /// # Errors
-    /// `InvalidArgument` naming the family.
+    /// `InvalidArgument` naming the family; `NotSupported`.
     pub(crate) fn check(&self, batch: &WriteBatch) -> Result<()> {
         for op in batch {
             let op = op?;
+            if op.is_marker() && batch.is_plain() {
+                return Err(Error::not_supported(
+                    "write batch holds records of two-phase commits; use Db::prepare",
+                ));
+            }
             let Some(cf) = op.family() else {
                 continue;
             };
@@ -203,36 +211,48 @@ impl MemTables {
     ) -> Result<SeqNo> {
         for op in operations {
             let op = op?;
-            if !op.counts() {
-                continue;
+            if op.counts() {
+                self.apply_one(op, seqno, &wanted)?;
+                seqno += 1;
             }
-            match op {
-                BatchOp::Put { cf, key, value } => {
-                    self.insert(cf, key, seqno, ValueKind::Value, value, &wanted)?;
-                }
-                BatchOp::Merge { cf, key, operand } => {
-                    self.insert(cf, key, seqno, ValueKind::Merge, operand, &wanted)?;
-                }
-                BatchOp::Delete { cf, key } => {
-                    self.insert(cf, key, seqno, ValueKind::Deletion, &[], &wanted)?;
-                }
-                BatchOp::SingleDelete { cf, key } => {
-                    self.insert(cf, key, seqno, ValueKind::SingleDeletion, &[], &wanted)?;
-                }
-                BatchOp::DeleteRange { cf, start, end } => {
-                    if let Some(entry) = self.find(cf).filter(|_| wanted(cf)) {
-                        entry
-                            .handle
-                            .table
-                            .insert_range_deletion(start, end, seqno)?;
-                        self.note_full(entry);
-                    }
-                }
-                BatchOp::LogData(_) => {}
-            }
-            seqno += 1;
         }
         Ok(seqno)
+    }
+
+    /// Inserts an operation, if its family is here and `wanted`.
+    ///
+    /// # Errors
+    /// `NoMemory`.
+    #[inline]
+    pub(crate) fn apply_one(
+        &self,
+        op: BatchOp<'_>,
+        seqno: SeqNo,
+        wanted: &impl Fn(u32) -> bool,
+    ) -> Result<()> {
+        match op {
+            BatchOp::Put { cf, key, value } => {
+                self.insert(cf, key, seqno, ValueKind::Value, value, wanted)
+            }
+            BatchOp::Merge { cf, key, operand } => {
+                self.insert(cf, key, seqno, ValueKind::Merge, operand, wanted)
+            }
+            BatchOp::Delete { cf, key } => {
+                self.insert(cf, key, seqno, ValueKind::Deletion, &[], wanted)
+            }
+            BatchOp::SingleDelete { cf, key } => {
+                self.insert(cf, key, seqno, ValueKind::SingleDeletion, &[], wanted)
+            }
+            BatchOp::DeleteRange { cf, start, end } => {
+                if let Some(entry) = self.find(cf).filter(|_| wanted(cf)) {
+                    let table = &entry.handle.table;
+                    table.insert_range_deletion(start, end, seqno)?;
+                    self.note_full(entry);
+                }
+                Ok(())
+            }
+            _ => Ok(()),
+        }
     }
 
     #[inline]

@@ -42,7 +42,7 @@ use orogen_base::sync::Mutex;
 use orogen_base::{Error, ErrorKind, Result, SeqNo};
 use orogen_env::{PerfTimer, threads};
 
-use crate::batch::WriteBatch;
+use crate::batch::{WriteBatch, header};
 use crate::column_family::ColumnFamilyData;
 use crate::context::Context;
 use crate::events::StallInfo;
@@ -303,7 +303,10 @@ impl WritePath {
     /// True if a batch names a family whose writers are stopped.
     fn is_stopped(&self, batch: &WriteBatch) -> bool {
         let stall = &self.context.stall;
-        stall.is_stalled() && stall.stops(&batch.column_families())
+        stall.is_stalled()
+            && batch
+                .inserted()
+                .is_some_and(|b| stall.stops(&b.column_families()))
     }
 
     fn lead(&self, options: WriteOptions, batch: &mut WriteBatch) -> Option<Result<()>> {
@@ -320,7 +323,7 @@ impl WritePath {
         Some(result)
     }
 
-    fn lead_group(&self, options: WriteOptions, batch: &mut WriteBatch) -> Result<()> {
+    fn lead_group(&self, mut options: WriteOptions, batch: &mut WriteBatch) -> Result<()> {
         let context = &*self.context;
         let timer = PerfTimer::start(PerfCounter::WriteSchedulingFlushesCompactionsTime);
         let room = self.make_room();
@@ -329,10 +332,11 @@ impl WritePath {
             self.hand_over();
             return Err(e);
         }
+        options.sync |= self.frees_a_log(batch);
         if options.sync {
             self.gather();
         }
-        let members = self.take_members(options, batch.size_bytes());
+        let members = self.take_members(options, batch.bytes_moved());
         let first = context.sequence.allocated() + 1;
         // Memory first: what is in the log must come into the memtables.
         let mut need = Need::default();
@@ -362,6 +366,13 @@ impl WritePath {
                 Err(e)
             }
         }
+    }
+
+    /// True if a batch writes anew what an older log has, which may go as soon as this is logged. So
+    /// that has to be synced. Only the leader calls it.
+    #[inline]
+    fn frees_a_log(&self, batch: &WriteBatch) -> bool {
+        !batch.is_plain() && batch.repeats(self.context.logs.current()).is_some()
     }
 
     /// Before a sync: waits a little until as many writers are here as there were at the last.
@@ -394,11 +405,12 @@ impl WritePath {
         let mut queue = self.queue.lock();
         while let Some(next) = queue.waiting.front() {
             let slot = next.slot.lock();
-            total += slot.batch.size_bytes();
+            total += slot.batch.bytes_moved();
+            let syncs = slot.options.sync || self.frees_a_log(&slot.batch);
             let fits = !slot.exclusive
                 && total <= max
                 && slot.options.disable_wal == options.disable_wal
-                && (options.sync || !slot.options.sync)
+                && (options.sync || !syncs)
                 && !self.is_stopped(&slot.batch);
             drop(slot);
             if !fits {
@@ -420,27 +432,24 @@ impl WritePath {
         let context = &*self.context;
         let mut end = first;
         batch.set_seqno(end);
-        end += SeqNo::from(batch.count());
+        end += batch.numbers();
         let mut slots: Vec<_> = members.iter().map(|m| m.slot.lock()).collect();
         for slot in &mut slots {
             slot.batch.set_seqno(end);
-            end += SeqNo::from(slot.batch.count());
+            end += slot.batch.numbers();
         }
         if !options.disable_wal {
             let _timer = PerfTimer::start(PerfCounter::WriteWalTime);
-            if slots.is_empty() {
+            if slots.is_empty() && batch.is_plain() {
                 context.logs.append(&[batch.as_bytes()], options.sync)?;
             } else {
-                let mut header = [0; crate::batch::HEADER_LEN];
-                header[..8].copy_from_slice(&first.to_le_bytes());
-                header[8..].copy_from_slice(&((end - first) as u32).to_le_bytes());
-                let mut parts: Vec<&[u8]> = vec![&header, batch.operations()];
-                parts.extend(slots.iter().map(|s| s.batch.operations()));
-                context.logs.append(&parts, options.sync)?;
+                let others = slots.iter().map(|s| &s.batch);
+                let all = std::iter::once(&*batch).chain(others);
+                append_together(context, all, first, options.sync)?;
             }
         }
-        let bytes: usize =
-            batch.size_bytes() + slots.iter().map(|s| s.batch.size_bytes()).sum::<usize>();
+        let others = slots.iter().map(|s| s.batch.size_bytes());
+        let bytes = batch.size_bytes() + others.sum::<usize>();
         drop(slots);
         if options.sync {
             let waiting = self.queue.lock().waiting.len();
@@ -524,12 +533,42 @@ impl WritePath {
     }
 }
 
+/// Appends one record of several batches, or of one that is not plain.
+fn append_together<'a>(
+    context: &Context,
+    batches: impl Iterator<Item = &'a WriteBatch>,
+    first: SeqNo,
+    sync: bool,
+) -> Result<()> {
+    let current = context.logs.current();
+    let mut parts: Vec<&[u8]> = vec![&[]];
+    let mut count = 0;
+    for batch in batches {
+        batch.note_log(current);
+        if let Some((unprepare, section)) = batch.repeats(current) {
+            count += section.count();
+            parts.extend([unprepare, section.operations()]);
+        }
+        count += batch.count();
+        parts.push(batch.operations());
+    }
+    let header = header(first, count);
+    parts[0] = &header;
+    context.logs.append(&parts, sync)
+}
+
 /// Looks once more whether the batch is what its writer gave: it waited meanwhile, and was logged.
 fn insert_batch(memtables: &MemTables, batch: &WriteBatch) -> Result<()> {
     let _timer = PerfTimer::start(PerfCounter::WriteMemtableTime);
     batch.verify()?;
+    let Some(inserted) = batch.inserted() else {
+        return Ok(());
+    };
+    if !batch.is_plain() {
+        inserted.verify()?;
+    }
     memtables
-        .apply(batch.iter(), batch.seqno(), |_| true)
+        .apply(inserted.iter(), batch.seqno(), |_| true)
         .map(|_| ())
 }
 

@@ -4,3 +4,4 @@ pub(crate) mod apply;
 mod order;
 pub(crate) mod commit;
 pub(crate) mod switch;
+mod two_phase;

@@ -38,6 +38,9 @@ impl WritePath {
     #[cold]
     pub(crate) fn admit(&self, options: WriteOptions, batch: &WriteBatch) -> Result<()> {
         let context = &*self.context;
+        let Some(batch) = batch.inserted() else {
+            return Ok(());
+        };
         let admission = context.stall.admit(
             &batch.column_families(),
             batch.size_bytes() as u64,
@@ -245,7 +248,7 @@ impl WritePath {
             self.note_stall(family);
         }
         context.work.raise();
-        Ok(())
+        self.carry_prepared()
     }
 
     /// Takes up the families and memtables as they are now. Only the leader calls it.

@@ -33,6 +33,7 @@ mod mapped_logs;
 mod option_changes;
 mod perf;
 mod pipeline;
+mod prepared;
 mod quarantine;
 mod ranges;
 mod rate_limiter;
