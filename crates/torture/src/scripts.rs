@@ -679,11 +679,19 @@ fn prepared() -> Script {
     w.prepare("later", both, true);
     w.prepare("much later", &["side"], true);
     w.prepare("after", both, false);
+    w.prepare("beside", &["side"], true);
     w.step(Step::Flush(vec!["default"]));
     w.batches(both, 3, 2);
-    // Its section is in the log before.
+    // Their sections are in the log before.
     w.step(Step::CommitPrepared("later", false));
+    w.step(Step::CommitPrepared("beside", false));
+    w.step(Step::RollbackPrepared("after", false));
+    w.step(Step::CommitPrepared("much later", false));
+    w.prepare("after", both, false);
+    // The first log goes, and the entries of these are in no table.
+    w.step(Step::Flush(vec!["default"]));
     w.puts("side", 2, 0);
+    w.prepare("much later", &["side"], true);
     w.step(Step::Flush(vec!["side", "default"]));
     // Enough for what is held back to be written anew.
     for _ in 0..3 {

@@ -223,7 +223,8 @@ fn what_rocksdb_wrote_is_repaired() {
 }
 
 fn wal_of(dir: &Path) -> String {
-    let names = std::fs::read_dir(dir).unwrap().map(|e| e.unwrap().path());
+    let names = std::fs::read_dir(dir).expect("it is there");
+    let names = names.map(|e| e.expect("it reads").path());
     let mut logs: Vec<_> = names
         .filter(|p| p.extension().is_some_and(|e| e == "log"))
         .collect();

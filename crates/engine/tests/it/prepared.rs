@@ -40,20 +40,20 @@ fn puts(pairs: &[(&str, &str)]) -> WriteBatch {
 }
 
 fn get(db: &Db, key: &str) -> Option<String> {
-    let value = db.get(key.as_bytes()).unwrap()?;
-    Some(String::from_utf8(value.to_vec()).unwrap())
+    let value = db.get(key.as_bytes()).expect("it works")?;
+    Some(String::from_utf8(value.to_vec()).expect("it works"))
 }
 
 fn names(db: &Db) -> Vec<String> {
     let prepared = db.prepared_writes().into_iter();
     prepared
-        .map(|p| String::from_utf8(p.name).unwrap())
+        .map(|p| String::from_utf8(p.name).expect("it works"))
         .collect()
 }
 
 /// Logs on the disk.
 fn logs(fs: &MemFileSystem) -> usize {
-    let all = fs.list(Path::new(DIR)).unwrap();
+    let all = fs.list(Path::new(DIR)).expect("it works");
     all.iter().filter(|n| n.ends_with(".log")).count()
 }
 
@@ -62,9 +62,9 @@ fn fill(db: &Db, memtables: usize) {
     for n in 0..memtables {
         for i in 0..20 {
             db.put(format!("fill{n}-{i}").as_bytes(), &[b'f'; 1000])
-                .unwrap();
+                .expect("it works");
         }
-        db.flush().unwrap();
+        db.flush().expect("it works");
     }
 }
 
@@ -262,7 +262,7 @@ struct CommitsInFlush(OnceLock<Db>);
 impl EventListener for CommitsInFlush {
     fn on_flush_begin(&self, _: &FlushInfo) {
         if let Some(db) = self.0.get().filter(|db| !names(db).is_empty()) {
-            db.commit_prepared(&plain(), b"t").unwrap();
+            db.commit_prepared(&plain(), b"t").expect("it is prepared");
         }
     }
 }
@@ -420,7 +420,7 @@ fn copies_have_it_and_a_repair_tells_of_it() {
     db.flush().unwrap();
     db.checkpoint("/copy").unwrap();
     let how = BackupOptions {
-        fs: Arc::new(fs.clone()),
+        fs: Arc::new(fs),
         ..BackupOptions::default()
     };
     let backups = BackupEngine::open("/backups", how).unwrap();
