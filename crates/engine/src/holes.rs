@@ -247,7 +247,7 @@ mod tests {
         assert!(!slow(4096, 3000, PROBE_CALLS - 1, u64::MAX));
         assert!(!slow(4096, 20, PROBE_CALLS, u64::MAX));
         assert!(!slow(256 << 10, 3000, PROBE_CALLS, u64::MAX));
-        // 1.3 MiB a second are enough where moving has no more.
+        // 1.3 MiB a second are enough where moving has no more, be it what a limiter leaves it.
         assert!(!slow(4096, 3000, PROBE_CALLS, 1 << 20));
     }
 }

@@ -5,13 +5,16 @@
 //! and sleeps for the rest in slices of at most a tenth of a second, so a change of the rate is
 //! felt by those who wait. Whole seconds are granted at the rate; those who wait share it.
 //!
-//! Who has a higher [`IoPriority`] goes first. So that nobody starves, of the tokens that come
-//! in while a lower and a higher one wait, each lower one gets a tenth laid by:
+//! Who has a higher [`IoPriority`] goes first, and is taken to wait for a tenth of a second after it last
+//! asked: between two writes of a flush its next block is compressed, and what is saved meanwhile is
+//! the flush's. So that nobody starves, of the tokens that come in while a lower and a higher one wait,
+//! each lower one gets a tenth laid by, and what is more than can be saved:
 //!
 //! ```text
-//! tokens -- a tenth --> low's share     (while low waits and somebody above does)
+//! tokens -- a tenth --> low's share     (while low waits and somebody above does, or did just now)
 //!        -- a tenth --> high's share    (while high waits and user does)
 //!        -- the rest -> common          (the highest that waits takes it; alone, anybody)
+//!                          `-- above a tenth of a second's worth --> share of the highest that waits
 //! ```
 
 use orogen_base::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -63,12 +66,19 @@ struct Bucket {
     shares: [u64; IoPriority::COUNT],
     /// Requests of each priority that wait.
     waiting: [usize; IoPriority::COUNT],
+    /// When each priority last asked or was granted what it waited for.
+    asked_at: [Option<u64>; IoPriority::COUNT],
     filled_at: u64,
 }
 
 impl Bucket {
-    fn higher_waits(&self, priority: usize) -> bool {
-        self.waiting[priority + 1..].iter().any(|&n| n > 0)
+    /// True if somebody above waits, or is about to again.
+    fn is_behind(&self, priority: usize) -> bool {
+        let just_now = |at: u64| self.filled_at.saturating_sub(at) < SLICE_MICROS;
+        let above = priority + 1..IoPriority::COUNT;
+        above
+            .into_iter()
+            .any(|p| self.waiting[p] > 0 || self.asked_at[p].is_some_and(just_now))
     }
 
     fn fill(&mut self, now: u64) {
@@ -78,7 +88,7 @@ impl Bucket {
         let most = (self.rate * SLICE_MICROS).max(UNITS_PER_BYTE);
         let mut left = micros * self.rate;
         for priority in 0..IoPriority::COUNT {
-            if self.waiting[priority] > 0 && self.higher_waits(priority) {
+            if self.waiting[priority] > 0 && self.is_behind(priority) {
                 let share = micros * self.rate / FAIRNESS;
                 let room = most.saturating_sub(self.shares[priority]);
                 left -= share.min(room);
@@ -87,13 +97,18 @@ impl Bucket {
                 left += std::mem::take(&mut self.shares[priority]);
             }
         }
-        self.common = (self.common + left).min(most);
+        let all = self.common + left;
+        self.common = all.min(most);
+        let highest = (0..IoPriority::COUNT).rfind(|&p| self.waiting[p] > 0);
+        if let Some(share) = highest.map(|p| &mut self.shares[p]) {
+            *share = (*share + all - self.common).min(most);
+        }
     }
 
     /// Takes up to `wanted` bytes for a request.
     fn take(&mut self, priority: usize, wanted: u64) -> u64 {
-        let higher = self.higher_waits(priority);
-        let there = self.shares[priority] + if higher { 0 } else { self.common };
+        let behind = self.is_behind(priority);
+        let there = self.shares[priority] + if behind { 0 } else { self.common };
         let taken = wanted.min(there / UNITS_PER_BYTE);
         let units = taken * UNITS_PER_BYTE;
         let of_share = units.min(self.shares[priority]);
@@ -104,7 +119,7 @@ impl Bucket {
 
     /// Microseconds until there may be enough for `left` bytes.
     fn pause(&self, priority: usize, left: u64) -> u64 {
-        let (have, rate) = if self.higher_waits(priority) {
+        let (have, rate) = if self.is_behind(priority) {
             (self.shares[priority], self.rate / FAIRNESS)
         } else {
             (self.shares[priority] + self.common, self.rate)
@@ -123,6 +138,7 @@ impl RateLimiter {
             common: 0,
             shares: [0; IoPriority::COUNT],
             waiting: [0; IoPriority::COUNT],
+            asked_at: [None; IoPriority::COUNT],
             filled_at: clock.now_micros(),
         };
         Self {
@@ -151,8 +167,10 @@ impl RateLimiter {
             if unlimited {
                 left = 0;
             } else if left > 0 {
-                bucket.fill(self.clock.now_micros());
+                let now = self.clock.now_micros();
+                bucket.fill(now);
                 left -= bucket.take(own, left);
+                bucket.asked_at[own] = Some(now);
             }
             if left == 0 {
                 bucket.waiting[own] -= usize::from(listed);
@@ -339,6 +357,41 @@ mod tests {
             shared(1_000_000, [1, 1, 1], 1000),
             [100_000, 100_000, 800_000]
         );
+    }
+
+    #[test]
+    fn what_comes_in_between_two_requests_of_a_higher_one_is_saved_for_it() {
+        let (clock, limiter) = limiter(1_000_000);
+        let never = AtomicBool::new(false);
+        limiter.request_until(1000, IoPriority::High, &never);
+        let take = |priority: usize| {
+            let mut bucket = limiter.bucket.lock();
+            bucket.fill(clock.now_micros());
+            bucket.take(priority, u64::MAX / UNITS_PER_BYTE)
+        };
+        limiter.bucket.lock().waiting = [1, 0, 0];
+        let mut low = 0;
+        for _ in 0..50 {
+            clock.advance(Duration::from_millis(1));
+            low += take(0);
+        }
+        assert_eq!(low, 5_000, "its tenth");
+        assert_eq!(take(1), 45_000);
+        // It does not come again: what cannot be saved for it is not lost, and then all is anybody's.
+        limiter.bucket.lock().asked_at[1] = Some(clock.now_micros());
+        for _ in 0..99 {
+            clock.advance(Duration::from_millis(1));
+            low += take(0);
+        }
+        assert_eq!(low, 14_900);
+        limiter.bucket.lock().asked_at[1] = Some(clock.now_micros());
+        for _ in 0..50 {
+            clock.advance(Duration::from_millis(1));
+            low += take(0);
+        }
+        assert_eq!(low, 14_900 + 5_000 + 34_100, "above 100,000");
+        clock.advance(Duration::from_millis(50));
+        assert_eq!(take(0), 150_000);
     }
 
     #[test]

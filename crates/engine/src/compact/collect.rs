@@ -36,6 +36,9 @@ use crate::version::{FileMeta, Version};
 const TABLE_BYTES_PER_FREED: u64 = 4;
 /// The ratio where nobody has said one: as much is written as comes free.
 const AUTO_RATIO: f64 = 0.5;
+/// Small files that are no harm where nobody has said a ratio: merging them writes all of them once more and frees
+/// nothing, and where values are updated they empty themselves.
+const AUTO_SMALL_FILES: usize = 256;
 /// Seconds that a step may take for what it writes.
 const STEP_SECS: u64 = 2;
 /// Tables of a step.
@@ -52,6 +55,8 @@ pub struct Rules {
     pub max_batch_bytes: u64,
     /// Files of fewer bytes are merged.
     pub small_file_bytes: u64,
+    /// But not while there are so many at most.
+    pub small_files_max: usize,
     /// Bytes of padding that a value of a new file has at most.
     pub padding_max: u64,
     /// Bytes of a new file; a step takes no more tables when it moves as many.
@@ -82,6 +87,10 @@ impl Rules {
             small_file_bytes: options
                 .merge_small_file_threshold
                 .min(options.blob_file_size / 2),
+            small_files_max: match is_auto {
+                true => AUTO_SMALL_FILES,
+                false => 0,
+            },
             padding_max: u64::from(options.blob_record_alignment.saturating_sub(1)),
             output_bytes: options.blob_file_size,
             table_bytes_max: options.max_compaction_bytes(),
@@ -200,6 +209,10 @@ fn ranked(version: &Version, rules: &Rules) -> Vec<(FileNo, Victim)> {
             };
             found.push((number, victim));
         }
+    }
+    let small = found.iter().filter(|(_, v)| v.is_merged).count();
+    if small <= rules.small_files_max {
+        found.retain(|(_, v)| !v.is_merged);
     }
     let share = |v: &Victim| v.garbage_bytes as f64 / v.bytes().max(1) as f64;
     found.sort_by(|(_, a), (_, b)| {

@@ -346,6 +346,7 @@ pub(crate) fn collect(
             true => settings.small_file_bytes,
             false => 0,
         },
+        small_files_max: 0,
         at_any_cost: true,
         after_holes: false,
         // What becomes garbage meanwhile would keep it at work for ever.

@@ -11,7 +11,7 @@ use orogen_base::metrics::{HistogramKind, Ticker};
 use orogen_base::{Error, ErrorKind, FileNo, Result};
 use orogen_blob::Extent;
 use orogen_blob::extents::dead_extents;
-use orogen_env::threads;
+use orogen_env::{IoPriority, threads};
 
 use crate::activity::{JobInfo, JobKind, JobState, Listed, RunningJob};
 use crate::column_family::{ColumnFamilyData, Holes, HolesOfFile};
@@ -96,10 +96,13 @@ fn take(context: &Context, family: &Arc<ColumnFamilyData>) -> Option<Part> {
     }
 }
 
-/// True if values of the family are better moved.
+/// True if values of the family are better moved. Under a limiter that takes what flushes wait for, and a
+/// hole takes nothing of it: then moving has no more than what is left beside them.
 fn is_too_slow(context: &Context, family: &ColumnFamilyData) -> bool {
     let limiter = context.options.rate_limiter.as_ref();
-    let write_rate = limiter.map_or(u64::MAX, |limiter| limiter.bytes_per_sec());
+    let write_rate = limiter.map_or(u64::MAX, |limiter| {
+        limiter.bytes_per_sec_beside(IoPriority::Low)
+    });
     family.options().chooses_gc_by_cost()
         && context.db_options().max_background_gc > 0
         && context.hole_punching.is_slow(write_rate)

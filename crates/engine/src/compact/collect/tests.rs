@@ -45,6 +45,7 @@ fn half() -> Rules {
         min_batch_bytes: 0,
         max_batch_bytes: u64::MAX,
         small_file_bytes: 0,
+        small_files_max: 0,
         padding_max: 0,
         output_bytes: 1 << 30,
         table_bytes_max: 1 << 30,
@@ -141,6 +142,13 @@ fn small_files_are_merged_if_there_are_several() {
     assert!(chosen(&one, &small).is_empty());
     let two = version(TABLES, &[(10, 1000, 0), (11, 199, 0), (12, 50, 0)]);
     assert_eq!(chosen(&two, &small), [11, 12]);
+    let few = Rules {
+        small_files_max: 2,
+        ..small
+    };
+    assert!(chosen(&two, &few).is_empty(), "they are no harm yet");
+    let more = version(TABLES, &[(10, 100, 0), (11, 199, 0), (12, 50, 0)]);
+    assert_eq!(chosen(&more, &few), [10, 11, 12]);
     assert!(discardable(&two, &small).is_empty());
     let both: &[(FileNo, &[(FileNo, u64)])] = &[(3, &[(11, 199)]), (5, &[(12, 50)])];
     // 2000 bytes of tables for 249 of values are too many.
