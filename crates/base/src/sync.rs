@@ -18,7 +18,7 @@ mod real {
     /// Atomics.
     pub mod atomic {
         pub use std::sync::atomic::{
-            AtomicBool, AtomicPtr, AtomicU8, AtomicU64, AtomicUsize, Ordering,
+            AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence,
         };
     }
 
@@ -57,6 +57,14 @@ pub enum Mistake {
     ForgetToWake,
     /// A job is taken without looking whether all is still as it was when it was picked.
     TakeWithoutLooking,
+    /// A node of a trie is replaced by a copy and not marked as replaced.
+    ReplaceWithoutMark,
+    /// A child is added to a node of a trie that another writer may be changing.
+    AppendWithoutLock,
+    /// A node that was replaced is used again at once, whoever may still read it.
+    ReuseAtOnce,
+    /// A cursor goes on from its nodes without asking whether they were used again.
+    TrustOldNodes,
 }
 
 #[cfg(orogen_shuttle)]

@@ -10,7 +10,9 @@ use std::time::Duration;
 use parking_lot::Mutex;
 
 use crate::ahead::Ahead;
-use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
+use rustix::mm::{
+    Advice, MapFlags, MprotectFlags, ProtFlags, madvise, mmap_anonymous, mprotect, munmap,
+};
 
 /// Bytes of a huge page.
 pub const HUGE_PAGE_LEN: usize = 2 << 20;
@@ -79,6 +81,117 @@ impl Drop for HugePage {
         let unmapped = unsafe { munmap(self.0.as_ptr().cast(), HUGE_PAGE_LEN) };
         HUGE_PAGES.fetch_sub(1, Ordering::Relaxed);
         debug_assert!(unmapped.is_ok(), "the page was mapped");
+    }
+}
+
+/// Addresses one after the other, behind which memory comes as it is committed. The first
+/// [`HUGE_PAGE_LEN`] are backed by small pages and so cost a small user little, the others by huge
+/// ones where the system gives them. All goes back to the system when it is dropped.
+pub struct Reserved {
+    start: NonNull<u8>,
+    len: usize,
+    /// Bytes from the start that are committed.
+    committed: Mutex<usize>,
+}
+
+/// Committed bytes of all that is reserved.
+static COMMITTED: AtomicUsize = AtomicUsize::new(0);
+
+/// Bytes of memory behind all [`Reserved`] addresses: as [`huge_page_bytes`], no allocator knows.
+#[must_use]
+pub fn reserved_bytes() -> usize {
+    COMMITTED.load(Ordering::Relaxed)
+}
+
+/// What is committed at once while a block is small.
+const COMMIT_MIN: usize = 64 << 10;
+
+// SAFETY: plain memory that this value owns.
+unsafe impl Send for Reserved {}
+// SAFETY: the value gives out an address, and the lock guards the rest.
+unsafe impl Sync for Reserved {}
+
+impl Reserved {
+    /// At least `len` bytes of addresses at a multiple of [`HUGE_PAGE_LEN`]; `None` if the system
+    /// has none.
+    #[must_use]
+    pub fn new(len: usize) -> Option<Self> {
+        let len = len.max(1).checked_next_multiple_of(HUGE_PAGE_LEN)?;
+        let whole = len.checked_add(HUGE_PAGE_LEN)?;
+        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
+        // SAFETY: at an address of the system's choice, so over nothing that is there.
+        let all = unsafe { mmap_anonymous(std::ptr::null_mut(), whole, ProtFlags::empty(), flags) };
+        let all: *mut u8 = all.ok()?.cast();
+        let before = all.align_offset(HUGE_PAGE_LEN);
+        // SAFETY: `before < HUGE_PAGE_LEN`, so this and `len` bytes behind it are within `all`.
+        let start = unsafe { all.add(before) };
+        // SAFETY: as above.
+        let end = unsafe { start.add(len) };
+        for (unused, len) in [(all, before), (end, HUGE_PAGE_LEN - before)] {
+            if len > 0 {
+                // SAFETY: a part of `all` that nobody uses. If it fails, addresses are wasted.
+                let _ = unsafe { munmap(unused.cast(), len) };
+            }
+        }
+        let committed = Mutex::new(0);
+        let start = NonNull::new(start)?;
+        Some(Self {
+            start,
+            len,
+            committed,
+        })
+    }
+
+    /// Where it begins.
+    #[must_use]
+    pub fn start(&self) -> NonNull<u8> {
+        self.start
+    }
+
+    /// Sees to it that the first `len` bytes are memory; new memory is zeroed. False if the system
+    /// has none, or `len` is more than is reserved: nothing has changed then.
+    #[must_use]
+    pub fn commit(&self, len: usize) -> bool {
+        let mut committed = self.committed.lock();
+        let is = *committed;
+        if len <= is {
+            return true;
+        }
+        if len > self.len {
+            return false;
+        }
+        // Twice as much each time, then a huge page at a time.
+        let step = is.clamp(COMMIT_MIN, HUGE_PAGE_LEN);
+        let end = len.max(is + step).next_multiple_of(step).min(self.len);
+        // SAFETY: `is` is within what is reserved.
+        let from = unsafe { self.start.add(is) };
+        let access = MprotectFlags::READ | MprotectFlags::WRITE;
+        // SAFETY: a part of what is reserved that nobody has used yet.
+        if unsafe { mprotect(from.as_ptr().cast(), end - is, access) }.is_err() {
+            return false;
+        }
+        // SAFETY: committed just now, and any content is a content of uninitialised bytes.
+        prefer_huge_pages(unsafe {
+            std::slice::from_raw_parts_mut(from.as_ptr().cast(), end - is)
+        });
+        COMMITTED.fetch_add(end - is, Ordering::Relaxed);
+        *committed = end;
+        true
+    }
+
+    /// Bytes from the start that are memory.
+    #[must_use]
+    pub fn committed(&self) -> usize {
+        *self.committed.lock()
+    }
+}
+
+impl Drop for Reserved {
+    fn drop(&mut self) {
+        // SAFETY: reserved by `new`, and nobody has an address of it any more.
+        let unmapped = unsafe { munmap(self.start.as_ptr().cast(), self.len) };
+        COMMITTED.fetch_sub(*self.committed.get_mut(), Ordering::Relaxed);
+        debug_assert!(unmapped.is_ok(), "the addresses were reserved");
     }
 }
 
@@ -214,6 +327,30 @@ mod tests {
             assert!(bytes.iter().all(|&b| b == 0));
             bytes.fill(i as u8 + 1);
         }
+    }
+
+    #[test]
+    fn what_is_reserved_is_committed_bit_by_bit_and_zeroed() {
+        assert!(Reserved::new(usize::MAX).is_none());
+        let reserved = Reserved::new(5 * HUGE_PAGE_LEN - 1).unwrap();
+        assert_eq!(reserved.start().addr().get() % HUGE_PAGE_LEN, 0);
+        assert_eq!(reserved.committed(), 0);
+        let mut before = 0;
+        for len in [1, COMMIT_MIN + 1, HUGE_PAGE_LEN - 1, 3 * HUGE_PAGE_LEN + 1] {
+            assert!(reserved.commit(len));
+            let now = reserved.committed();
+            assert!(now >= len && now <= (2 * len).max(COMMIT_MIN));
+            let bytes = NonNull::slice_from_raw_parts(reserved.start(), now);
+            // SAFETY: committed, and only used here.
+            let bytes = unsafe { &mut *bytes.as_ptr() };
+            assert!(bytes[before..].iter().all(|&b| b == 0));
+            bytes.fill(7);
+            before = now;
+        }
+        assert!(reserved.commit(5 * HUGE_PAGE_LEN));
+        assert!(!reserved.commit(5 * HUGE_PAGE_LEN + 1));
+        assert_eq!(reserved.committed(), 5 * HUGE_PAGE_LEN);
+        assert!(reserved_bytes() >= 5 * HUGE_PAGE_LEN);
     }
 
     #[test]

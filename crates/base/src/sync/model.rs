@@ -16,8 +16,53 @@ use super::Mistake;
 /// Atomics.
 pub mod atomic {
     pub use shuttle::sync::atomic::{
-        AtomicBool, AtomicPtr, AtomicU8, AtomicU64, AtomicUsize, Ordering,
+        AtomicBool, AtomicPtr, AtomicU8, AtomicU64, AtomicUsize, Ordering, fence,
     };
+
+    /// `std`'s, of its size and layout, for words inside of memory that is not typed: shuttle's
+    /// is larger than what it holds. Each call is one step.
+    #[derive(Debug, Default)]
+    #[repr(transparent)]
+    pub struct AtomicU32(std::sync::atomic::AtomicU32);
+
+    fn step() {
+        AtomicUsize::new(0).load(Ordering::SeqCst);
+    }
+
+    impl AtomicU32 {
+        /// Holds `value`.
+        pub const fn new(value: u32) -> Self {
+            Self(std::sync::atomic::AtomicU32::new(value))
+        }
+
+        /// What it holds.
+        pub fn load(&self, _: Ordering) -> u32 {
+            step();
+            self.0.load(Ordering::SeqCst)
+        }
+
+        /// Holds `value` from now on.
+        pub fn store(&self, value: u32, _: Ordering) {
+            step();
+            self.0.store(value, Ordering::SeqCst);
+        }
+
+        /// Holds `new` from now on, if it held `current`.
+        ///
+        /// # Errors
+        /// What it held instead.
+        pub fn compare_exchange(
+            &self,
+            current: u32,
+            new: u32,
+            _: Ordering,
+            _: Ordering,
+        ) -> Result<u32, u32> {
+            step();
+            let order = Ordering::SeqCst;
+            self.0.compare_exchange(current, new, order, order)
+        }
+    }
 }
 
 /// Threads.
