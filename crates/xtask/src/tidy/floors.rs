@@ -49,7 +49,7 @@ const PLAN: [Place; 20] = [
     place("orogen-env", 1, &[]),
     place("orogen-cache", 1, &[]),
     place("orogen-codec", 1, &[]),
-    place("orogen-trie", 1, &[]),
+    place("orogen-trie", 1, &["orogen-env"]),
     place("orogen-wal", 2, &["orogen-env"]),
     place("orogen-memtable", 2, &["orogen-env", "orogen-trie"]),
     place(

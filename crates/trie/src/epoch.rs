@@ -1,0 +1,147 @@
+//! Who is inside of a block, and since when. `Hot path`.
+//!
+//! One number, the epoch, rises now and then. Who goes in says in a place of their own which epoch
+//! it was; what is freed is tagged with the epoch then. A freed piece may be used again when the
+//! epoch is a later one, and so was that of all who are inside.
+//!
+//! 1. Freeing: unlink, fence, read the epoch. Going in: read the epoch, say it, fence, then read the
+//!    block. Using again: read the epoch, fence, read all places. So who came in a later epoch than the tag
+//!    does not find the piece; who came in the same or an earlier one is seen, or came after the places were
+//!    read, and then finds it unlinked.
+//! 2. A thread looks for a free place from its own on, and nobody else's is written to. Where all
+//!    are taken a common count says that somebody is inside: nothing is used again meanwhile.
+//! 3. A cursor goes in with the epoch that it had before, fences, and compares it with the epoch.
+//!    If they are the same, nothing with that tag or a later one was used again, nor will be until it
+//!    leaves; and what has an earlier tag it did not find then.
+
+use std::cell::Cell;
+
+use orogen_base::sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
+
+/// Places to say an epoch in.
+const PLACES: usize = 64;
+/// Nobody.
+const FREE: u64 = 0;
+
+/// Alone in two cache lines, which processors fetch together.
+#[repr(align(128))]
+struct Alone<T>(T);
+
+/// Who is inside, and the epoch.
+pub(crate) struct Epochs {
+    now: Alone<AtomicU64>,
+    places: Box<[Alone<AtomicU64>]>,
+    /// Who found no place.
+    others: AtomicUsize,
+}
+
+/// A number of this thread, mostly no other's.
+#[inline]
+pub(crate) fn thread_number() -> usize {
+    // Of the process, not of a model's run.
+    static THREADS: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(1);
+    thread_local! {
+        static NUMBER: Cell<usize> = const { Cell::new(0) };
+    }
+    NUMBER.with(|number| {
+        while number.get() == 0 {
+            number.set(THREADS.fetch_add(1, Ordering::Relaxed) as usize);
+        }
+        number.get()
+    })
+}
+
+impl Epochs {
+    pub(crate) fn new() -> Self {
+        let places = if cfg!(orogen_shuttle) { 4 } else { PLACES };
+        Self {
+            now: Alone(AtomicU64::new(1)),
+            places: (0..places).map(|_| Alone(AtomicU64::new(FREE))).collect(),
+            others: AtomicUsize::new(0),
+        }
+    }
+
+    /// The epoch.
+    #[inline]
+    pub(crate) fn now(&self) -> u64 {
+        self.now.0.load(Ordering::Acquire)
+    }
+
+    /// Says an epoch; gives the place, which is `None` if there was no free one.
+    #[inline]
+    fn say(&self, epoch: u64) -> Option<usize> {
+        let first = thread_number();
+        for i in 0..self.places.len() {
+            let place = (first + i) % self.places.len();
+            let said = self.places[place].0.compare_exchange(
+                FREE,
+                epoch,
+                Ordering::SeqCst,
+                Ordering::Relaxed,
+            );
+            if said.is_ok() {
+                fence(Ordering::SeqCst);
+                return Some(place);
+            }
+        }
+        self.others.fetch_add(1, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+        None
+    }
+
+    /// Goes in with an epoch that was: that of now, or that of an earlier visit.
+    #[inline]
+    pub(crate) fn enter(&self, epoch: u64) -> Inside<'_> {
+        let place = self.say(epoch);
+        Inside {
+            epochs: self,
+            place,
+        }
+    }
+
+    /// Raises the epoch: who comes from now on sees nothing of what was freed before.
+    pub(crate) fn advance(&self) {
+        self.now.0.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// What is tagged with an epoch before this one may be used again.
+    pub(crate) fn oldest(&self) -> u64 {
+        let mut oldest = self.now.0.load(Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+        if self.others.load(Ordering::SeqCst) != 0 {
+            return 0;
+        }
+        for place in &self.places {
+            let epoch = place.0.load(Ordering::SeqCst);
+            if epoch != FREE {
+                oldest = oldest.min(epoch);
+            }
+        }
+        oldest
+    }
+
+    /// The tag of what was just made unreachable.
+    pub(crate) fn tag(&self) -> u64 {
+        // Whoever enters in a later epoch than this sees that it is unreachable.
+        fence(Ordering::SeqCst);
+        self.now.0.load(Ordering::SeqCst)
+    }
+}
+
+/// Somebody who is inside, until this is dropped.
+pub(crate) struct Inside<'a> {
+    epochs: &'a Epochs,
+    place: Option<usize>,
+}
+
+impl Drop for Inside<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        match self.place {
+            Some(place) => self.epochs.places[place].0.store(FREE, Ordering::Release),
+            None => {
+                self.epochs.others.fetch_sub(1, Ordering::Release);
+            }
+        }
+    }
+}

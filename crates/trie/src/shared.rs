@@ -1,0 +1,488 @@
+//! A map that threads share.
+#![expect(
+    unsafe_code,
+    reason = "its memory is untyped, and owners get pieces of it for their own use"
+)]
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use orogen_base::sync::atomic::AtomicU32;
+use orogen_base::sync::{Mistake, Mutex, MutexGuard, makes};
+use orogen_base::{Error, Result, memory};
+use orogen_env::memory::Reserved;
+
+use crate::cell::Cell;
+use crate::cursor::{Map, Root, Stamp, sealed::Sealed};
+use crate::epoch::{Epochs, Inside, thread_number};
+use crate::event::Event;
+use crate::find::find;
+use crate::insert::{Host, insert};
+use crate::pieces::{Ground, Pieces};
+use crate::view::{Ref, View, WORD};
+use crate::{BLOCK_MAX, ROOTS_MAX, map_number};
+
+/// Writers that can be at work at a time; others wait.
+const LANES: usize = if cfg!(orogen_shuttle) { 2 } else { 16 };
+/// Freed pieces that a lane gathers before it looks which can be used again.
+const BATCH: usize = if cfg!(orogen_shuttle) { 1 } else { 64 };
+
+/// A piece that somebody may still read.
+struct Waiting {
+    at: Ref,
+    words: u32,
+    tag: u64,
+}
+
+/// What one writer at a time has.
+struct LaneState {
+    pieces: Pieces,
+    waiting: VecDeque<Waiting>,
+    waiting_words: u64,
+    /// Look again when so many wait.
+    look_at: usize,
+    events: [u64; Event::COUNT],
+}
+
+/// Words of a lane, as its last writer left them.
+#[derive(Default)]
+struct LaneUsage {
+    listed: AtomicU64,
+    uncut: AtomicU64,
+    waiting: AtomicU64,
+}
+
+#[repr(align(128))]
+struct Lane {
+    state: Mutex<LaneState>,
+    usage: LaneUsage,
+}
+
+/// What the lock guards; it is a leaf.
+struct Room {
+    /// Words that lanes have, from the start.
+    taken: u64,
+    /// Words that were promised.
+    promised: u64,
+}
+
+/// Where the bytes of a map are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// Taken from the block: all of the below together, in bytes.
+    pub taken: u64,
+    /// In nodes, leaves and what was allocated.
+    pub used: u64,
+    /// Freed, and somebody may still read it.
+    pub waiting: u64,
+    /// Freed, to be used again.
+    pub listed: u64,
+    /// Not cut yet.
+    pub uncut: u64,
+    /// Backed by the system.
+    pub committed: u64,
+}
+
+/// An ordered map of byte strings to cells of a few words, in one block of memory. Any thread may
+/// read and write at any time; keys are never taken away.
+///
+/// Readers take no lock and try nothing twice; what they write is one word of their own for each [`Reader`].
+pub struct Trie {
+    epochs: Epochs,
+    lanes: Box<[Lane]>,
+    room: Mutex<Room>,
+    capacity: u64,
+    cell_words: usize,
+    roots: u32,
+    number: u64,
+    /// Last, so that nothing outlives it.
+    memory: Reserved,
+}
+
+impl Trie {
+    /// An empty map of up to `capacity` bytes, 64 KiB to [`BLOCK_MAX`], of which only what is used
+    /// becomes memory; with so many words for each key, 0 to 64, and so many roots, 1 to [`ROOTS_MAX`].
+    ///
+    /// # Errors
+    /// `InvalidArgument`; `NoMemory` if the system has not so many addresses, or no memory for the roots.
+    pub fn new(capacity: usize, cell_words: usize, roots: u32) -> Result<Self> {
+        if !(64 << 10..=BLOCK_MAX).contains(&capacity) {
+            return Err(Error::invalid_argument("capacity of a trie").with("bytes", capacity));
+        }
+        if cell_words > 64 || roots == 0 || roots > ROOTS_MAX {
+            return Err(Error::invalid_argument("shape of a trie")
+                .with("cell_words", cell_words)
+                .with("roots", roots));
+        }
+        let refused = || memory::refused("trie", capacity);
+        let memory = Reserved::new(capacity).ok_or_else(refused)?;
+        let taken = u64::from(roots) + 1;
+        let capacity = (capacity / WORD) as u64;
+        if taken > capacity || !memory.commit(taken as usize * WORD) {
+            return Err(refused());
+        }
+        let lane = |_| Lane {
+            state: Mutex::new(LaneState {
+                pieces: Pieces::new(),
+                waiting: VecDeque::new(),
+                waiting_words: 0,
+                look_at: BATCH,
+                events: [0; Event::COUNT],
+            }),
+            usage: LaneUsage::default(),
+        };
+        Ok(Self {
+            epochs: Epochs::new(),
+            lanes: (0..LANES).map(lane).collect(),
+            room: Mutex::new(Room { taken, promised: 0 }),
+            // The last word's number has to fit, too.
+            capacity: capacity.min(u64::from(u32::MAX)),
+            cell_words,
+            roots,
+            number: map_number(),
+            memory,
+        })
+    }
+
+    #[inline(always)]
+    fn memory_view(&self) -> View<'_> {
+        // SAFETY: committed memory is zeroed, and goes with the map.
+        unsafe { View::new(self.memory.start()) }
+    }
+
+    #[inline(always)]
+    fn root_slot(&self, root: Root) -> Ref {
+        assert!(root.0 < self.roots, "a root of this map");
+        root.0 + 1
+    }
+
+    /// A lane, for as long as it is wanted: a thread that writes much keeps it. Waits while as many others write.
+    #[must_use]
+    pub fn writer(&self) -> Writer<'_> {
+        let first = thread_number();
+        let lanes = (0..self.lanes.len()).map(|i| &self.lanes[(first + i) % self.lanes.len()]);
+        let mut free = lanes.filter_map(|lane| Some((lane, lane.state.try_lock()?)));
+        let (lane, state) = match free.next() {
+            Some(free) => free,
+            None => {
+                let lane = &self.lanes[first % self.lanes.len()];
+                (lane, lane.state.lock())
+            }
+        };
+        Writer {
+            trie: self,
+            lane,
+            state,
+        }
+    }
+
+    /// Goes in to read. What is freed meanwhile is not used again before it is dropped: it is not
+    /// for holding.
+    #[inline]
+    #[must_use]
+    pub fn reader(&self) -> Reader<'_> {
+        Reader {
+            trie: self,
+            _inside: self.epochs.enter(self.epochs.now()),
+        }
+    }
+
+    /// Sees to it that inserts find room that together take up to `words`, by
+    /// [`Self::insert_words_max`], beside what was promised before; [`Self::release`] ends it.
+    ///
+    /// # Errors
+    /// `NoMemory`; nothing is promised.
+    pub fn promise(&self, words: u64) -> Result<()> {
+        let mut room = self.room.lock();
+        let end = room.taken + room.promised + 2 * words;
+        if end > self.capacity || !self.memory.commit(end as usize * WORD) {
+            return Err(memory::refused("trie", words as usize * WORD));
+        }
+        // Twice, for the end of a lane's chunk may be too short for the next piece.
+        room.promised += 2 * words;
+        Ok(())
+    }
+
+    /// Ends a promise.
+    pub fn release(&self, words: u64) {
+        self.room.lock().promised -= 2 * words;
+    }
+
+    /// Words that the insert of a key of so many bytes takes at most.
+    #[must_use]
+    pub fn insert_words_max(&self, key_bytes: usize) -> u64 {
+        // The key; links of a path that is as long; a node of 256 with a path, or one of four; the cell.
+        let key = key_bytes as u64;
+        key / 4 + key / 3 + 400 + self.cell_words as u64
+    }
+
+    /// Where the bytes are: exact while nobody writes.
+    #[must_use]
+    pub fn usage(&self) -> Usage {
+        let mut usage = Usage {
+            taken: self.room.lock().taken * WORD as u64,
+            committed: self.memory.committed() as u64,
+            ..Usage::default()
+        };
+        for lane in &self.lanes {
+            let bytes = |words: &AtomicU64| words.load(Ordering::Relaxed) * WORD as u64;
+            usage.listed += bytes(&lane.usage.listed);
+            usage.uncut += bytes(&lane.usage.uncut);
+            usage.waiting += bytes(&lane.usage.waiting);
+        }
+        usage.used = usage
+            .taken
+            .saturating_sub(usage.listed + usage.uncut + usage.waiting);
+        usage
+    }
+
+    /// How often each [`Event`] happened, by its number. Waits for those who write.
+    #[must_use]
+    pub fn events(&self) -> [u64; Event::COUNT] {
+        let mut sums = [0; Event::COUNT];
+        for lane in &self.lanes {
+            let state = lane.state.lock();
+            sums.iter_mut().zip(state.events).for_each(|(a, b)| *a += b);
+        }
+        sums
+    }
+}
+
+impl Map for Trie {}
+
+impl Sealed for Trie {
+    #[inline]
+    fn visit<R>(&self, stamp: Stamp, look: impl FnOnce(View<'_>, Stamp, bool) -> R) -> R {
+        if stamp.map == self.number {
+            let inside = self.epochs.enter(stamp.time);
+            if self.epochs.now() == stamp.time || makes(Mistake::TrustOldNodes) {
+                return look(self.memory_view(), stamp, true);
+            }
+            drop(inside);
+        }
+        let time = self.epochs.now();
+        let inside = self.epochs.enter(time);
+        let map = self.number;
+        let result = look(self.memory_view(), Stamp { map, time }, false);
+        drop(inside);
+        result
+    }
+
+    fn keeps_cell(&self, stamp: Stamp) -> bool {
+        stamp.map == self.number
+    }
+
+    fn root(&self, root: Root) -> Ref {
+        self.root_slot(root)
+    }
+
+    fn cell_words(&self) -> usize {
+        self.cell_words
+    }
+
+    fn view(&self) -> View<'_> {
+        self.memory_view()
+    }
+}
+
+/// Somebody who reads.
+pub struct Reader<'a> {
+    trie: &'a Trie,
+    _inside: Inside<'a>,
+}
+
+impl<'a> Reader<'a> {
+    /// The cell of `key`, which stays where it is as long as the map lives.
+    ///
+    /// # Panics
+    /// If the map has no such root.
+    #[inline]
+    #[must_use]
+    pub fn get(&self, root: Root, key: &[u8]) -> Option<Cell<'a>> {
+        let view = self.trie.memory_view();
+        let cell = find(view, self.trie.root_slot(root), key)?;
+        Some(Cell(view.words(cell, self.trie.cell_words)))
+    }
+
+    /// Words that were allocated, for as long as this reader is inside.
+    ///
+    /// # Safety
+    /// `at` was given by [`Writer::allocate`] of this map for at least `len` words, and was found by this reader in a
+    /// cell, or is not retired.
+    #[must_use]
+    pub unsafe fn words(&self, at: u32, len: usize) -> &[AtomicU32] {
+        self.trie.memory_view().words(at, len)
+    }
+}
+
+/// Somebody who writes.
+pub struct Writer<'a> {
+    trie: &'a Trie,
+    lane: &'a Lane,
+    state: MutexGuard<'a, LaneState>,
+}
+
+impl<'a> Writer<'a> {
+    /// The cell of `key`, and true if the key was added: with `init` in its cell then, as many words as the map
+    /// has for each key. The cell stays where it is as long as the map lives.
+    ///
+    /// # Errors
+    /// `NoMemory` if the block has no room; nothing has changed.
+    ///
+    /// # Panics
+    /// If `init` has another length, or the map has no such root.
+    #[inline]
+    pub fn insert(&mut self, root: Root, key: &[u8], init: &[u32]) -> Result<(Cell<'a>, bool)> {
+        assert_eq!(init.len(), self.trie.cell_words, "words of a cell");
+        let root = self.trie.root_slot(root);
+        let trie = self.trie;
+        let inside = trie.epochs.enter(trie.epochs.now());
+        let added = insert(self, root, key, init);
+        drop(inside);
+        if self.state.waiting.len() >= self.state.look_at {
+            self.look_what_is_free();
+        }
+        let (cell, is_new) = added?;
+        let cell = trie.memory_view().words(cell, trie.cell_words);
+        Ok((Cell(cell), is_new))
+    }
+
+    /// `words` words of any content, at least one, for whatever cells are to refer to.
+    ///
+    /// # Errors
+    /// `NoMemory`; nothing has changed.
+    pub fn allocate(&mut self, words: u32) -> Result<u32> {
+        let mut trie = self.trie;
+        self.state.pieces.allocate(&mut trie, words.max(1))
+    }
+
+    /// Words that were allocated.
+    ///
+    /// # Safety
+    /// `at` was given by [`Self::allocate`] for at least `len` words, and is not retired nor freed
+    /// while the result is used.
+    #[must_use]
+    pub unsafe fn words(&self, at: u32, len: usize) -> &'a [AtomicU32] {
+        self.trie.memory_view().words(at, len)
+    }
+
+    /// Takes words back when nobody is inside any more who may have found them.
+    ///
+    /// # Errors
+    /// `NoMemory` if there is none to remember them; they are not taken back then.
+    ///
+    /// # Safety
+    /// They were allocated as one piece of this length, and no cell refers to them any more.
+    pub unsafe fn retire(&mut self, at: u32, words: u32) -> Result<()> {
+        self.prepare_retire()?;
+        Host::retire(self, at, words.max(1));
+        if self.state.waiting.len() >= self.state.look_at {
+            self.look_what_is_free();
+        }
+        Ok(())
+    }
+
+    /// Takes words back at once.
+    ///
+    /// # Safety
+    /// They were allocated as one piece of this length, and no cell ever referred to them.
+    pub unsafe fn free(&mut self, at: u32, words: u32) {
+        Host::free(self, at, words.max(1));
+    }
+
+    #[cold]
+    fn look_what_is_free(&mut self) {
+        let epochs = &self.trie.epochs;
+        let first = self.state.waiting.front().map(|w| w.tag);
+        if first == Some(epochs.now()) {
+            epochs.advance();
+        }
+        let oldest = epochs.oldest();
+        let view = self.trie.memory_view();
+        let state = &mut *self.state;
+        while let Some(waiting) = state.waiting.pop_front_if(|w| w.tag < oldest) {
+            state.waiting_words -= u64::from(waiting.words);
+            state.pieces.free(view, waiting.at, waiting.words);
+        }
+        state.look_at = state.waiting.len() + BATCH;
+    }
+}
+
+impl Drop for Writer<'_> {
+    fn drop(&mut self) {
+        let (listed, uncut) = self.state.pieces.free_words();
+        let usage = &self.lane.usage;
+        usage.listed.store(listed, Ordering::Relaxed);
+        usage.uncut.store(uncut, Ordering::Relaxed);
+        usage
+            .waiting
+            .store(self.state.waiting_words, Ordering::Relaxed);
+    }
+}
+
+impl Ground for &Trie {
+    fn view(&self) -> View<'_> {
+        self.memory_view()
+    }
+
+    fn take(&mut self, least: u32, wanted: u32) -> Result<(Ref, u32)> {
+        let mut room = self.room.lock();
+        let unpromised = self.capacity.saturating_sub(room.taken + room.promised);
+        let len = u64::from(wanted).min(unpromised).max(u64::from(least));
+        let end = room.taken + len;
+        if end > self.capacity || !self.memory.commit(end as usize * WORD) {
+            return Err(memory::refused("trie", least as usize * WORD));
+        }
+        let at = room.taken as Ref;
+        room.taken = end;
+        Ok((at, len as u32))
+    }
+}
+
+impl Host for Writer<'_> {
+    const SHARED: bool = true;
+
+    #[inline(always)]
+    fn view(&self) -> View<'_> {
+        self.trie.memory_view()
+    }
+
+    #[inline(always)]
+    fn allocate(&mut self, words: u32) -> Result<Ref> {
+        let mut trie = self.trie;
+        self.state.pieces.allocate(&mut trie, words)
+    }
+
+    #[inline(always)]
+    fn has(&self, words: u32) -> bool {
+        self.state.pieces.has(words)
+    }
+
+    fn free(&mut self, at: Ref, words: u32) {
+        self.state.pieces.free(self.trie.memory_view(), at, words);
+    }
+
+    fn prepare_retire(&mut self) -> Result<()> {
+        let waiting = &mut self.state.waiting;
+        if waiting.len() == waiting.capacity() {
+            let more = waiting.len().max(BATCH);
+            let refused = |_| memory::refused("trie", more * size_of::<Waiting>());
+            waiting.try_reserve(more).map_err(refused)?;
+        }
+        Ok(())
+    }
+
+    fn retire(&mut self, at: Ref, words: u32) {
+        if makes(Mistake::ReuseAtOnce) {
+            return Host::free(self, at, words);
+        }
+        let tag = self.trie.epochs.tag();
+        self.state.waiting_words += u64::from(words);
+        self.state.waiting.push_back(Waiting { at, words, tag });
+    }
+
+    #[inline(always)]
+    fn count(&mut self, event: Event) {
+        self.state.events[event as usize] += 1;
+    }
+}

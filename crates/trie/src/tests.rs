@@ -1,0 +1,6 @@
+//! Histories against maps, threads against each other, blocks that run full.
+
+mod keys;
+mod histories;
+mod threads;
+mod room;

@@ -1,0 +1,124 @@
+//! Blocks that run full, and what is promised.
+
+use orogen_base::ErrorKind;
+
+use super::keys::{Random, SHAPES};
+use crate::{Cursor, LocalTrie, Root, Trie};
+
+const ROOT: Root = Root(0);
+
+#[test]
+fn a_full_block_is_an_error_and_nothing_changes() {
+    for shape in SHAPES {
+        for capacity in [64 << 10, 72 << 10, 100 << 10] {
+            let map = Trie::new(capacity, 1, 1).unwrap();
+            let mut random = Random::new(capacity as u64);
+            let mut keys = std::collections::BTreeSet::new();
+            let mut refused = 0;
+            for i in 0..20_000 {
+                let key = shape.draw(&mut random, i);
+                match map.writer().insert(ROOT, &key, &[i as u32]) {
+                    Ok((_, is_new)) => assert_eq!(is_new, keys.insert(key)),
+                    Err(e) => {
+                        assert_eq!(e.kind(), ErrorKind::NoMemory);
+                        assert!(!keys.contains(&key));
+                        refused += 1;
+                        if refused == 100 {
+                            break;
+                        }
+                    }
+                }
+            }
+            let mut cursor = Cursor::new();
+            cursor.first(&map, ROOT);
+            for key in &keys {
+                assert_eq!(cursor.key(), key);
+                assert!(map.reader().get(ROOT, key).is_some());
+                cursor.next(&map);
+            }
+            assert!(!cursor.valid());
+            let usage = map.usage();
+            assert!(usage.taken <= capacity as u64);
+            if refused == 100 {
+                assert!(usage.used > capacity as u64 / 2, "{shape:?} {usage:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_full_map_of_one_owner_is_an_error_too() {
+    let mut map = LocalTrie::new(10_000, 1, 1).unwrap();
+    let mut count = 0u64;
+    while map.insert(ROOT, &count.to_be_bytes(), &[1]).is_ok() {
+        count += 1;
+    }
+    assert!(count > 300);
+    for i in 0..count {
+        assert!(map.get(ROOT, &i.to_be_bytes()).is_some());
+    }
+    assert!(map.get(ROOT, &count.to_be_bytes()).is_none());
+    map.clear();
+    map.insert(ROOT, b"again", &[1]).unwrap();
+}
+
+#[test]
+fn what_was_promised_finds_room() {
+    let mut full = 0;
+    for shape in SHAPES {
+        let map = Trie::new(1 << 20, 1, 1).unwrap();
+        let mut random = Random::new(5);
+        for group in 0..5000 {
+            let numbers = group * 20..(group + 1) * 20;
+            let group: Vec<_> = numbers.map(|i| shape.draw(&mut random, i)).collect();
+            let words = group.iter().map(|k| map.insert_words_max(k.len())).sum();
+            if map.promise(words).is_err() {
+                full += 1;
+                break;
+            }
+            std::thread::scope(|scope| {
+                for half in group.chunks(10) {
+                    let map = &map;
+                    scope.spawn(move || {
+                        for key in half {
+                            map.writer().insert(ROOT, key, &[7]).unwrap();
+                        }
+                    });
+                }
+            });
+            map.release(words);
+        }
+    }
+    assert!(full >= 3, "the others have few keys");
+}
+
+#[test]
+fn shapes_that_make_no_sense_are_refused() {
+    for (capacity, cell, roots) in [
+        (1 << 10, 0, 1),
+        (17 << 30, 0, 1),
+        (1 << 20, 65, 1),
+        (1 << 20, 1, 0),
+        (64 << 10, 1, 1 << 16),
+    ] {
+        assert!(Trie::new(capacity, cell, roots).is_err());
+    }
+    assert!(LocalTrie::new(17 << 30, 0, 1).is_err());
+    assert!(LocalTrie::new(64, 0, 1000).is_err());
+}
+
+#[test]
+fn what_is_freed_is_used_again_and_told() {
+    let map = Trie::new(64 << 20, 0, 1).unwrap();
+    let mut random = Random::new(3);
+    let mut writer = map.writer();
+    for i in 0..200_000 {
+        let key = super::keys::Shape::Random.draw(&mut random, i);
+        writer.insert(ROOT, &key, &[]).unwrap();
+    }
+    drop(writer);
+    let usage = map.usage();
+    assert!(usage.waiting <= 64 * 1100, "{usage:?}");
+    assert!(usage.listed < usage.used / 20, "{usage:?}");
+    assert!(usage.uncut <= 300 << 10, "{usage:?}");
+}
