@@ -58,7 +58,17 @@ struct Step {
     label_at: u32,
     /// Which child the way takes: `END`, or the label and 1.
     child: i16,
+    /// Where in `orders` the node's children stand in order, and how many; `NO_ORDER` if they do not.
+    order: u32,
+    order_len: u16,
+    /// How many of them come before `child`.
+    before: u16,
 }
+
+const NO_ORDER: u32 = u32::MAX;
+/// So far ahead children are asked for, and so far ahead are those of small nodes.
+const AHEAD: usize = 6;
+const AHEAD_BELOW: usize = 3;
 
 /// The key that ends at a node comes before its other children.
 const END: i16 = 0;
@@ -70,6 +80,8 @@ const BEHIND_ALL: i16 = 257;
 pub struct Cursor {
     key: Vec<u8>,
     way: Vec<Step>,
+    /// Children of nodes of the way in the order of their labels, for those that were asked.
+    orders: Vec<u8>,
     /// Where the key's cell is; 0 if there is no key.
     cell: Ref,
     root: Ref,
@@ -192,6 +204,7 @@ impl Cursor {
     /// Goes to the first or last key of all.
     fn start(&mut self, view: View<'_>, to: To) {
         self.way.clear();
+        self.orders.clear();
         self.key.clear();
         self.cell = 0;
         let _ = self.enter_slot(view, self.root, to) || self.advance(view, to);
@@ -237,6 +250,9 @@ impl Cursor {
             depth: depth as u32,
             label_at: self.key.len() as u32,
             child,
+            order: NO_ORDER,
+            order_len: 0,
+            before: 0,
         });
     }
 
@@ -244,8 +260,18 @@ impl Cursor {
     fn advance(&mut self, view: View<'_>, to: To) -> bool {
         while let Some(step) = self.way.last_mut() {
             let node = Inner::new(view, step.at, Head::of(view, step.at));
-            let Some((child, slot)) = beside(&node, step.child, to) else {
+            if step.order == NO_ORDER {
+                take_order(&node, step, &mut self.orders, view, to);
+            }
+            let found = if step.order_len == 0 {
+                beside(&node, step.child, to)
+            } else {
+                let order = &self.orders[step.order as usize..];
+                beside_in(&node, step, order, view, to)
+            };
+            let Some((child, slot)) = found else {
                 self.key.truncate(step.depth as usize);
+                self.orders.truncate(step.order as usize);
                 self.way.pop();
                 continue;
             };
@@ -263,6 +289,7 @@ impl Cursor {
 
     fn seek_in(&mut self, view: View<'_>, key: &[u8]) {
         self.way.clear();
+        self.orders.clear();
         self.key.clear();
         self.cell = 0;
         let mut slot = self.root;
@@ -324,4 +351,84 @@ fn beside(node: &Inner<'_>, child: i16, to: To) -> Option<(i16, Ref)> {
         return Some((END, node.end()?));
     }
     None
+}
+
+/// Puts the children of a node in order, the first time it is asked which comes next.
+fn take_order(node: &Inner<'_>, step: &mut Step, orders: &mut Vec<u8>, view: View<'_>, to: To) {
+    step.order = orders.len() as u32;
+    if !node.add_order(orders) {
+        node.ask_for_children();
+        return;
+    }
+    let order = &orders[step.order as usize..];
+    let is_before = |&index: &u8| i16::from(node.nth(index).0) + 1 < step.child;
+    step.before = order.partition_point(is_before) as u16;
+    step.order_len = order.len() as u16;
+    for distance in 1..AHEAD {
+        ask_for(node, step, order, view, to, distance);
+    }
+}
+
+/// Asks for the child so far ahead.
+#[inline(always)]
+fn ask_for(
+    node: &Inner<'_>,
+    step: &Step,
+    order: &[u8],
+    view: View<'_>,
+    to: To,
+    distance: usize,
+) -> Option<Ref> {
+    let at = match to {
+        To::Next => usize::from(step.before) + distance,
+        To::Prev => usize::from(step.before).checked_sub(distance)?,
+    };
+    let child = view.load(node.nth(*order.get(at)?).1);
+    view.prefetch(child, 0);
+    view.prefetch(child, 36);
+    (child != 0).then_some(child)
+}
+
+/// As [`beside`], of a node whose children stand in order.
+#[inline]
+fn beside_in(
+    node: &Inner<'_>,
+    step: &mut Step,
+    order: &[u8],
+    view: View<'_>,
+    to: To,
+) -> Option<(i16, Ref)> {
+    let order = &order[..usize::from(step.order_len)];
+    let index = match to {
+        To::Next => {
+            if step.child == BEFORE_ALL
+                && let Some(end) = node.end()
+            {
+                return Some((END, end));
+            }
+            // The child that the way takes now may be among them.
+            let at = order.get(usize::from(step.before))?;
+            let is_this = i16::from(node.nth(*at).0) + 1 == step.child;
+            let next = step.before + u16::from(is_this);
+            let index = *order.get(usize::from(next))?;
+            step.before = next;
+            index
+        }
+        To::Prev => {
+            if step.before == 0 {
+                return (step.child > END).then(|| Some((END, node.end()?)))?;
+            }
+            step.before -= 1;
+            order[usize::from(step.before)]
+        }
+    };
+    ask_for(node, step, order, view, to, AHEAD);
+    if let Some(at) = ask_for(node, step, order, view, to, AHEAD_BELOW) {
+        let head = Head::of(view, at);
+        if !head.is_leaf() {
+            Inner::new(view, at, head).ask_for_children();
+        }
+    }
+    let (label, slot) = node.nth(index);
+    Some((i16::from(label) + 1, slot))
 }

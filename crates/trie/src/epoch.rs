@@ -35,6 +35,16 @@ pub(crate) struct Epochs {
     others: AtomicUsize,
 }
 
+/// A fence behind an exchange in the same thread: where that is one itself, only for the compiler.
+#[inline(always)]
+fn fence_behind_exchange() {
+    if cfg!(all(target_arch = "x86_64", not(orogen_shuttle))) {
+        std::sync::atomic::compiler_fence(Ordering::SeqCst);
+    } else {
+        fence(Ordering::SeqCst);
+    }
+}
+
 /// A number of this thread, mostly no other's.
 #[inline]
 pub(crate) fn thread_number() -> usize {
@@ -80,12 +90,12 @@ impl Epochs {
                 Ordering::Relaxed,
             );
             if said.is_ok() {
-                fence(Ordering::SeqCst);
+                fence_behind_exchange();
                 return Some(place);
             }
         }
         self.others.fetch_add(1, Ordering::SeqCst);
-        fence(Ordering::SeqCst);
+        fence_behind_exchange();
         None
     }
 

@@ -34,10 +34,14 @@ pub enum Event {
     TwoToFour,
     /// A node of 4 children became one of 8.
     FourGrown,
-    /// Of 8, one of 16.
+    /// Of 8, one of 12.
     EightGrown,
-    /// Of 16, one of 32.
+    /// Of 12, one of 16.
+    TwelveGrown,
+    /// Of 16, one of 24.
     SixteenGrown,
+    /// Of 24, one of 32.
+    TwentyFourGrown,
     /// Of 32, one of 48.
     ThirtyTwoGrown,
     /// Of 48, one of 64.
@@ -77,7 +81,9 @@ impl Event {
         Self::TwoToFour,
         Self::FourGrown,
         Self::EightGrown,
+        Self::TwelveGrown,
         Self::SixteenGrown,
+        Self::TwentyFourGrown,
         Self::ThirtyTwoGrown,
         Self::FortyEightGrown,
         Self::SixtyFourGrown,

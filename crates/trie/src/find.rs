@@ -33,9 +33,7 @@ pub(crate) fn find(view: View<'_>, root: Ref, key: &[u8]) -> Option<Ref> {
             None => node.end()?,
         };
         at = view.load(slot);
-        if head.kind() == FULL {
-            // What comes next is often larger than a cache line, and far away.
-            view.prefetch(at, 64);
-        }
+        // What comes next is far away, and may lie in two lines: nodes are larger than one, leaves begin anywhere.
+        view.prefetch(at, if head.kind() == FULL { 64 } else { 36 });
     }
 }

@@ -23,12 +23,10 @@ pub(crate) const LONG_LEAF: u32 = 2;
 pub(crate) const ONE: u32 = 3;
 pub(crate) const TWO: u32 = 4;
 pub(crate) const FOUR: u32 = 5;
-pub(crate) const FULL: u32 = 13;
-/// Kinds are below this.
-pub(crate) const KINDS: usize = 14;
+pub(crate) const FULL: u32 = 15;
 
 /// Children of each kind that has some.
-const ROOM: [u32; 16] = [0, 0, 0, 1, 2, 4, 8, 16, 32, 48, 64, 96, 128, 256, 0, 0];
+const ROOM: [u32; 16] = [0, 0, 0, 1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 256];
 
 /// Longest rest of a key in a leaf, and longest path.
 pub(crate) const SHORT_MAX: usize = 255;
@@ -283,7 +281,7 @@ pub(crate) struct Inner<'a> {
 impl<'a> Inner<'a> {
     #[inline(always)]
     pub(crate) fn new(view: View<'a>, at: Ref, head: Head) -> Self {
-        debug_assert!(!head.is_leaf() && (head.kind() as usize) < KINDS, "inner");
+        debug_assert!(!head.is_leaf(), "inner");
         let kind = head.kind();
         let labels = at + 1 + words_of(head.len());
         let label_words = match kind {
@@ -352,6 +350,48 @@ impl<'a> Inner<'a> {
             _ => self.labels().find(label)?,
         };
         Some(self.children + index as u32)
+    }
+
+    /// Adds to `order` which of the counted children comes first, second, and so on by its label;
+    /// false if the node has so few or so many that it tells that itself.
+    pub(crate) fn add_order(&self, order: &mut Vec<u8>) -> bool {
+        if !(FOUR..FULL).contains(&self.head.kind()) {
+            return false;
+        }
+        let mut places = [0; 256];
+        let mut labels = [0_u64; 4];
+        let own = self.labels();
+        for i in 0..own.count {
+            let label = own.get(i);
+            places[usize::from(label)] = i as u8;
+            labels[usize::from(label) / 64] |= 1 << (label % 64);
+        }
+        for (i, mut labels) in labels.into_iter().enumerate() {
+            while labels != 0 {
+                order.push(places[i * 64 + labels.trailing_zeros() as usize]);
+                labels &= labels - 1;
+            }
+        }
+        true
+    }
+
+    /// Asks for the children of a node that has one or two.
+    #[inline]
+    pub(crate) fn ask_for_children(&self) {
+        if self.head.kind() <= TWO {
+            for i in 0..self.head.count() as u32 {
+                let child = self.view.load(self.children + i);
+                self.view.prefetch(child, 0);
+                self.view.prefetch(child, 36);
+            }
+        }
+    }
+
+    /// The label of a counted child, and its slot.
+    #[inline]
+    pub(crate) fn nth(&self, index: u8) -> (u8, Ref) {
+        let label = self.labels().get(usize::from(index));
+        (label, self.children + u32::from(index))
     }
 
     /// The child with the smallest label from `low` on, and its label. It may have been taken away.
