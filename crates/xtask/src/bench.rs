@@ -1,5 +1,5 @@
 //! `cargo x bench`: Orogen and other engines in turn, in one run. `peers` measures small values,
-//! `blob` and `gc` large ones.
+//! `blob` and `gc` large ones, `memtable` ordered maps in memory.
 //!
 //! Machines are noisy, so no figure of one run is compared with one of another: the engines run
 //! the same workloads one after the other, in an order that changes from pair to pair, and a
@@ -13,11 +13,12 @@ mod plan;
 mod engines;
 mod report;
 mod large;
+mod memtable;
 
 use std::path::PathBuf;
 
 pub(crate) const HELP: &str = "
-usage: cargo x bench peers | blob | gc, with options
+usage: cargo x bench peers | blob | gc | memtable, with options
 
 Small values:
 
@@ -90,6 +91,20 @@ output says so.
   --dir DIR          as above; it needs the space that is told before the run begins
   --json FILE, --markdown FILE  the figures, written anew after each cell
 
+Ordered maps in memory:
+
+usage: cargo x bench memtable [--num N] [--rounds N] [--keys 16,40,41] [--only A,B] [--no-pairs]
+
+Compares the trie, a plain skip list with RocksDB's layout, crossbeam's skip list and the guided list of
+memtables, with random keys and empty values: insert, get, get of what is missing, scan, insert by
+two threads; nanoseconds, times the skip list, bytes a key.
+
+  --num N         keys (default 10000000)
+  --rounds N      turns of each map, whose median is told with the smallest and the largest (default 3)
+  --keys A,B      16 or 40 random bytes, or 41: 40 bytes of which 24 are common (default 16,40)
+  --only A,B      trie, trie-ref (4 bytes for each key), skip-list, crossbeam, guided-list (default all)
+  --no-pairs      without two threads
+
 All end with 0 when everything was measured, whatever the figures say, and with 1 when an option
 is wrong or something did not build or run.
 ";
@@ -107,13 +122,16 @@ struct Options {
 }
 
 pub(crate) fn run(args: &[String]) -> Result<(), String> {
-    let (what, rest) = args.split_first().ok_or("say what: peers, blob or gc")?;
+    let (what, rest) = args
+        .split_first()
+        .ok_or("say what: peers, blob, gc or memtable")?;
     match what.as_str() {
         "peers" => peers(rest),
         "blob" => large::run(large::Bench::Blob, rest),
         "gc" => large::run(large::Bench::Gc, rest),
+        "memtable" => memtable::run(rest),
         other => Err(format!(
-            "nothing to measure is called `{other}`: peers, blob, gc"
+            "nothing to measure is called `{other}`: peers, blob, gc, memtable"
         )),
     }
 }
@@ -216,7 +234,7 @@ mod tests {
 
     #[test]
     fn what_to_measure_must_be_said() {
-        assert!(run(&[]).unwrap_err().contains("peers, blob or gc"));
+        assert!(run(&[]).unwrap_err().contains("peers, blob, gc or"));
         assert!(run(&["speed".to_owned()]).unwrap_err().contains("`speed`"));
     }
 
