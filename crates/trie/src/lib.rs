@@ -34,6 +34,8 @@ mod cursor;
 mod shared;
 mod local;
 
+#[cfg(all(test, orogen_shuttle))]
+mod model;
 #[cfg(test)]
 mod tests;
 

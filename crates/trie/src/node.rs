@@ -217,6 +217,10 @@ impl Shape {
         if kind == TWO && path > TWO_PATH_MAX {
             kind = FOUR;
         }
+        // In a model nine children are many.
+        if cfg!(orogen_shuttle) && children > 8 {
+            kind = FULL;
+        }
         Self {
             kind,
             path,
