@@ -23,7 +23,10 @@ use orogen_base::{Error, Result};
 
 use crate::event::Event;
 use crate::node::{Head, Inner, Leaf, SHORT_MAX, Shape, TWO};
-use crate::view::{Ref, View};
+use crate::view::{Ref, View, WORD};
+
+/// Longest key, and most bytes beside it.
+pub(crate) const LEN_MAX: usize = 2 << 30;
 
 /// What an insert needs of its map.
 pub(crate) trait Host {
@@ -49,6 +52,46 @@ pub(crate) trait Host {
     fn retire(&mut self, at: Ref, words: u32);
 
     fn count(&mut self, event: Event);
+}
+
+/// What a new key gets.
+#[derive(Clone, Copy)]
+pub(crate) struct Seed<'a> {
+    /// Its cell.
+    pub(crate) cell: &'a [u32],
+    /// Bytes behind the cell, in the same piece; the cell's first word then tells where.
+    pub(crate) beside: &'a [&'a [u8]],
+}
+
+impl Seed<'_> {
+    #[inline(always)]
+    fn words(self) -> u32 {
+        let bytes: usize = self.beside.iter().map(|part| part.len()).sum();
+        (self.cell.len() + bytes.div_ceil(WORD)) as u32
+    }
+
+    /// Writes it where nobody sees it yet.
+    #[inline(always)]
+    fn write(self, view: View<'_>, at: Ref) {
+        for (i, &word) in self.cell.iter().enumerate() {
+            view.put(at + i as u32, word);
+        }
+        if !self.beside.is_empty() {
+            let start = at + self.cell.len() as u32;
+            view.put(at, start);
+            write_parts(view, start, self.beside);
+        }
+    }
+}
+
+/// Writes bytes one part behind the other where nobody sees them yet.
+#[inline]
+pub(crate) fn write_parts(view: View<'_>, at: Ref, parts: &[&[u8]]) {
+    let mut skip = 0;
+    for part in parts {
+        view.write(at, skip, part);
+        skip += part.len();
+    }
 }
 
 /// Where a key belongs.
@@ -211,7 +254,7 @@ fn publish<H: Host>(host: &mut H, place: &Place, new: Ref) -> bool {
     is_set
 }
 
-/// Adds `key` below the root at `root`, with `init` in its cell, or finds it. Gives where its cell
+/// Adds `key` below the root at `root`, with `seed`, or finds it. Gives where its cell
 /// is, and true if it was added. The caller is inside, if others are about.
 ///
 /// # Errors
@@ -221,10 +264,14 @@ pub(crate) fn insert<H: Host>(
     host: &mut H,
     root: Ref,
     key: &[u8],
-    init: &[u32],
+    seed: Seed<'_>,
 ) -> Result<(Ref, bool)> {
-    if u32::try_from(key.len()).is_err() {
-        return Err(Error::invalid_argument("a key of 4 GiB and more").with("bytes", key.len()));
+    // A half of what references reach, so that no sum of sizes overflows them.
+    let beside: usize = seed.beside.iter().map(|part| part.len()).sum();
+    if key.len().max(beside) > LEN_MAX {
+        return Err(Error::invalid_argument("a key or value of more than 2 GiB")
+            .with("key", key.len())
+            .with("value", beside));
     }
     loop {
         let place = go_down(host.view(), root, key);
@@ -233,16 +280,16 @@ pub(crate) fn insert<H: Host>(
                 host.count(Event::Found);
                 return Ok((cell, false));
             }
-            Found::Nothing => set_empty(host, &place, key, init)?,
-            Found::Else { common, byte } => put_above(host, &place, common, byte, key, init)?,
+            Found::Nothing => set_empty(host, &place, key, seed)?,
+            Found::Else { common, byte } => put_above(host, &place, common, byte, key, seed)?,
             Found::NoLabel { head, path } if !head.is_full() => {
-                append(host, &place, head, path, key, init)?
+                append(host, &place, head, path, key, seed)?
             }
             Found::NoLabel { head, path } => {
                 let depth = place.depth + path;
-                replace(host, &place, head, Some(key[depth]), depth + 1, key, init)?
+                replace(host, &place, head, Some(key[depth]), depth + 1, key, seed)?
             }
-            Found::NoEnd { head } => replace(host, &place, head, None, key.len(), key, init)?,
+            Found::NoEnd { head } => replace(host, &place, head, None, key.len(), key, seed)?,
         };
         if let Some(cell) = added {
             return Ok((cell, true));
@@ -256,13 +303,14 @@ fn make_leaf<H: Host>(
     host: &mut H,
     depth: usize,
     key: &[u8],
-    init: &[u32],
+    seed: Seed<'_>,
 ) -> Result<(Ref, u32, Ref)> {
     let rest = &key[depth..];
     let cell = Leaf::words(rest.len());
-    let words = cell + init.len() as u32;
+    let words = cell + seed.words();
     let at = host.allocate(words)?;
-    Leaf::make(host.view(), at, rest, depth, init);
+    Leaf::make(host.view(), at, rest, depth);
+    seed.write(host.view(), at + cell);
     Ok((at, words, at + cell))
 }
 
@@ -270,9 +318,9 @@ fn set_empty<H: Host>(
     host: &mut H,
     place: &Place,
     key: &[u8],
-    init: &[u32],
+    seed: Seed<'_>,
 ) -> Result<Option<Ref>> {
-    let (leaf, words, cell) = make_leaf(host, place.depth, key, init)?;
+    let (leaf, words, cell) = make_leaf(host, place.depth, key, seed)?;
     if !publish(host, place, leaf) {
         host.free(leaf, words);
         return Ok(None);
@@ -291,10 +339,10 @@ fn append<H: Host>(
     head: Head,
     path: usize,
     key: &[u8],
-    init: &[u32],
+    seed: Seed<'_>,
 ) -> Result<Option<Ref>> {
     let depth = place.depth + path;
-    let (leaf, words, cell) = make_leaf(host, depth + 1, key, init)?;
+    let (leaf, words, cell) = make_leaf(host, depth + 1, key, seed)?;
     // The lock is taken only if the node is as it was when the label was looked for.
     let is_ours = !H::SHARED
         || makes(Mistake::AppendWithoutLock)
@@ -323,7 +371,7 @@ fn put_above<H: Host>(
     common: usize,
     byte: Option<u8>,
     key: &[u8],
-    init: &[u32],
+    seed: Seed<'_>,
 ) -> Result<Option<Ref>> {
     let ours = &key[place.depth..];
     let ours_byte = ours.get(common).copied();
@@ -334,7 +382,7 @@ fn put_above<H: Host>(
     let shape = Shape::new(children, common - path_start, children < 2);
     let leaf_depth = place.depth + common + usize::from(ours_byte.is_some());
     let cell = Leaf::words(key.len() - leaf_depth);
-    let leaf_words = cell + init.len() as u32;
+    let leaf_words = cell + seed.words();
     let mut words = links as u32 * link.words() + shape.words() + leaf_words;
     // One piece, so that the node and the newer of its leaves are mostly in one cache line; unless
     // a smaller node left one that fits.
@@ -365,7 +413,8 @@ fn put_above<H: Host>(
     if !is_apart {
         leaf = at + shape.words();
     }
-    Leaf::make(view, leaf, &key[leaf_depth..], leaf_depth, init);
+    Leaf::make(view, leaf, &key[leaf_depth..], leaf_depth);
+    seed.write(view, leaf + cell);
     let node = shape.make(
         view,
         at,
@@ -405,10 +454,10 @@ fn replace<H: Host>(
     label: Option<u8>,
     leaf_depth: usize,
     key: &[u8],
-    init: &[u32],
+    seed: Seed<'_>,
 ) -> Result<Option<Ref>> {
     host.prepare_retire()?;
-    let (leaf, leaf_words, cell) = make_leaf(host, leaf_depth, key, init)?;
+    let (leaf, leaf_words, cell) = make_leaf(host, leaf_depth, key, seed)?;
     let old = Inner::new(host.view(), place.at, head);
     let (depth, old_words) = (place.depth, old.words());
     let children = head.count() + usize::from(label.is_some());

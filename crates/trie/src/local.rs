@@ -13,7 +13,7 @@ use crate::cell::Cell;
 use crate::cursor::{Map, Root, Stamp, sealed::Sealed};
 use crate::event::Event;
 use crate::find::find;
-use crate::insert::{Host, insert};
+use crate::insert::{Host, Seed, insert};
 use crate::node::{Head, Inner, Leaf};
 use crate::pieces::{Ground, Pieces};
 use crate::view::{Ref, View, WORD};
@@ -99,7 +99,7 @@ impl LocalTrie {
     /// as the map has for each key.
     ///
     /// # Errors
-    /// `NoMemory`; nothing has changed.
+    /// `NoMemory`, `InvalidArgument` of more than 2 GiB; nothing has changed.
     ///
     /// # Panics
     /// If `init` has another length, or the map has no such root.
@@ -107,7 +107,11 @@ impl LocalTrie {
     pub fn insert(&mut self, root: Root, key: &[u8], init: &[u32]) -> Result<(Cell<'_>, bool)> {
         assert_eq!(init.len(), self.cell_words, "words of a cell");
         let root = self.root_slot(root);
-        let (cell, is_new) = insert(self, root, key, init)?;
+        let seed = Seed {
+            cell: init,
+            beside: &[],
+        };
+        let (cell, is_new) = insert(self, root, key, seed)?;
         self.changes += u64::from(is_new);
         Ok((Cell(self.memory.view().words(cell, init.len())), is_new))
     }

@@ -179,10 +179,9 @@ impl<'a> Leaf<'a> {
         }
     }
 
-    /// Makes the leaf of a key with `rest` behind `depth` bytes.
+    /// Makes the leaf of a key with `rest` behind `depth` bytes, but for its cell.
     #[inline]
-    pub(crate) fn make(view: View<'_>, at: Ref, rest: &[u8], depth: usize, cell: &[u32]) {
-        let cell_at = at + Self::words(rest.len());
+    pub(crate) fn make(view: View<'_>, at: Ref, rest: &[u8], depth: usize) {
         if rest.len() <= SHORT_MAX {
             view.write(at, 0, &[LEAF as u8, rest.len() as u8, depth as u8]);
             view.write(at, 3, rest);
@@ -191,9 +190,6 @@ impl<'a> Leaf<'a> {
             view.put(at + 1, rest.len() as u32);
             view.put(at + 2, depth as u32);
             view.write(at + 3, 0, rest);
-        }
-        for (i, &word) in cell.iter().enumerate() {
-            view.put(cell_at + i as u32, word);
         }
     }
 }

@@ -17,7 +17,7 @@ use crate::cursor::{Map, Root, Stamp, sealed::Sealed};
 use crate::epoch::{Epochs, Inside, thread_number};
 use crate::event::Event;
 use crate::find::find;
-use crate::insert::{Host, insert};
+use crate::insert::{Host, LEN_MAX, Seed, insert, write_parts};
 use crate::pieces::{Ground, Pieces};
 use crate::view::{Ref, View, WORD};
 use crate::{BLOCK_MAX, ROOTS_MAX, map_number};
@@ -56,6 +56,21 @@ struct LaneUsage {
 struct Lane {
     state: Mutex<LaneState>,
     usage: LaneUsage,
+}
+
+/// Lanes that have nothing.
+fn lanes() -> Box<[Lane]> {
+    let lane = |_| Lane {
+        state: Mutex::new(LaneState {
+            pieces: Pieces::new(),
+            waiting: VecDeque::new(),
+            waiting_words: 0,
+            look_at: BATCH,
+            events: [0; Event::COUNT],
+        }),
+        usage: LaneUsage::default(),
+    };
+    (0..LANES).map(lane).collect()
 }
 
 /// What the lock guards; it is a leaf.
@@ -121,19 +136,9 @@ impl Trie {
         if taken > capacity || !memory.commit(taken as usize * WORD) {
             return Err(refused());
         }
-        let lane = |_| Lane {
-            state: Mutex::new(LaneState {
-                pieces: Pieces::new(),
-                waiting: VecDeque::new(),
-                waiting_words: 0,
-                look_at: BATCH,
-                events: [0; Event::COUNT],
-            }),
-            usage: LaneUsage::default(),
-        };
         Ok(Self {
             epochs: Epochs::new(),
-            lanes: (0..LANES).map(lane).collect(),
+            lanes: lanes(),
             room: Mutex::new(Room { taken, promised: 0 }),
             // The last word's number has to fit, too.
             capacity: capacity.min(u64::from(u32::MAX)),
@@ -142,6 +147,19 @@ impl Trie {
             number: map_number(),
             memory,
         })
+    }
+
+    /// Takes all keys away. The block and its memory are kept: filling it again costs no page of the system. Cursors
+    /// that were at a key of it belong to another map.
+    pub fn clear(&mut self) {
+        let taken = self.roots + 1;
+        *self.room.get_mut() = Room {
+            taken: u64::from(taken),
+            promised: 0,
+        };
+        self.memory_view().clear(0, taken as usize);
+        self.lanes = lanes();
+        self.number = map_number();
     }
 
     #[inline(always)]
@@ -304,6 +322,16 @@ impl<'a> Reader<'a> {
         Some(Cell(view.words(cell, self.trie.cell_words)))
     }
 
+    /// Bytes that were allocated, from `skip` on, for as long as this reader is inside.
+    ///
+    /// # Safety
+    /// `at` was given by [`Writer::allocate_bytes`] or is that of [`Writer::insert_beside`], of this map and
+    /// for so many bytes, and was found by this reader in a cell, or is not retired.
+    #[must_use]
+    pub unsafe fn bytes(&self, at: u32, skip: usize, len: usize) -> &[u8] {
+        self.trie.memory_view().bytes(at, skip, len)
+    }
+
     /// Words that were allocated, for as long as this reader is inside.
     ///
     /// # Safety
@@ -327,17 +355,52 @@ impl<'a> Writer<'a> {
     /// has for each key. The cell stays where it is as long as the map lives.
     ///
     /// # Errors
-    /// `NoMemory` if the block has no room; nothing has changed.
+    /// `NoMemory` if the block has no room, `InvalidArgument` of more than 2 GiB; nothing has changed.
     ///
     /// # Panics
     /// If `init` has another length, or the map has no such root.
     #[inline]
     pub fn insert(&mut self, root: Root, key: &[u8], init: &[u32]) -> Result<(Cell<'a>, bool)> {
         assert_eq!(init.len(), self.trie.cell_words, "words of a cell");
+        let seed = Seed {
+            cell: init,
+            beside: &[],
+        };
+        self.insert_seed(root, key, seed)
+    }
+
+    /// As [`Self::insert`] with `parts` one behind the other in the same piece as the key, mostly in the
+    /// same cache line; the first word of a new cell tells where, whatever `init` says. They count as
+    /// allocated: words of them may be retired as a piece.
+    ///
+    /// # Errors
+    /// As [`Self::insert`].
+    ///
+    /// # Panics
+    /// As [`Self::insert`]; if cells have no words.
+    #[inline]
+    pub fn insert_beside(
+        &mut self,
+        root: Root,
+        key: &[u8],
+        init: &[u32],
+        parts: &[&[u8]],
+    ) -> Result<(Cell<'a>, bool)> {
+        assert_eq!(init.len(), self.trie.cell_words, "words of a cell");
+        assert!(!init.is_empty(), "a word to tell where they are");
+        let seed = Seed {
+            cell: init,
+            beside: parts,
+        };
+        self.insert_seed(root, key, seed)
+    }
+
+    #[inline(always)]
+    fn insert_seed(&mut self, root: Root, key: &[u8], seed: Seed<'_>) -> Result<(Cell<'a>, bool)> {
         let root = self.trie.root_slot(root);
         let trie = self.trie;
         let inside = trie.epochs.enter(trie.epochs.now());
-        let added = insert(self, root, key, init);
+        let added = insert(self, root, key, seed);
         drop(inside);
         if self.state.waiting.len() >= self.state.look_at {
             self.look_what_is_free();
@@ -345,6 +408,20 @@ impl<'a> Writer<'a> {
         let (cell, is_new) = added?;
         let cell = trie.memory_view().words(cell, trie.cell_words);
         Ok((Cell(cell), is_new))
+    }
+
+    /// Bytes one part behind the other in a piece of its own, for whatever cells are to refer to; of as many words as hold them.
+    ///
+    /// # Errors
+    /// `NoMemory`, `InvalidArgument` of more than 2 GiB; nothing has changed.
+    pub fn allocate_bytes(&mut self, parts: &[&[u8]]) -> Result<u32> {
+        let bytes: usize = parts.iter().map(|part| part.len()).sum();
+        if bytes > LEN_MAX {
+            return Err(Error::invalid_argument("more than 2 GiB").with("bytes", bytes));
+        }
+        let at = self.allocate(bytes.div_ceil(WORD) as u32)?;
+        write_parts(self.trie.memory_view(), at, parts);
+        Ok(at)
     }
 
     /// `words` words of any content, at least one, for whatever cells are to refer to.

@@ -4,3 +4,4 @@ mod keys;
 mod histories;
 mod threads;
 mod room;
+mod versions;
