@@ -278,7 +278,9 @@ impl Cursor {
             step.child = child;
             self.key.truncate(step.label_at as usize);
             if child != END {
-                self.key.push((child - 1) as u8);
+                let label = (child - 1) as u8;
+                self.key.push(label);
+                node.ask_ahead(label, to == To::Next);
             }
             if self.enter_slot(view, slot, to) {
                 return true;

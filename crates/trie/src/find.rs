@@ -1,6 +1,6 @@
 //! Looking a key up. `Hot path`: no store, no second try.
 
-use crate::node::{FULL, Head, Inner, Leaf};
+use crate::node::{Head, Inner, Leaf};
 use crate::view::{Ref, View};
 
 /// Where the cell of `key` is, below the root at `root`.
@@ -33,7 +33,6 @@ pub(crate) fn find(view: View<'_>, root: Ref, key: &[u8]) -> Option<Ref> {
             None => node.end()?,
         };
         at = view.load(slot);
-        // What comes next is far away, and may lie in two lines: nodes are larger than one, leaves begin anywhere.
-        view.prefetch(at, if head.kind() == FULL { 64 } else { 36 });
+        head.ask_for_child(view, at);
     }
 }

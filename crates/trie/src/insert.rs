@@ -22,7 +22,7 @@ use orogen_base::sync::{Mistake, makes, spins, thread};
 use orogen_base::{Error, Result};
 
 use crate::event::Event;
-use crate::node::{Head, Inner, Leaf, SHORT_MAX, Shape, TWO};
+use crate::node::{FULL, Head, Inner, Leaf, SHORT_MAX, Shape, TWO};
 use crate::view::{Ref, View, WORD};
 
 /// Longest key, and most bytes beside it.
@@ -145,8 +145,8 @@ fn common_len(a: &[u8], b: &[u8]) -> usize {
 #[inline(always)]
 fn go_down(view: View<'_>, root: Ref, key: &[u8]) -> Place {
     let (mut holder, mut slot, mut depth) = (0, root, 0);
+    let mut at = view.load(slot);
     loop {
-        let at = view.load(slot);
         let place = |found| Place {
             holder,
             slot,
@@ -178,7 +178,7 @@ fn go_down(view: View<'_>, root: Ref, key: &[u8]) -> Place {
                 return place(Found::Else { common, byte });
             }
         }
-        let is_pinned = head.kind() == crate::node::FULL;
+        let is_pinned = head.kind() == FULL;
         if path.len() == ours.len() {
             let Some(end) = node.end() else {
                 return place(Found::NoEnd { head });
@@ -194,6 +194,8 @@ fn go_down(view: View<'_>, root: Ref, key: &[u8]) -> Place {
             depth += path.len() + 1;
         }
         holder = if is_pinned { 0 } else { at };
+        at = view.load(slot);
+        head.ask_for_child(view, at);
     }
 }
 

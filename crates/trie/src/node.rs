@@ -33,6 +33,9 @@ pub(crate) const SHORT_MAX: usize = 255;
 /// Longest path of a node of two children.
 const TWO_PATH_MAX: usize = 15;
 
+/// Slots of a full node that a cursor asks for what is in them before it comes there.
+const FAR: u8 = 10;
+
 /// A writer changes the node.
 const LOCKED: u32 = 1 << 4;
 /// The node was replaced by another one; never taken back.
@@ -116,6 +119,18 @@ impl Head {
             ONE => 1,
             TWO => 2,
             _ => (self.0 >> 24) as usize,
+        }
+    }
+
+    /// Asks for what a child of this node has behind its first cache line: it is far away, and may lie in two: leaves
+    /// begin anywhere, and labels below a full node are many.
+    #[inline(always)]
+    pub(crate) fn ask_for_child(self, view: View<'_>, child: Ref) {
+        if self.kind() == FULL {
+            view.prefetch(child, 64);
+            view.prefetch(child, 128);
+        } else {
+            view.prefetch(child, 36);
         }
     }
 
@@ -373,6 +388,33 @@ impl<'a> Inner<'a> {
             }
         }
         true
+    }
+
+    /// Asks for what a cursor comes to some steps behind the child with `label` of a full node.
+    #[inline]
+    pub(crate) fn ask_ahead(&self, label: u8, up: bool) {
+        if self.head.kind() != FULL {
+            return;
+        }
+        let child = |distance: u8| {
+            let label = if up {
+                label.checked_add(distance)
+            } else {
+                label.checked_sub(distance)
+            };
+            Some(self.view.load(self.children + u32::from(label?)))
+        };
+        if let Some(far) = child(FAR) {
+            self.view.prefetch(far, 0);
+            self.view.prefetch(far, 36);
+        }
+        let near = child(FAR / 2).filter(|&at| at != 0);
+        if let Some(at) = near {
+            let head = Head::of(self.view, at);
+            if !head.is_leaf() {
+                Self::new(self.view, at, head).ask_for_children();
+            }
+        }
     }
 
     /// Asks for the children of a node that has one or two.
