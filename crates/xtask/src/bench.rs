@@ -94,6 +94,7 @@ output says so.
 Ordered maps in memory:
 
 usage: cargo x bench memtable [--num N] [--rounds N] [--keys 16,40,41] [--only A,B] [--no-pairs]
+       cargo x bench memtable --batches [--rounds N]
 
 Compares the trie, a plain skip list with RocksDB's layout, crossbeam's skip list and the guided list of
 memtables, with random keys and empty values: insert, get, get of what is missing, scan, insert by
@@ -104,6 +105,7 @@ two threads; nanoseconds, times the skip list, bytes a key.
   --keys A,B      16 or 40 random bytes, or 41: 40 bytes of which 24 are common (default 16,40)
   --only A,B      trie, trie-ref (4 bytes for each key), skip-list, crossbeam, guided-list (default all)
   --no-pairs      without two threads
+  --batches       small maps of one owner instead, filled and emptied many times: trie and BTreeMap
 
 All end with 0 when everything was measured, whatever the figures say, and with 1 when an option
 is wrong or something did not build or run.

@@ -13,6 +13,7 @@
     reason = "a program of the terminal that measures time"
 )]
 
+mod batches;
 mod contenders;
 mod counted;
 mod skip_list;
@@ -26,12 +27,14 @@ static ALLOCATOR: counted::Counted = counted::Counted;
 
 const HELP: &str = "
 usage: cargo x bench memtable [--num N] [--rounds N] [--keys 16,40] [--only A,B] [--no-pairs]
+       cargo x bench memtable --batches [--rounds N]
 
   --num N       keys (default 10000000)
   --rounds N    rounds (default 3)
   --keys A,B    lengths of keys: random ones of 16 and 40 bytes, or 41 for 40 bytes of which 24 are common (default 16,40)
   --only A,B    contenders: trie, trie-ref (a cell of 4 bytes), skip-list, crossbeam, guided-list
   --no-pairs    without the phase of two threads
+  --batches     small maps of one owner instead, which are filled and emptied many times
 ";
 
 /// A bijection of 64 bits: splitmix64's.
@@ -91,6 +94,7 @@ struct Options {
     keys: Vec<usize>,
     only: Vec<String>,
     pairs: bool,
+    batches: bool,
 }
 
 fn parse() -> Result<Options, String> {
@@ -100,6 +104,7 @@ fn parse() -> Result<Options, String> {
         keys: vec![16, 40],
         only: KINDS.iter().map(|k| (*k).to_owned()).collect(),
         pairs: true,
+        batches: false,
     };
     let mut args = std::env::args().skip(1);
     while let Some(arg) = args.next() {
@@ -120,6 +125,7 @@ fn parse() -> Result<Options, String> {
             }
             "--only" => options.only = value()?.split(',').map(str::to_owned).collect(),
             "--no-pairs" => options.pairs = false,
+            "--batches" => options.batches = true,
             // What cargo says to benches.
             "--bench" => {}
             "--help" => return Err(HELP.to_owned()),
@@ -230,6 +236,9 @@ fn main() {
             std::process::exit(1);
         }
     };
+    if options.batches {
+        return batches::measure(options.rounds);
+    }
     for &number in &options.keys {
         let Some(keys) = Keys::of(number) else {
             eprintln!("keys have 16, 40 or 41 bytes");
