@@ -44,6 +44,11 @@ pub enum ErrorKind {
     /// The allocator has no memory for a buffer: free some and call again; the engine resumes by
     /// itself.
     NoMemory = 14,
+    /// Transactions hold more locks, or locks take more memory, than they may: end some, or raise the
+    /// limit.
+    LockLimit = 15,
+    /// The time of a transaction is over, and others may have its locks: begin it anew.
+    Expired = 16,
 }
 
 impl ErrorKind {
@@ -71,6 +76,8 @@ impl ErrorKind {
             Self::NotSupported => "not supported",
             Self::NotFound => "not found",
             Self::NoMemory => "no memory",
+            Self::LockLimit => "lock limit",
+            Self::Expired => "expired",
         }
     }
 }

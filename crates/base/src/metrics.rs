@@ -192,6 +192,14 @@ tickers! {
     ErrorHandlerAutoresumeRetryTotalCount = "rocksdb.error.handler.autoresume.retry.total.count",
     /// How often it succeeded.
     ErrorHandlerAutoresumeSuccessCount = "rocksdb.error.handler.autoresume.success.count",
+    /// Requests of transactions that had to wait for a lock.
+    TxnLockWaits = "orogen.txn.lock.waits",
+    /// Requests for locks that were not granted in time, or at once where they were not to wait.
+    TxnLockTimeouts = "orogen.txn.lock.timeouts",
+    /// Requests for locks that were refused because waiting would have closed a cycle.
+    TxnDeadlocks = "orogen.txn.deadlocks",
+    /// Locks that were taken from expired transactions.
+    TxnLockSteals = "orogen.txn.lock.steals",
 }
 
 macro_rules! histograms {
@@ -235,6 +243,8 @@ histograms! {
     NumSubcompactionsScheduled = "rocksdb.num.subcompactions.scheduled",
     /// Microseconds of each call that makes a hole in a blob file.
     BlobHoleMicros = "orogen.blob.hole.micros",
+    /// Microseconds of each wait of a transaction for a lock.
+    TxnLockWait = "orogen.txn.lock.wait.micros",
 }
 
 const SHARDS: usize = 16;

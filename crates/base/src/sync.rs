@@ -65,6 +65,18 @@ pub enum Mistake {
     ReuseAtOnce,
     /// A cursor goes on from its nodes without asking whether they were used again.
     TrustOldNodes,
+    /// A lock that is let go is not handed to those who wait for it.
+    KeepForNobody,
+    /// Whether somebody waits for a lock is looked at before the step that lets it go.
+    LookBeforeRelease,
+    /// A search for deadlocks runs before its wait can be seen by others.
+    SearchUnlisted,
+    /// A search for deadlocks follows holders only, not those who wait before.
+    SearchHoldersOnly,
+    /// A range is counted after the look for locked keys in it.
+    CountRangeLate,
+    /// A wait that ends by itself does not look whether it was granted meanwhile.
+    GiveUpBlindly,
 }
 
 #[cfg(orogen_shuttle)]
