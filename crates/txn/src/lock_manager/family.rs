@@ -1,0 +1,152 @@
+//! The locks of one column family: its stripes, and its ranges.
+
+use std::hash::{BuildHasher as _, Hasher as _};
+use std::sync::Arc;
+
+use foldhash::fast::FixedState;
+
+use orogen_base::sync::Mutex;
+use orogen_base::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use orogen_base::{Error, ErrorKind, Result, UserComparator};
+
+use super::Core;
+use super::range::Ranges;
+use super::stripe::Stripe;
+
+/// A stripe with its mutex, on cache lines of its own.
+///
+/// Rank: below the waits and the ranges. Guards a [`Stripe`]; what may change under it alone is rule
+/// 1 of the module.
+#[repr(align(128))]
+pub(crate) struct Cell(pub(crate) Mutex<Stripe>);
+
+/// The locks of one column family, made by
+/// [`LockManager::add_family`](super::LockManager::add_family).
+pub struct FamilyLocks {
+    pub(crate) core: Arc<Core>,
+    pub(crate) id: u32,
+    pub(crate) order: UserComparator,
+    pub(crate) cells: Box<[Cell]>,
+    hasher: FixedState,
+    /// Ranges that are locked or waited for: rule 7 of the module.
+    pub(crate) range_count: AtomicUsize,
+    /// Rank: below the waits, above the stripes.
+    pub(crate) ranges: Mutex<Ranges>,
+    /// Keys and ranges that are locked or waited for; counted only where there is a limit.
+    pub(crate) limited_count: AtomicUsize,
+}
+
+/// Where a key is looked for.
+#[derive(Clone, Copy)]
+pub(crate) struct Place {
+    pub(crate) stripe: u16,
+    pub(crate) hash: u32,
+}
+
+impl FamilyLocks {
+    pub(crate) fn new(core: &Arc<Core>, id: u32, order: UserComparator) -> Self {
+        Self {
+            core: core.clone(),
+            id,
+            order,
+            cells: (0..core.options.num_stripes)
+                .map(|_| Cell(Mutex::new(Stripe::new())))
+                .collect(),
+            hasher: FixedState::with_seed(core.hash_seed),
+            range_count: AtomicUsize::new(0),
+            ranges: Mutex::new(Ranges::default()),
+            limited_count: AtomicUsize::new(0),
+        }
+    }
+
+    /// The number of the column family.
+    #[must_use]
+    pub fn id(&self) -> u32 {
+        self.id
+    }
+
+    /// Keys that are locked or waited for, stripe by stripe: no moment had just so many.
+    #[must_use]
+    pub fn key_count(&self) -> usize {
+        self.cells.iter().map(|cell| cell.0.lock().len()).sum()
+    }
+
+    /// Bytes that these keys count in the tables, in the same way.
+    #[must_use]
+    pub fn used_bytes(&self) -> usize {
+        let used = |cell: &Cell| cell.0.lock().used_bytes();
+        self.cells.iter().map(used).sum()
+    }
+
+    /// Bytes that the tables have allocated, at least those of the keys.
+    #[must_use]
+    pub fn allocated_bytes(&self) -> usize {
+        let allocated = |cell: &Cell| cell.0.lock().capacity_bytes();
+        self.cells.iter().map(allocated).sum()
+    }
+
+    /// True while a range is locked or waited for. Told under the mutex of a stripe or of the waits.
+    #[inline]
+    pub(crate) fn has_ranges(&self) -> bool {
+        self.range_count.load(Relaxed) != 0
+    }
+
+    /// Counts a key or a range of so many bytes, where there are limits.
+    ///
+    /// # Errors
+    /// `LockLimit` if it is one too many; it is not counted then.
+    #[inline]
+    pub(crate) fn count(&self, bytes: usize) -> Result<()> {
+        if self.core.is_limited {
+            return self.count_limited(bytes);
+        }
+        Ok(())
+    }
+
+    fn count_limited(&self, bytes: usize) -> Result<()> {
+        let options = &self.core.options;
+        let count = self.limited_count.fetch_add(1, Relaxed);
+        if count >= options.max_num_locks.unwrap_or(usize::MAX) {
+            self.limited_count.fetch_sub(1, Relaxed);
+            return Err(Error::new(ErrorKind::LockLimit, "too many locks")
+                .with("cf", self.id)
+                .with("max_num_locks", count));
+        }
+        let used = self.core.used_bytes.fetch_add(bytes, Relaxed);
+        let limit = options.memory_limit_bytes.unwrap_or(usize::MAX);
+        if used.saturating_add(bytes) > limit {
+            self.uncount(bytes);
+            return Err(
+                Error::new(ErrorKind::LockLimit, "locks take too much memory")
+                    .with("cf", self.id)
+                    .with("memory_limit_bytes", limit),
+            );
+        }
+        Ok(())
+    }
+
+    /// Takes back what [`Self::count`] counted.
+    #[inline]
+    pub(crate) fn uncount(&self, bytes: usize) {
+        if self.core.is_limited {
+            self.limited_count.fetch_sub(1, Relaxed);
+            self.core.used_bytes.fetch_sub(bytes, Relaxed);
+        }
+    }
+
+    #[inline]
+    pub(crate) fn place(&self, key: &[u8]) -> Place {
+        let mut hasher = self.hasher.build_hasher();
+        hasher.write(key);
+        let hash = hasher.finish();
+        Place {
+            stripe: (((hash >> 32) * self.cells.len() as u64) >> 32) as u16,
+            hash: hash as u32,
+        }
+    }
+
+    #[inline]
+    pub(crate) fn cell(&self, stripe: u16) -> &Mutex<Stripe> {
+        &self.cells[usize::from(stripe)].0
+    }
+}

@@ -1,0 +1,203 @@
+//! Handing locks over: after each release, the waits that it left without blockers are granted.
+//!
+//! Runs under the mutex of the waits. Who was granted is woken when that mutex has been let go.
+
+use std::sync::Arc;
+
+use orogen_base::sync::{Mistake, makes};
+
+use orogen_base::metrics::{Statistics, Ticker};
+use orogen_base::sync::atomic::Ordering::Relaxed;
+
+use super::family::FamilyLocks;
+use super::owner::{LockMode, Outcome, Owner, TxnId};
+use super::range::{OwnedRange, RangeLock, Ranges};
+use super::stripe::Stripe;
+use super::waits::{Found, Target, Waits};
+
+/// Threads to wake once no mutex is held.
+pub(crate) type Woken = Vec<Arc<Owner>>;
+
+impl Waits {
+    /// Grants what can be granted at one key; frees its entry if nobody is left.
+    pub(crate) fn settle_key(
+        &mut self,
+        family: &Arc<FamilyLocks>,
+        stripe_number: u16,
+        entry: u32,
+        woken: &mut Woken,
+    ) {
+        let ranges = family.has_ranges().then(|| family.ranges.lock());
+        let mut stripe = family.cell(stripe_number).lock();
+        let mut at = 0;
+        while let Some(&number) = self.queue(stripe.queue(entry)).get(at) {
+            let wait = self.get(number);
+            let mut found = Found::any();
+            self.point_blockers(
+                family,
+                ranges.as_deref(),
+                &stripe,
+                entry,
+                wait.ask(),
+                &mut found,
+            );
+            if found.txns.is_empty() {
+                let (txn, mode) = (wait.owner.id, wait.mode);
+                let outcome =
+                    match self.grant_key(&family.core.statistics, &mut stripe, entry, txn, mode) {
+                        Ok(()) => Outcome::Granted,
+                        Err(_) => Outcome::NoMemory,
+                    };
+                let wait = self.remove_from_key(&mut stripe, entry, number);
+                Self::tell(&wait, outcome, woken);
+            } else if ranges.is_none() && wait.is_newcomer() {
+                // All behind it conflict with it, or with what it conflicts with.
+                break;
+            } else {
+                at += 1;
+            }
+        }
+        if let Some(bytes) = stripe.remove_if_unused(entry) {
+            family.uncount(bytes);
+        }
+    }
+
+    /// Gives an entry to a transaction that has no blockers, taking it from those who are gone.
+    pub(crate) fn grant_key(
+        &self,
+        statistics: &Statistics,
+        stripe: &mut Stripe,
+        entry: u32,
+        txn: TxnId,
+        mode: LockMode,
+    ) -> orogen_base::Result<()> {
+        if !self.expirable.is_empty() && (mode == LockMode::Exclusive || stripe.is_exclusive(entry))
+        {
+            let gone: Vec<TxnId> = stripe.holders(entry).filter(|&h| h != txn).collect();
+            for holder in gone {
+                stripe.release(entry, holder);
+                statistics.add(Ticker::TxnLockSteals, 1);
+            }
+        }
+        stripe.grant(entry, txn, mode)
+    }
+
+    /// Grants what can be granted of the ranges that are waited for.
+    pub(crate) fn settle_ranges(&mut self, family: &Arc<FamilyLocks>, woken: &mut Woken) {
+        if !family.has_ranges() {
+            return;
+        }
+        let mut ranges = family.ranges.lock();
+        let mut at = 0;
+        while let Some(&number) = ranges.waiting.get(at) {
+            let wait = self.get(number);
+            let mut found = Found::any();
+            self.range_blockers(family, &ranges, wait.range(), wait.ask(), &mut found);
+            if !found.txns.is_empty() {
+                at += 1;
+                continue;
+            }
+            let wait = self.remove_from_ranges(&mut ranges, number);
+            Self::tell(&wait, Outcome::Granted, woken);
+            if let Target::Range { id, range } = wait.target {
+                self.grant_range(family, &mut ranges, id, wait.owner.id, wait.mode, range);
+            }
+        }
+    }
+
+    /// Gives a range to a transaction that has no blockers, taking it from those who are gone.
+    pub(crate) fn grant_range(
+        &self,
+        family: &FamilyLocks,
+        ranges: &mut Ranges,
+        id: u32,
+        holder: TxnId,
+        mode: LockMode,
+        range: OwnedRange,
+    ) {
+        if !self.expirable.is_empty() {
+            self.steal_range(family, ranges, holder, mode, &range);
+        }
+        ranges.held.push(RangeLock {
+            id,
+            holder,
+            mode,
+            range,
+        });
+    }
+
+    fn steal_range(
+        &self,
+        family: &FamilyLocks,
+        ranges: &mut Ranges,
+        txn: TxnId,
+        mode: LockMode,
+        range: &OwnedRange,
+    ) {
+        let (order, statistics) = (&family.order, &family.core.statistics);
+        ranges.held.retain(|held| {
+            let stolen = held.holder != txn
+                && held.mode.conflicts(mode)
+                && held.range.overlaps(order, range);
+            if stolen {
+                family.range_count.fetch_sub(1, Relaxed);
+                family.uncount(super::range_cost(&held.range));
+                statistics.add(Ticker::TxnLockSteals, 1);
+            }
+            !stolen
+        });
+        for cell in &family.cells {
+            let mut stripe = cell.0.lock();
+            let inside: Vec<u32> = stripe
+                .entries()
+                .filter(|&entry| range.contains(order, stripe.key(entry)))
+                .collect();
+            for entry in inside {
+                if mode == LockMode::Shared && !stripe.is_exclusive(entry) {
+                    continue;
+                }
+                let gone: Vec<TxnId> = stripe.holders(entry).filter(|&h| h != txn).collect();
+                for holder in gone {
+                    stripe.release(entry, holder);
+                    statistics.add(Ticker::TxnLockSteals, 1);
+                }
+                if let Some(bytes) = stripe.remove_if_unused(entry) {
+                    family.uncount(bytes);
+                }
+            }
+        }
+    }
+
+    /// After a lock of one key went, or got weaker, or one that waited for it gave up.
+    pub(crate) fn key_changed(
+        &mut self,
+        family: &Arc<FamilyLocks>,
+        stripe: u16,
+        entry: u32,
+        woken: &mut Woken,
+    ) {
+        if makes(Mistake::KeepForNobody) {
+            return;
+        }
+        self.settle_key(family, stripe, entry, woken);
+        self.settle_ranges(family, woken);
+    }
+
+    /// After a range went, or one that waited for it gave up.
+    pub(crate) fn range_changed(&mut self, family: &Arc<FamilyLocks>, woken: &mut Woken) {
+        let mut keys: Vec<(u16, u32)> = self
+            .iter()
+            .filter(|wait| Arc::ptr_eq(&wait.family, family))
+            .filter_map(|wait| match wait.target {
+                Target::Point { stripe, entry } => Some((stripe, entry)),
+                Target::Range { .. } => None,
+            })
+            .collect();
+        keys.sort_unstable();
+        keys.dedup();
+        for (stripe, entry) in keys {
+            self.settle_key(family, stripe, entry, woken);
+        }
+        self.settle_ranges(family, woken);
+    }
+}
