@@ -19,18 +19,25 @@ use super::waits::{Found, Target, Waits};
 pub(crate) type Woken = Vec<Arc<Owner>>;
 
 impl Waits {
-    /// Grants what can be granted at one key; frees its entry if nobody is left.
-    pub(crate) fn settle_key(
+    /// Changes one key, grants what can be granted then, and frees its entry if nobody is left.
+    ///
+    /// One step of the stripe: an entry that nobody holds and nobody waits for is never seen by others.
+    fn change_key<R>(
         &mut self,
         family: &Arc<FamilyLocks>,
         stripe_number: u16,
         entry: u32,
         woken: &mut Woken,
-    ) {
+        change: impl FnOnce(&mut Self, &mut Stripe) -> Option<R>,
+    ) -> Option<R> {
         let ranges = family.has_ranges().then(|| family.ranges.lock());
         let mut stripe = family.cell(stripe_number).lock();
+        let changed = change(self, &mut stripe)?;
         let mut at = 0;
         while let Some(&number) = self.queue(stripe.queue(entry)).get(at) {
+            if makes(Mistake::KeepForNobody) {
+                break;
+            }
             let wait = self.get(number);
             let mut found = Found::any();
             self.point_blockers(
@@ -60,6 +67,7 @@ impl Waits {
         if let Some(bytes) = stripe.remove_if_unused(entry) {
             family.uncount(bytes);
         }
+        Some(changed)
     }
 
     /// Gives an entry to a transaction that has no blockers, taking it from those who are gone.
@@ -168,19 +176,19 @@ impl Waits {
         }
     }
 
-    /// After a lock of one key went, or got weaker, or one that waited for it gave up.
-    pub(crate) fn key_changed(
+    /// Lets a lock of one key go, or makes it weaker, or lets one that waits for it give up; then
+    /// grants what that held up. `change` tells by `None` that there was nothing to change.
+    pub(crate) fn key_changed<R>(
         &mut self,
         family: &Arc<FamilyLocks>,
         stripe: u16,
         entry: u32,
         woken: &mut Woken,
-    ) {
-        if makes(Mistake::KeepForNobody) {
-            return;
-        }
-        self.settle_key(family, stripe, entry, woken);
+        change: impl FnOnce(&mut Self, &mut Stripe) -> Option<R>,
+    ) -> Option<R> {
+        let changed = self.change_key(family, stripe, entry, woken, change)?;
         self.settle_ranges(family, woken);
+        Some(changed)
     }
 
     /// After a range went, or one that waited for it gave up.
@@ -196,7 +204,7 @@ impl Waits {
         keys.sort_unstable();
         keys.dedup();
         for (stripe, entry) in keys {
-            self.settle_key(family, stripe, entry, woken);
+            self.change_key(family, stripe, entry, woken, |_, _| Some(()));
         }
         self.settle_ranges(family, woken);
     }

@@ -65,12 +65,11 @@ impl Core {
     ) -> bool {
         let mut waits = self.waits.lock();
         let mut woken = Woken::new();
-        let held = family.cell(stripe).lock().release(entry, txn);
-        if held {
-            waits.key_changed(family, stripe, entry, &mut woken);
-        }
+        let released = waits.key_changed(family, stripe, entry, &mut woken, |_, stripe| {
+            stripe.release(entry, txn).then_some(())
+        });
         Self::done(waits, &woken);
-        held
+        released.is_some()
     }
 
     /// Makes an exclusive lock shared; false if it is not held so.
@@ -92,12 +91,11 @@ impl Core {
         }
         let mut waits = self.waits.lock();
         let mut woken = Woken::new();
-        let held = family.cell(stripe_number).lock().downgrade(entry, txn);
-        if held {
-            waits.key_changed(family, stripe_number, entry, &mut woken);
-        }
+        let weaker = waits.key_changed(family, stripe_number, entry, &mut woken, |_, stripe| {
+            stripe.downgrade(entry, txn).then_some(())
+        });
         Self::done(waits, &woken);
-        held
+        weaker.is_some()
     }
 
     /// Lets go of a range; nothing happens if it was stolen.
@@ -123,9 +121,10 @@ impl Core {
         let wait = waits.get(number);
         let family = wait.family.clone();
         if let Target::Point { stripe, entry } = wait.target {
-            let wait = waits.remove_from_key(&mut family.cell(stripe).lock(), entry, number);
-            waits.key_changed(&family, stripe, entry, woken);
-            return wait;
+            let removed = waits.key_changed(&family, stripe, entry, woken, |waits, stripe| {
+                Some(waits.remove_from_key(stripe, entry, number))
+            });
+            return removed.expect("a wait is always removed");
         }
         let wait = waits.remove_from_ranges(&mut family.ranges.lock(), number);
         family.uncount(range_cost(wait.range()));

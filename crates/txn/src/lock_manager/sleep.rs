@@ -97,7 +97,7 @@ impl Core {
             let family = wait.family.clone();
             match wait.target {
                 Target::Point { stripe, entry } => {
-                    waits.key_changed(&family, stripe, entry, &mut woken);
+                    waits.key_changed(&family, stripe, entry, &mut woken, |_, _| Some(()));
                 }
                 Target::Range { .. } => waits.range_changed(&family, &mut woken),
             }
