@@ -7,7 +7,7 @@ use crate::workspace::{cargo, root};
 pub(crate) const HELP: &str = "
 usage: cargo x model [--schedules N] [--seed N] [name]
 
-Builds engine, memtable, trie and cache with `--cfg orogen_shuttle`, in target/model, and runs every model
+Builds engine, memtable, cache, trie and transactions with `--cfg orogen_shuttle`, in target/model, and runs every model
 (or those with the name in theirs) under N schedules, 2,300 by default. Each mistake that the code
 can make on purpose in that build has to be found. A failure tells its schedule; the same seed and
 number repeat it. ADR: docs/adr/2026-11-21-models-run-the-real-code.md.
@@ -39,14 +39,8 @@ pub(crate) fn run(args: &[String]) -> Result<(), String> {
             .args(["test", "--locked", "--lib", "--target-dir"])
             .arg(root().join("target/model"))
             .args(["-p", "orogen-engine", "-p", "orogen-memtable"])
-            .args([
-                "-p",
-                "orogen-cache",
-                "-p",
-                "orogen-trie",
-                "--",
-                "--nocapture",
-            ])
+            .args(["-p", "orogen-cache", "-p", "orogen-trie"])
+            .args(["-p", "orogen-txn", "--", "--nocapture"])
             .arg(name)
             .env("RUSTFLAGS", format!("{flags} --cfg orogen_shuttle"))
             // Mistakes panic on purpose, by the dozen.

@@ -40,6 +40,8 @@ mod status;
 
 #[cfg(test)]
 mod tests;
+#[cfg(all(test, orogen_shuttle))]
+mod model;
 
 use std::hash::{BuildHasher as _, RandomState};
 use std::sync::{Arc, Weak};
