@@ -1,6 +1,8 @@
 //! Each rule of the lock manager, in one thread; then against a reference, and with many threads.
 
 mod sim;
+mod reference;
+mod stress;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -595,6 +597,21 @@ fn who_keeps_a_range_waiting_goes_on_inside_it() {
     assert!(sim.lock(C, "d", Shared).waits());
     sim.unlock_all(A);
     assert!(sim.granted(B) && !sim.granted(C));
+    sim.end();
+}
+
+#[test]
+fn who_keeps_a_range_waiting_goes_on_before_one_who_does_not() {
+    let mut sim = Sim::new(4);
+    assert!(sim.lock(A, "k", Exclusive).got());
+    assert!(sim.lock(B, "m", Exclusive).got());
+    assert!(sim.lock_range(C, &range("a", "z"), Exclusive).waits());
+    assert!(sim.lock(D, "k", Shared).waits());
+    assert!(sim.lock(B, "k", Shared).waits());
+    sim.unlock_all(A);
+    assert!(sim.granted(B) && !sim.granted(C) && !sim.granted(D));
+    sim.unlock_all(B);
+    assert!(sim.granted(C) && !sim.granted(D));
     sim.end();
 }
 
