@@ -95,7 +95,9 @@ impl KeyPool {
 }
 
 fn link(bytes: &[u8]) -> u32 {
-    u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]])
+    bytes
+        .first_chunk()
+        .map_or(NONE, |next| u32::from_le_bytes(*next))
 }
 
 #[cfg(test)]

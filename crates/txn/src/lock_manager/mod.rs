@@ -65,7 +65,7 @@ use waits::Waits;
 /// Settings of a lock manager, under RocksDB's names.
 #[derive(Clone, Copy, Debug)]
 pub struct LockManagerOptions {
-    /// Stripes of each family, a mutex each. More: fewer threads meet at one, 512 bytes each. Default
+    /// Stripes of each family, a mutex each. More: fewer threads meet at one, 384 bytes each. Default
     /// 16; 1 to 65,535.
     pub num_stripes: usize,
     /// Keys and ranges of one family that may be locked or waited for at once. Default `None`: no

@@ -205,10 +205,10 @@ impl Stripe {
         }
         let (next, place, len) = (entry.next, entry.key_place, entry.key_len);
         let bucket = self.bucket(entry.hash);
-        if self.buckets[bucket] == at {
+        let mut before = self.buckets[bucket];
+        if before == at {
             self.buckets[bucket] = next;
         } else {
-            let mut before = self.buckets[bucket];
             while self.entries[before as usize].next != at {
                 before = self.entries[before as usize].next;
             }
