@@ -20,7 +20,8 @@ use std::time::Instant;
 use foldhash::fast::FixedState;
 use orogen_base::UserComparator;
 use orogen_txn::lock_manager::{
-    FamilyLocks, LockManager, LockManagerOptions, LockMode, TxnLockOptions, TxnLocks,
+    Endpoint, FamilyLocks, KeyRange, LockManager, LockManagerOptions, LockMode, TxnLockOptions,
+    TxnLocks,
 };
 use parking_lot::{Condvar, Mutex};
 
@@ -247,6 +248,48 @@ fn hot<L: Locks>(locks: &L, work: u32) -> [f64; 3] {
     })
 }
 
+/// Nanoseconds of a key outside of a range that another thread waits for, because a few of so
+/// many locked keys are in it.
+fn beside_a_range(locked: usize) -> f64 {
+    const TOTAL: usize = 2_000;
+    let ours = Ours::new();
+    let mut holder = ours.begin();
+    for key in own_keys(0, locked) {
+        ours.lock(&mut holder, &key);
+    }
+    std::thread::scope(|scope| {
+        let waits = scope.spawn(|| {
+            let range = KeyRange {
+                start: Endpoint::First,
+                end: Endpoint::Before([1; KEY]),
+            };
+            let (manager, mode) = (&ours.manager, LockMode::Exclusive);
+            let asked = manager.try_lock_range(&mut ours.begin(), &ours.family, &range, mode, None);
+            asked.expect("nobody waits for this one")
+        });
+        while ours
+            .manager
+            .lock_status()
+            .iter()
+            .all(|s| s.waiting.is_empty())
+        {
+            std::thread::yield_now();
+        }
+        let mut txn = ours.begin();
+        let began = Instant::now();
+        for n in 0..TOTAL {
+            let mut key = [0xff; KEY + 2];
+            key[KEY..].copy_from_slice(&(n as u16).to_be_bytes());
+            ours.lock(&mut txn, &key);
+            ours.unlock_all(&mut txn);
+        }
+        let nanos = began.elapsed().as_nanos() as f64 / TOTAL as f64;
+        drop(holder);
+        waits.join().expect("ran");
+        nanos
+    })
+}
+
 fn shown(values: &mut [f64]) -> String {
     values.sort_by(f64::total_cmp);
     let at = |percent: usize| values[(values.len() - 1) * percent / 100];
@@ -302,6 +345,11 @@ fn main() {
         let name = format!("{threads} threads, {each} keys a transaction of {resident}");
         let [ours, plain] = &mut figures;
         println!("{name:<44} {} {}", shown(ours), shown(plain));
+    }
+    for locked in [100, 100_000] {
+        let mut ours: Vec<f64> = (0..5).map(|_| beside_a_range(locked)).collect();
+        let name = format!("a range is waited for, {locked} keys locked");
+        println!("{name:<44} {}", shown(&mut ours));
     }
     for work in [0, 100] {
         let (ours, plain) = (Ours::new(), Plain::new());

@@ -13,7 +13,7 @@ use super::family::FamilyLocks;
 use super::owner::{LockMode, Outcome, Owner, TxnId};
 use super::range::{OwnedRange, RangeLock, Ranges};
 use super::stripe::Stripe;
-use super::waits::{Found, Target, Waits};
+use super::waits::{Found, Target, Waits, Witness};
 
 /// Threads to wake once no mutex is held.
 pub(crate) type Woken = Vec<Arc<Owner>>;
@@ -90,8 +90,14 @@ impl Waits {
         stripe.grant(entry, txn, mode)
     }
 
-    /// Grants what can be granted of the ranges that are waited for.
-    pub(crate) fn settle_ranges(&mut self, family: &Arc<FamilyLocks>, woken: &mut Woken) {
+    /// Grants what can be granted of the ranges that are waited for, where only `changed` has changed,
+    /// or anything.
+    fn settle_ranges(
+        &mut self,
+        family: &Arc<FamilyLocks>,
+        changed: Option<Witness>,
+        woken: &mut Woken,
+    ) {
         if !family.has_ranges() {
             return;
         }
@@ -99,9 +105,14 @@ impl Waits {
         let mut at = 0;
         while let Some(&number) = ranges.waiting.get(at) {
             let wait = self.get(number);
+            if changed.is_some() && wait.witness.is_some() && wait.witness != changed {
+                at += 1;
+                continue;
+            }
             let mut found = Found::any();
             self.range_blockers(family, &ranges, wait.range(), wait.ask(), &mut found);
             if !found.txns.is_empty() {
+                self.set_witness(number, found.witness);
                 at += 1;
                 continue;
             }
@@ -187,7 +198,7 @@ impl Waits {
         change: impl FnOnce(&mut Self, &mut Stripe) -> Option<R>,
     ) -> Option<R> {
         let changed = self.change_key(family, stripe, entry, woken, change)?;
-        self.settle_ranges(family, woken);
+        self.settle_ranges(family, Some((stripe, entry)), woken);
         Some(changed)
     }
 
@@ -206,6 +217,6 @@ impl Waits {
         for (stripe, entry) in keys {
             self.change_key(family, stripe, entry, woken, |_, _| Some(()));
         }
-        self.settle_ranges(family, woken);
+        self.settle_ranges(family, None, woken);
     }
 }

@@ -316,6 +316,7 @@ impl Core {
             mode,
             place: ask.place,
             passes,
+            witness: None,
         };
         *txn.owner.outcome.lock() = Outcome::Waiting;
         let number = waits.add_to_key(&mut stripe, entry, wait);
@@ -385,6 +386,7 @@ impl Core {
             mode,
             place: ask.place,
             passes,
+            witness: found.witness,
         };
         *txn.owner.outcome.lock() = Outcome::Waiting;
         let wait = waits.add_to_ranges(&mut ranges, wait);

@@ -40,7 +40,13 @@ pub(crate) struct Wait {
     /// Places of ranges that wait for this transaction, and that it does not wait for: rule 5 of the
     /// module.
     pub(crate) passes: Vec<u64>,
+    /// Of one that waits for a range: a key in it whose holder blocks it. As long as nothing changes
+    /// there, other keys need not be looked at.
+    pub(crate) witness: Option<Witness>,
 }
+
+/// A stripe and an entry in it.
+pub(crate) type Witness = (u16, u32);
 
 impl Wait {
     pub(crate) fn ask(&self) -> Ask<'_> {
@@ -80,6 +86,8 @@ impl Ask<'_> {
 pub(crate) struct Found {
     pub(crate) txns: Vec<TxnId>,
     first_only: bool,
+    /// Where the first one is found, if it holds a key in a range that is asked for.
+    pub(crate) witness: Option<Witness>,
 }
 
 impl Found {
@@ -87,6 +95,7 @@ impl Found {
         Self {
             txns: Vec::new(),
             first_only: false,
+            witness: None,
         }
     }
 
@@ -95,6 +104,7 @@ impl Found {
         Self {
             txns: Vec::new(),
             first_only: true,
+            witness: None,
         }
     }
 
@@ -151,6 +161,13 @@ impl Waits {
         self.waits[number as usize]
             .as_ref()
             .expect("a number in a queue is that of a wait")
+    }
+
+    /// Notes where a wait for a range is blocked.
+    pub(crate) fn set_witness(&mut self, number: u32, witness: Option<Witness>) {
+        if let Some(Some(wait)) = self.waits.get_mut(number as usize) {
+            wait.witness = witness;
+        }
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Wait> {
@@ -323,20 +340,27 @@ impl Waits {
                 }
             }
         }
-        for cell in &family.cells {
+        for (number, cell) in (0..).zip(&family.cells) {
             if found.is_done() {
                 return;
             }
             let stripe = cell.0.lock();
             for entry in stripe.entries() {
-                if range.contains(order, stripe.key(entry)) {
-                    self.blockers_at(ranges, order, &stripe, entry, ask, found);
+                if !range.contains(order, stripe.key(entry)) {
+                    continue;
+                }
+                let none_yet = found.txns.is_empty();
+                if self.blockers_at(ranges, order, &stripe, entry, ask, found) && none_yet {
+                    found.witness = Some((number, entry));
+                }
+                if found.is_done() {
+                    return;
                 }
             }
         }
     }
 
-    /// Those at one key inside a range that is asked for.
+    /// Those at one key inside a range that is asked for; true if a holder is among them.
     fn blockers_at(
         &self,
         ranges: &Ranges,
@@ -345,7 +369,8 @@ impl Waits {
         entry: u32,
         ask: Ask<'_>,
         found: &mut Found,
-    ) {
+    ) -> bool {
+        let before = found.txns.len();
         if ask.mode == LockMode::Exclusive || stripe.is_exclusive(entry) {
             for holder in stripe.holders(entry) {
                 if holder != ask.txn && !self.is_gone(holder) {
@@ -353,9 +378,10 @@ impl Waits {
                 }
             }
         }
+        let held = found.txns.len() != before;
         let queue = self.queue(stripe.queue(entry));
         if ask.holds_already() || queue.is_empty() || stripe.holds(entry, ask.txn) {
-            return;
+            return held;
         }
         for &number in queue {
             let wait = self.get(number);
@@ -368,6 +394,7 @@ impl Waits {
                 found.push(wait.owner.id);
             }
         }
+        held
     }
 
     /// Who keeps a wait from being granted: its edges in the wait-for graph.
