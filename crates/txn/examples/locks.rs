@@ -185,7 +185,7 @@ fn apart<L: Locks>(locks: &L, threads: usize, each: usize, resident: usize) -> f
     nanos.iter().sum::<f64>() / threads as f64
 }
 
-/// Nanoseconds that the calling thread has run.
+/// Nanoseconds that the calling thread has run, as of some milliseconds ago.
 fn ran_nanos() -> f64 {
     let text = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
     let first = text.split(' ').next().unwrap_or_default();
@@ -196,7 +196,7 @@ fn ran_nanos() -> f64 {
 /// threads, nanoseconds that the threads ran for each key, and microseconds of the longest transaction.
 fn hot<L: Locks>(locks: &L, work: u32) -> [f64; 3] {
     const THREADS: usize = 8;
-    const TXNS: usize = 4_000;
+    const TXNS: usize = 16_000;
     let keys = &own_keys(0, 100);
     let start = &std::sync::Barrier::new(THREADS + 1);
     std::thread::scope(|scope| {
@@ -351,6 +351,7 @@ fn main() {
         let name = format!("a range is waited for, {locked} keys locked");
         println!("{name:<44} {}", shown(&mut ours));
     }
+    let rounds = 9;
     for work in [0, 100] {
         let (ours, plain) = (Ours::new(), Plain::new());
         let mut figures = [const { [const { Vec::new() }; 3] }; 2];

@@ -50,12 +50,15 @@ impl KeyPool {
     /// Copies a key; gives the place in units.
     ///
     /// # Errors
-    /// `NoMemory`; nothing has changed.
+    /// `NoMemory`, also for more than 32 GiB; nothing has changed.
     pub(crate) fn add(&mut self, key: &[u8]) -> Result<u32> {
         let (list, units) = class(key.len());
         let place = self.free[list];
         let at = if place == NONE {
             let at = self.bytes.len();
+            if at / UNIT >= NONE as usize {
+                return Err(memory::refused("keys of locks", at));
+            }
             memory::reserve(&mut self.bytes, units * UNIT, "keys of locks")?;
             self.bytes.resize(at + units * UNIT, 0);
             at

@@ -182,6 +182,8 @@ impl LockManager {
     pub fn restart(&self, txn: &mut TxnLocks, options: TxnLockOptions) {
         /// Families that a transaction remembers.
         const FAMILIES_KEPT_MAX: usize = 16;
+        /// Locks for which its list keeps memory.
+        const RECORDS_KEPT_MAX: usize = 16 << 10;
         self.0.end(txn);
         let (id, expires_at) = self.0.next_txn(&options);
         match Arc::get_mut(&mut txn.owner) {
@@ -192,6 +194,9 @@ impl LockManager {
         if txn.families.len() > FAMILIES_KEPT_MAX {
             txn.families.clear();
         }
+        if txn.records.capacity() > RECORDS_KEPT_MAX {
+            txn.records = Vec::new();
+        }
         self.0.register(txn);
     }
 
@@ -200,12 +205,14 @@ impl LockManager {
         self.0.unlock_to(txn, 0);
     }
 
-    /// Lets those go that were taken since; what was made exclusive since is shared again.
+    /// Lets those go that were taken since; what was made exclusive since is shared again. What was
+    /// let go or made shared since stays so.
     pub fn unlock_since(&self, txn: &mut TxnLocks, since: SavePoint) {
         self.0.unlock_to(txn, since.0);
     }
 
-    /// Lets a key go before its turn, whenever it was locked. False if it is not locked.
+    /// Lets a key go before its turn, whenever it was locked. False if it is not locked. Looks through
+    /// the list of the transaction's locks.
     pub fn unlock(&self, txn: &mut TxnLocks, family: &Arc<FamilyLocks>, key: &[u8]) -> bool {
         let place = family.place(key);
         let found = family.cell(place.stripe).lock().find(place.hash, key);

@@ -174,3 +174,59 @@ fn threads_without_detection_get_on_by_their_deadlines() {
     let done = run(1, each, Some(Duration::from_micros(200)));
     assert_eq!(done[1], 0, "nobody searches");
 }
+
+/// Locks are used only by those who may commit; the others let go of what is left to them.
+#[test]
+fn threads_whose_transactions_expire_exclude_each_other() {
+    let manager = LockManager::new(LockManagerOptions::default());
+    let family = &manager.add_family(0, UserComparator::BYTEWISE);
+    let used = &Used([const { AtomicI64::new(0) }; KEYS]);
+    let (kept, expired) = (&AtomicU64::new(0), &AtomicU64::new(0));
+    std::thread::scope(|scope| {
+        for thread in 0..THREADS {
+            let manager = &manager;
+            scope.spawn(move || {
+                let mut random = Random(thread + 1);
+                let each = TxnLockOptions {
+                    expiration_micros: Some(30),
+                    ..TxnLockOptions::default()
+                };
+                let mut txn = manager.begin(each);
+                for round in 0..ROUNDS {
+                    let key = random.below(4);
+                    let bytes = name(key);
+                    let mode = [Shared, Exclusive][random.below(2)];
+                    let asked = if round % 16 == 0 {
+                        let range = KeyRange::new(&bytes, &bytes, true);
+                        manager.try_lock_range(&mut txn, family, &range, mode, None)
+                    } else {
+                        manager.try_lock(&mut txn, family, bytes.as_bytes(), mode, None)
+                    };
+                    if random.below(4) == 0 {
+                        std::thread::yield_now();
+                    }
+                    let may_commit = asked.and_then(|_| txn.keep());
+                    match may_commit {
+                        Ok(()) => {
+                            used.take(key, mode);
+                            kept.fetch_add(1, SeqCst);
+                            used.give(key, mode);
+                        }
+                        Err(e) => {
+                            assert_eq!(e.kind(), ErrorKind::Expired);
+                            expired.fetch_add(1, SeqCst);
+                        }
+                    }
+                    manager.restart(&mut txn, each);
+                }
+            });
+        }
+    });
+    assert_eq!(
+        kept.load(SeqCst) + expired.load(SeqCst),
+        THREADS * ROUNDS as u64
+    );
+    assert!(kept.load(SeqCst) > 0);
+    assert_eq!(manager.lock_status(), []);
+    assert!(manager.0.waits.lock().expirable.is_empty());
+}
