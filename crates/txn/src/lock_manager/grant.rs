@@ -48,7 +48,7 @@ impl Waits {
                 wait.ask(),
                 &mut found,
             );
-            if found.txns.is_empty() {
+            if found.is_empty() {
                 let (txn, mode) = (wait.owner.id, wait.mode);
                 let outcome =
                     match self.grant_key(&family.core.statistics, &mut stripe, entry, txn, mode) {
@@ -111,7 +111,7 @@ impl Waits {
             }
             let mut found = Found::any();
             self.range_blockers(family, &ranges, wait.range(), wait.ask(), &mut found);
-            if !found.txns.is_empty() {
+            if !found.is_empty() {
                 self.set_witness(number, found.witness);
                 at += 1;
                 continue;

@@ -253,6 +253,22 @@ impl TxnLocks {
         Ok(())
     }
 
+    /// False if nobody waits for what it holds. Told under the mutex of the waits.
+    ///
+    /// Looks at a few locks only: who holds more is searched for.
+    pub(crate) fn may_be_waited_for(&self) -> bool {
+        const LOOKED_AT_MAX: usize = 16;
+        if self.records.len() > LOOKED_AT_MAX || self.families.iter().any(|f| f.has_ranges()) {
+            return true;
+        }
+        self.records.iter().any(|record| {
+            let family = &self.families[record.family as usize];
+            let stripe = family.cell(record.stripe).lock();
+            let held = record.taken == Taken::New && stripe.holds(record.entry, self.id());
+            held && stripe.queue(record.entry) != 0
+        })
+    }
+
     #[cold]
     pub(crate) fn expired(&self) -> Error {
         Error::new(ErrorKind::Expired, "the time of the transaction is over").with("txn", self.id())

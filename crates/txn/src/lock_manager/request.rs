@@ -290,7 +290,7 @@ impl Core {
         };
         let mut found = Found::any();
         waits.point_blockers(family, ranges.as_deref(), &stripe, entry, ask, &mut found);
-        let refused = if found.txns.is_empty() {
+        let refused = if found.is_empty() {
             match waits.grant_key(&self.statistics, &mut stripe, entry, id, mode) {
                 Ok(()) => return Ok((locked, entry, Step::Granted)),
                 Err(e) => Some(e),
@@ -367,7 +367,7 @@ impl Core {
         }
         let number = ranges.next_id;
         ranges.next_id = number.wrapping_add(1);
-        if found.txns.is_empty() {
+        if found.is_empty() {
             waits.grant_range(family, &mut ranges, number, id, mode, range.to_owned());
             return Ok(Some((number, Step::Granted)));
         }

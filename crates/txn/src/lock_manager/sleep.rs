@@ -122,7 +122,11 @@ impl Core {
         if unlisted {
             waits.by_txn.remove(&id);
         }
-        let search = waits.find_cycle(id, number, txn.options.deadlock_detect_depth);
+        let search = if waits.get(number).is_newcomer() && !txn.may_be_waited_for() {
+            Search::Free
+        } else {
+            waits.find_cycle(id, number, txn.options.deadlock_detect_depth)
+        };
         if unlisted {
             drop(waits);
             waits = self.waits.lock();

@@ -289,6 +289,10 @@ fn a_search_that_is_limited_assumes_a_deadlock() {
     }
     assert!(sim.lock(3, "4", Exclusive).waits());
     assert!(sim.lock(2, "3", Exclusive).waits());
+    // As long as nobody waits for the second one there is nothing to search for.
+    assert!(sim.lock(1, "2", Exclusive).waits());
+    assert!(sim.cancel(1));
+    assert!(sim.lock(0, "1", Exclusive).waits());
     assert_eq!(
         sim.lock(1, "2", Exclusive).kind(),
         Some(ErrorKind::Deadlock)
@@ -658,6 +662,31 @@ fn a_restart_needs_no_allocation_and_is_somebody_else() {
     assert!(locks.id() > id && locks.is_empty());
     assert_eq!(owner, Arc::as_ptr(&locks.owner));
     sim.assert_empty();
+}
+
+#[test]
+fn a_table_that_has_grown_allocates_nothing() {
+    let mut sim = Sim::new(2);
+    let mut allocated = 0;
+    for round in 0..40 {
+        for key in 0..200 {
+            let txn = key % 2;
+            assert!(sim.lock(txn, &format!("{key:020}"), Exclusive).got());
+        }
+        assert!(sim.lock(A, "shared", Shared).got());
+        assert!(sim.lock(B, "shared", Shared).got());
+        let records: usize = sim
+            .txns
+            .iter()
+            .map(|txn| txn.locks.records.capacity())
+            .sum();
+        let now = sim.family.allocated_bytes() + records;
+        assert!(round == 0 || now == allocated, "round {round}");
+        allocated = now;
+        sim.unlock_all(A);
+        sim.unlock_all(B);
+    }
+    sim.end();
 }
 
 #[test]

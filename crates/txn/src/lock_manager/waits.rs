@@ -84,7 +84,9 @@ impl Ask<'_> {
 
 /// Blockers that were found.
 pub(crate) struct Found {
+    /// Who they are; nobody where only whether there are any is asked.
     pub(crate) txns: Vec<TxnId>,
+    count: usize,
     first_only: bool,
     /// Where the first one is found, if it holds a key in a range that is asked for.
     pub(crate) witness: Option<Witness>,
@@ -94,6 +96,7 @@ impl Found {
     pub(crate) fn all() -> Self {
         Self {
             txns: Vec::new(),
+            count: 0,
             first_only: false,
             witness: None,
         }
@@ -103,17 +106,26 @@ impl Found {
     pub(crate) fn any() -> Self {
         Self {
             txns: Vec::new(),
+            count: 0,
             first_only: true,
             witness: None,
         }
     }
 
+    /// True if nobody was found.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
     fn push(&mut self, txn: TxnId) {
-        self.txns.push(txn);
+        self.count += 1;
+        if !self.first_only {
+            self.txns.push(txn);
+        }
     }
 
     fn is_done(&self) -> bool {
-        self.first_only && !self.txns.is_empty()
+        self.first_only && self.count != 0
     }
 }
 
@@ -282,7 +294,9 @@ impl Waits {
         }
         let newcomer = !ask.holds_already();
         if newcomer {
-            for &number in self.queue(stripe.queue(entry)).iter().rev() {
+            let queue = self.queue(stripe.queue(entry));
+            let before = queue.partition_point(|&number| self.get(number).place < ask.place);
+            for &number in queue[..before].iter().rev() {
                 let wait = self.get(number);
                 if ask.is_behind(wait) {
                     found.push(wait.owner.id);
@@ -349,7 +363,7 @@ impl Waits {
                 if !range.contains(order, stripe.key(entry)) {
                     continue;
                 }
-                let none_yet = found.txns.is_empty();
+                let none_yet = found.is_empty();
                 if self.blockers_at(ranges, order, &stripe, entry, ask, found) && none_yet {
                     found.witness = Some((number, entry));
                 }
@@ -370,7 +384,7 @@ impl Waits {
         ask: Ask<'_>,
         found: &mut Found,
     ) -> bool {
-        let before = found.txns.len();
+        let before = found.count;
         if ask.mode == LockMode::Exclusive || stripe.is_exclusive(entry) {
             for holder in stripe.holders(entry) {
                 if holder != ask.txn && !self.is_gone(holder) {
@@ -378,7 +392,7 @@ impl Waits {
                 }
             }
         }
-        let held = found.txns.len() != before;
+        let held = found.count != before;
         let queue = self.queue(stripe.queue(entry));
         if ask.holds_already() || queue.is_empty() || stripe.holds(entry, ask.txn) {
             return held;
