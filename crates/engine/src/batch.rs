@@ -394,7 +394,7 @@ impl WriteBatch {
     ///
     /// # Errors
     /// `InvalidArgument` for what is too large; `NoMemory`.
-    pub(crate) fn check_whole(&self) -> Result<()> {
+    pub fn check_whole(&self) -> Result<()> {
         if let Some(e) = &self.refused {
             return Err(e.clone());
         }
@@ -496,6 +496,46 @@ impl WriteBatch {
         }
     }
 
+    /// Where the batch ends now; see [`Self::roll_back_to`].
+    #[must_use]
+    pub fn mark(&self) -> BatchMark {
+        BatchMark {
+            bytes: self.rep.len(),
+            count: self.count(),
+            needs_check: self.needs_check,
+        }
+    }
+
+    /// Takes away what was added since `mark` was made of this batch, what could not be added included. The cost is that of
+    /// what goes.
+    ///
+    /// # Panics
+    /// If the batch has less than it had then.
+    pub fn roll_back_to(&mut self, mark: &BatchMark) {
+        assert!(self.rep.len() >= mark.bytes && self.count() >= mark.count);
+        self.rep.truncate(mark.bytes);
+        self.rep[8..HEADER_LEN].copy_from_slice(&mark.count.to_le_bytes());
+        self.needs_check = mark.needs_check;
+        self.too_large = false;
+        self.refused = None;
+        if let Some(protection) = &mut self.protection {
+            protection.truncate(mark.count as usize);
+        }
+    }
+
+    /// The operation that begins at byte `offset`, as [`Self::size_bytes`] was before it was added.
+    ///
+    /// # Errors
+    /// `Corruption` if none begins there.
+    pub fn operation_at(&self, offset: usize) -> Result<BatchOp<'_>> {
+        let rest = self.rep.get(offset..).unwrap_or_default();
+        let mut operations = Operations {
+            decoder: Decoder::new(rest),
+        };
+        let none = || Error::corruption("no operation of the batch begins here");
+        operations.read()?.ok_or_else(none)
+    }
+
     /// Adds all operations of `other` behind these.
     pub fn append(&mut self, other: &Self) {
         self.too_large |= other.too_large;
@@ -529,6 +569,14 @@ impl WriteBatch {
             decoder: Decoder::new(self.operations()),
         }
     }
+}
+
+/// The end of a [`WriteBatch`] at some time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BatchMark {
+    bytes: usize,
+    count: u32,
+    needs_check: bool,
 }
 
 impl Default for WriteBatch {

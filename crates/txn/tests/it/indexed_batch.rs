@@ -1,0 +1,379 @@
+//! Every history runs on an indexed batch and on a map at the same time.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use orogen_base::{ErrorKind, UserComparator};
+use orogen_engine::plugin::merge_operator;
+use orogen_engine::{ColumnFamily, ColumnFamilyOptions, Db, Options, ReadOptions};
+use orogen_env::MemFileSystem;
+use orogen_testkit::Rng;
+use orogen_txn::OwnWritesIterator;
+use orogen_txn::indexed_batch::{BatchLookup, IndexedBatch};
+
+fn cf(order: UserComparator) -> ColumnFamilyOptions {
+    ColumnFamilyOptions {
+        comparator: order,
+        merge_operator: merge_operator::by_name("stringappend"),
+        write_buffer_size: 16 << 10,
+        ..ColumnFamilyOptions::default()
+    }
+}
+
+fn open() -> Db {
+    let mut options = Options::default();
+    options.db.fs = Arc::new(MemFileSystem::new());
+    options.db.create_if_missing = true;
+    options.db.info_log = false;
+    options.cf = cf(UserComparator::BYTEWISE);
+    Db::open("/db", &options).expect("it opens")
+}
+
+type Map = BTreeMap<Vec<u8>, Vec<u8>>;
+
+/// Keys that share beginnings, contain each other, and are empty.
+fn key(rng: &mut Rng) -> Vec<u8> {
+    let len = rng.below(5) as usize;
+    (0..len)
+        .map(|_| [0, b'a', b'b', 0xff][rng.below(4) as usize])
+        .collect()
+}
+
+#[derive(Clone)]
+enum Change {
+    Put(Vec<u8>, Vec<u8>),
+    Merge(Vec<u8>, Vec<u8>),
+    Delete(Vec<u8>),
+    DeleteRange(Vec<u8>, Vec<u8>),
+}
+
+impl Change {
+    fn draw(rng: &mut Rng, order: &UserComparator, n: u64) -> Self {
+        let value = format!("v{n}").into_bytes();
+        match rng.below(10) {
+            0..5 => Self::Put(key(rng), value),
+            5..7 => Self::Merge(key(rng), value),
+            7..9 => Self::Delete(key(rng)),
+            _ => {
+                let (a, b) = (key(rng), key(rng));
+                if order.less(&b, &a) {
+                    Self::DeleteRange(b, a)
+                } else {
+                    Self::DeleteRange(a, b)
+                }
+            }
+        }
+    }
+
+    fn write(&self, batch: &mut IndexedBatch, family: &ColumnFamily) {
+        let done = match self {
+            Self::Put(k, v) => batch.put(family, k, v),
+            Self::Merge(k, v) => batch.merge(family, k, v),
+            Self::Delete(k) => batch.delete(family, k),
+            Self::DeleteRange(a, b) => batch.delete_range(family, a, b),
+        };
+        done.expect("it fits");
+    }
+
+    fn apply(&self, map: &mut Map, order: &UserComparator) {
+        match self {
+            Self::Put(k, v) => drop(map.insert(k.clone(), v.clone())),
+            Self::Merge(k, v) => match map.get_mut(k) {
+                Some(value) => {
+                    value.push(b',');
+                    value.extend_from_slice(v);
+                }
+                None => drop(map.insert(k.clone(), v.clone())),
+            },
+            Self::Delete(k) => drop(map.remove(k)),
+            Self::DeleteRange(a, b) => map.retain(|k, _| order.less(k, a) || !order.less(k, b)),
+        }
+    }
+}
+
+fn sorted(map: &Map, order: &UserComparator) -> Vec<(Vec<u8>, Vec<u8>)> {
+    let mut all: Vec<_> = map.iter().map(|(k, v)| (k.clone(), v.clone())).collect();
+    all.sort_by(|a, b| order.compare(&a.0, &b.0));
+    all
+}
+
+struct Pair {
+    db: Db,
+    family: ColumnFamily,
+    order: UserComparator,
+    batch: RefCell<IndexedBatch>,
+    map: Map,
+    /// The map at each save point.
+    saved: Vec<Map>,
+}
+
+impl Pair {
+    fn check(&self, rng: &mut Rng) {
+        let options = ReadOptions::default();
+        let batch = self.batch.borrow();
+        for _ in 0..5 {
+            let key = key(rng);
+            let found = batch
+                .get(&self.db, &options, &self.family, &key)
+                .expect("it reads");
+            assert_eq!(
+                found.map(|v| v.to_vec()),
+                self.map.get(&key).cloned(),
+                "{key:?}"
+            );
+        }
+    }
+
+    /// A cursor that wanders about, and the list that it has to be in.
+    fn wander(&mut self, rng: &mut Rng, count: &mut u64) {
+        let (mut lower, mut upper) = (None, None);
+        if rng.below(3) == 0 {
+            lower = Some(key(rng));
+        }
+        if rng.below(3) == 0 {
+            upper = Some(key(rng));
+        }
+        let options = ReadOptions {
+            iterate_lower_bound: lower.clone(),
+            iterate_upper_bound: upper.clone(),
+            ..ReadOptions::default()
+        };
+        let within = |list: Vec<(Vec<u8>, Vec<u8>)>| -> Vec<(Vec<u8>, Vec<u8>)> {
+            let keep = |k: &[u8]| {
+                lower.as_deref().is_none_or(|l| !self.order.less(k, l))
+                    && upper.as_deref().is_none_or(|u| self.order.less(k, u))
+            };
+            list.into_iter().filter(|(k, _)| keep(k)).collect()
+        };
+        let mut list = within(sorted(&self.map, &self.order));
+        let mut iter =
+            OwnWritesIterator::new(&self.batch, &self.db, &options, &self.family).expect("opens");
+        assert!(!iter.valid());
+        let mut at: Option<usize> = None;
+        for _ in 0..rng.below(40) {
+            let target = key(rng);
+            let place = |list: &[(Vec<u8>, Vec<u8>)], k: &[u8]| {
+                list.partition_point(|(own, _)| self.order.less(own, k))
+            };
+            match rng.below(9) {
+                0 => {
+                    iter.seek_to_first();
+                    at = (!list.is_empty()).then_some(0);
+                }
+                1 => {
+                    iter.seek_to_last();
+                    at = list.len().checked_sub(1);
+                }
+                2 => {
+                    iter.seek(&target);
+                    at = Some(place(&list, &target)).filter(|&i| i < list.len());
+                }
+                3 => {
+                    iter.seek_for_prev(&target);
+                    let i = place(&list, &target);
+                    at = match list.get(i) {
+                        Some((k, _)) if *k == target => Some(i),
+                        _ => i.checked_sub(1),
+                    };
+                }
+                4 => {
+                    // Written while the cursor stands: it sees that at its next move.
+                    let change = Change::draw(rng, &self.order, *count);
+                    *count += 1;
+                    let current = at.map(|i| list[i].clone());
+                    change.write(&mut self.batch.borrow_mut(), &self.family);
+                    change.apply(&mut self.map, &self.order);
+                    if let Some((k, v)) = &current {
+                        assert_eq!((iter.key(), iter.value()), (&k[..], &v[..]));
+                    }
+                    list = within(sorted(&self.map, &self.order));
+                    let Some((k, _)) = current else { continue };
+                    let i = place(&list, &k);
+                    let is_there = list.get(i).is_some_and(|(own, _)| *own == k);
+                    if rng.below(2) == 0 {
+                        iter.next();
+                        at = Some(i + usize::from(is_there)).filter(|&i| i < list.len());
+                    } else {
+                        iter.prev();
+                        at = i.checked_sub(1);
+                    }
+                }
+                5 | 6 => {
+                    iter.next();
+                    at = at.map(|i| i + 1).filter(|&i| i < list.len());
+                }
+                _ => {
+                    iter.prev();
+                    at = at.and_then(|i| i.checked_sub(1));
+                }
+            }
+            iter.status().expect("it reads");
+            assert_eq!(iter.valid(), at.is_some());
+            if let Some(i) = at {
+                assert_eq!((iter.key(), iter.value()), (&list[i].0[..], &list[i].1[..]));
+            }
+        }
+    }
+}
+
+fn history(seed: u64, order: &UserComparator) {
+    let mut rng = Rng::new(seed);
+    let db = open();
+    let family = db
+        .create_column_family("f", cf(order.clone()))
+        .expect("it is made");
+    let mut map = Map::new();
+    let mut count = 0;
+    let batch = RefCell::new(IndexedBatch::new().expect("memory"));
+    for _ in 0..4 {
+        // What is below.
+        let mut below = IndexedBatch::new().expect("memory");
+        for _ in 0..rng.below(60) {
+            let change = Change::draw(&mut rng, order, count);
+            count += 1;
+            change.write(&mut below, &family);
+            change.apply(&mut map, order);
+        }
+        db.write(below.batch().clone()).expect("it writes");
+        if rng.below(2) == 0 {
+            db.flush().expect("it flushes");
+        }
+        let mut pair = Pair {
+            db: db.clone(),
+            family: family.clone(),
+            order: order.clone(),
+            batch: RefCell::new(batch.replace(IndexedBatch::new().expect("memory"))),
+            map,
+            saved: Vec::new(),
+        };
+        for _ in 0..150 {
+            match rng.below(12) {
+                0 => {
+                    pair.batch.borrow_mut().set_save_point();
+                    pair.saved.push(pair.map.clone());
+                }
+                1 => {
+                    let done = pair.batch.borrow_mut().rollback_to_save_point();
+                    match pair.saved.pop() {
+                        Some(map) => {
+                            done.expect("there is one");
+                            pair.map = map;
+                        }
+                        None => assert_eq!(done.map_err(|e| e.kind()), Err(ErrorKind::NotFound)),
+                    }
+                }
+                2 => {
+                    let done = pair.batch.borrow_mut().pop_save_point();
+                    assert_eq!(done.is_ok(), pair.saved.pop().is_some());
+                }
+                3 => pair.wander(&mut rng, &mut count),
+                _ => {
+                    let change = Change::draw(&mut rng, order, count);
+                    count += 1;
+                    change.write(&mut pair.batch.borrow_mut(), &family);
+                    change.apply(&mut pair.map, order);
+                }
+            }
+            pair.check(&mut rng);
+        }
+        // Written, it is what was seen before.
+        let mut own = pair.batch.into_inner();
+        db.write(own.batch().clone()).expect("it writes");
+        own.clear();
+        assert!(own.is_empty());
+        map = pair.map;
+        let mut iter = db.iter(&ReadOptions::default(), &family).expect("it reads");
+        iter.seek_to_first();
+        for (k, v) in sorted(&map, order) {
+            assert_eq!((iter.key(), iter.value()), (&k[..], &v[..]));
+            iter.next();
+        }
+        assert!(!iter.valid());
+        batch.replace(own);
+    }
+}
+
+#[test]
+fn histories_equal_those_of_a_map() {
+    for seed in 0..60 {
+        history(seed, &UserComparator::BYTEWISE);
+    }
+}
+
+#[test]
+fn keys_in_another_order_are_found_too() {
+    for seed in 0..20 {
+        history(seed, &UserComparator::REVERSE_BYTEWISE);
+    }
+}
+
+#[test]
+fn lookups_tell_what_the_batch_alone_knows() {
+    let db = open();
+    let family = db.default_column_family();
+    let mut batch = IndexedBatch::new().unwrap();
+    assert_eq!(batch.lookup(&family, b"a").unwrap(), BatchLookup::NotFound);
+    batch.merge(&family, b"a", b"1").unwrap();
+    batch.merge(&family, b"a", b"2").unwrap();
+    assert_eq!(
+        batch.lookup(&family, b"a").unwrap(),
+        BatchLookup::Merge(vec![b"1", b"2"])
+    );
+    batch.delete_range(&family, b"a", b"b").unwrap();
+    assert_eq!(batch.lookup(&family, b"a").unwrap(), BatchLookup::Deleted);
+    assert_eq!(batch.lookup(&family, b"aa").unwrap(), BatchLookup::Deleted);
+    assert_eq!(batch.lookup(&family, b"b").unwrap(), BatchLookup::NotFound);
+    batch.merge(&family, b"a", b"3").unwrap();
+    assert_eq!(
+        batch.lookup(&family, b"a").unwrap(),
+        BatchLookup::MergeOnto(None, vec![b"3"])
+    );
+    batch.put(&family, b"a", b"4").unwrap();
+    batch.merge(&family, b"a", b"5").unwrap();
+    let onto = BatchLookup::MergeOnto(Some(b"4"), vec![b"5"]);
+    assert_eq!(batch.lookup(&family, b"a").unwrap(), onto);
+    batch.single_delete(&family, b"a").unwrap();
+    assert_eq!(batch.lookup(&family, b"a").unwrap(), BatchLookup::Deleted);
+}
+
+#[test]
+fn what_is_refused_leaves_no_trace() {
+    let db = open();
+    let plain = db
+        .create_column_family("plain", ColumnFamilyOptions::default())
+        .unwrap();
+    let family = db.default_column_family();
+    let mut batch = IndexedBatch::new().unwrap();
+    batch.put(&family, b"a", b"1").unwrap();
+    let before = (batch.count(), batch.batch().size_bytes());
+    let merged = batch.merge(&plain, b"a", b"1").unwrap_err();
+    assert_eq!(merged.kind(), ErrorKind::InvalidArgument);
+    let range = batch.delete_range(&family, b"b", b"a").unwrap_err();
+    assert_eq!(range.kind(), ErrorKind::InvalidArgument);
+    assert_eq!((batch.count(), batch.batch().size_bytes()), before);
+    let mut full = orogen_engine::WriteBatch::new();
+    full.put(0, b"a", b"1");
+    assert!(IndexedBatch::with(full).is_err());
+}
+
+#[test]
+fn a_rollback_costs_what_was_written_since_and_frees_the_index() {
+    let db = open();
+    let family = db.default_column_family();
+    let mut batch = IndexedBatch::new().unwrap();
+    for n in 0..10_000u32 {
+        batch.put(&family, &n.to_be_bytes(), b"v").unwrap();
+    }
+    let bytes = batch.memory_usage();
+    for _ in 0..1000 {
+        batch.set_save_point();
+        batch.put(&family, b"new key", b"w").unwrap();
+        batch.put(&family, &5u32.to_be_bytes(), b"w").unwrap();
+        batch.rollback_to_save_point().unwrap();
+    }
+    assert_eq!(batch.memory_usage(), bytes);
+    assert_eq!(batch.count(), 10_000);
+    let five = batch.lookup(&family, &5u32.to_be_bytes()).unwrap();
+    assert_eq!(five, BatchLookup::Value(b"v"));
+}

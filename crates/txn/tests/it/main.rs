@@ -1,0 +1,3 @@
+//! Transactions through their public API.
+
+mod indexed_batch;
