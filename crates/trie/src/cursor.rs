@@ -14,7 +14,7 @@ use crate::node::{Head, Inner, Leaf};
 use crate::view::{Ref, View};
 
 /// Where the roots of a map are. Each root is a map of its own.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Root(pub u32);
 
 /// What tells whether nodes are still those that they were: whose, and when.
@@ -84,7 +84,9 @@ pub struct Cursor {
     orders: Vec<u8>,
     /// Where the key's cell is; 0 if there is no key.
     cell: Ref,
-    root: Ref,
+    root: Root,
+    /// The root's slot.
+    start: Ref,
     stamp: Stamp,
 }
 
@@ -117,6 +119,9 @@ impl Cursor {
     }
 
     /// The cell of the key that it is at; `None` if it is at none, or the key was taken away.
+    ///
+    /// # Panics
+    /// If it is at a key of another map, which has more roots.
     #[inline]
     #[must_use]
     pub fn cell<'a, M: Map>(&self, map: &'a M) -> Option<Cell<'a>> {
@@ -126,7 +131,8 @@ impl Cursor {
         let cell = if map.keeps_cell(self.stamp) {
             self.cell
         } else {
-            map.visit(self.stamp, |view, _, _| find(view, self.root, &self.key))?
+            let start = map.root(self.root);
+            map.visit(self.stamp, |view, _, _| find(view, start, &self.key))?
         };
         Some(Cell(map.view().words(cell, map.cell_words())))
     }
@@ -159,7 +165,8 @@ impl Cursor {
     }
 
     fn visit<M: Map>(&mut self, map: &M, root: Root, go: impl FnOnce(&mut Self, View<'_>)) {
-        self.root = map.root(root);
+        self.root = root;
+        self.start = map.root(root);
         map.visit(Stamp::default(), |view, now, _| {
             self.stamp = now;
             go(self, view);
@@ -207,7 +214,7 @@ impl Cursor {
         self.orders.clear();
         self.key.clear();
         self.cell = 0;
-        let _ = self.enter_slot(view, self.root, to) || self.advance(view, to);
+        let _ = self.enter_slot(view, self.start, to) || self.advance(view, to);
     }
 
     fn step(&mut self, view: View<'_>, to: To) {
@@ -294,7 +301,7 @@ impl Cursor {
         self.orders.clear();
         self.key.clear();
         self.cell = 0;
-        let mut slot = self.root;
+        let mut slot = self.start;
         loop {
             let at = view.load(slot);
             if at == 0 {

@@ -275,6 +275,7 @@ pub(crate) fn insert<H: Host>(
             .with("key", key.len())
             .with("value", beside));
     }
+    let mut times = 0;
     loop {
         let place = go_down(host.view(), root, key);
         let added = match place.found {
@@ -296,6 +297,8 @@ pub(crate) fn insert<H: Host>(
         if let Some(cell) = added {
             return Ok((cell, true));
         }
+        // Who has the lock may not be running: after some tries it gets this processor.
+        wait(&mut times);
     }
 }
 
@@ -354,8 +357,6 @@ fn append<H: Host>(
     if !is_ours {
         host.free(leaf, words);
         host.count(Event::LostHead);
-        let mut times = 0;
-        wait(&mut times);
         return Ok(None);
     }
     let view = host.view();
@@ -521,8 +522,6 @@ fn lock_both<H: Host>(host: &mut H, place: &Place, head: Head) -> bool {
             unlock(host.view(), place.holder);
         }
         host.count(Event::LostHead);
-        let mut times = 0;
-        wait(&mut times);
     }
     is_ours
 }

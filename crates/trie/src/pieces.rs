@@ -156,7 +156,7 @@ impl Pieces {
             return None;
         }
         let len = view.load_relaxed(at + 1);
-        if len != words && len < 4 * words {
+        if len != words && len / 4 < words {
             return None;
         }
         self.large = view.load_relaxed(at);

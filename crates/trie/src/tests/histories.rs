@@ -255,3 +255,16 @@ fn roots_are_apart() {
         assert!(!cursor.valid());
     }
 }
+
+#[test]
+#[should_panic(expected = "the cursor's map")]
+fn a_cursor_goes_on_in_its_own_map_only() {
+    let maps = [(); 2].map(|()| Trie::new(1 << 20, 0, 1).unwrap());
+    for map in &maps {
+        map.writer().insert(Root(0), b"key", &[]).unwrap();
+    }
+    let mut cursor = Cursor::new();
+    cursor.first(&maps[0], Root(0));
+    assert!(cursor.cell(&maps[1]).is_some(), "looked up there");
+    cursor.next(&maps[1]);
+}
