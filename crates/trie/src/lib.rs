@@ -2,7 +2,7 @@
 //!
 //! A radix tree with nodes by fan-out and compressed paths. [`Trie`] is read and written by many threads at a time;
 //! [`LocalTrie`] has one owner, costs next to nothing to make and to empty, and lets keys be taken away.
-//! Both lay out nodes the same way ([node](node)), and a [`Cursor`] goes through either.
+//! Both lay out nodes the same way (`node.rs`), and a [`Cursor`] goes through either.
 //!
 //! ```text
 //! insert -> go down -> prepare apart -> publish by one store      (insert.rs)
