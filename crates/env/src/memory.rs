@@ -148,6 +148,40 @@ impl Reserved {
         self.start
     }
 
+    /// Up to where `commit` of `len` bytes goes, if it does: twice as far each time, then a huge page at a time.
+    fn end_of_commit(&self, is: usize, len: usize) -> usize {
+        let step = is.clamp(COMMIT_MIN, HUGE_PAGE_LEN);
+        let end = len.max(is.saturating_add(step)).min(self.len);
+        end.next_multiple_of(step).min(self.len)
+    }
+
+    /// Bytes that [`Self::commit`] adds if the first `len` are to be memory.
+    #[must_use]
+    pub fn missing(&self, len: usize) -> usize {
+        let is = *self.committed.lock();
+        if len <= is || len > self.len {
+            return 0;
+        }
+        self.end_of_commit(is, len) - is
+    }
+
+    /// Has the system back committed bytes from `start` to before `end` now, which it otherwise does at the first
+    /// use of each page; their content stays. Whoever uses them meanwhile may go on. A system that cannot do
+    /// so backs them as ever.
+    pub fn populate(&self, start: usize, end: usize) {
+        const PAGE: usize = 4 << 10;
+        let end = end.min(self.committed());
+        let start = start / PAGE * PAGE;
+        if start >= end {
+            return;
+        }
+        // SAFETY: within what is reserved.
+        let from = unsafe { self.start.add(start) };
+        let len = (end - start).next_multiple_of(PAGE);
+        // SAFETY: committed, and the advice changes no content.
+        let _ = unsafe { madvise(from.as_ptr().cast(), len, Advice::LinuxPopulateWrite) };
+    }
+
     /// Sees to it that the first `len` bytes are memory; new memory is zeroed. False if the system
     /// has none, or `len` is more than is reserved: nothing has changed then.
     #[must_use]
@@ -160,9 +194,7 @@ impl Reserved {
         if len > self.len {
             return false;
         }
-        // Twice as much each time, then a huge page at a time.
-        let step = is.clamp(COMMIT_MIN, HUGE_PAGE_LEN);
-        let end = len.max(is + step).next_multiple_of(step).min(self.len);
+        let end = self.end_of_commit(is, len);
         // SAFETY: `is` is within what is reserved.
         let from = unsafe { self.start.add(is) };
         let access = MprotectFlags::READ | MprotectFlags::WRITE;
@@ -337,8 +369,11 @@ mod tests {
         assert_eq!(reserved.committed(), 0);
         let mut before = 0;
         for len in [1, COMMIT_MIN + 1, HUGE_PAGE_LEN - 1, 3 * HUGE_PAGE_LEN + 1] {
+            let missing = reserved.missing(len);
             assert!(reserved.commit(len));
             let now = reserved.committed();
+            assert_eq!(now - before, missing, "told before");
+            reserved.populate(before, now);
             assert!(now >= len && now <= (2 * len).max(COMMIT_MIN));
             let bytes = NonNull::slice_from_raw_parts(reserved.start(), now);
             // SAFETY: committed, and only used here.
@@ -349,6 +384,7 @@ mod tests {
         }
         assert!(reserved.commit(5 * HUGE_PAGE_LEN));
         assert!(!reserved.commit(5 * HUGE_PAGE_LEN + 1));
+        assert_eq!(reserved.missing(5 * HUGE_PAGE_LEN + 1), 0);
         assert_eq!(reserved.committed(), 5 * HUGE_PAGE_LEN);
         assert!(reserved_bytes() >= 5 * HUGE_PAGE_LEN);
     }

@@ -43,7 +43,7 @@ pub use cell::Cell;
 pub use cursor::{Cursor, Map, Root};
 pub use event::Event;
 pub use local::LocalTrie;
-pub use shared::{Reader, Trie, Usage, Writer};
+pub use shared::{Growth, Moment, Reader, Trie, Usage, Writer};
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

@@ -5,6 +5,7 @@
 )]
 
 use std::collections::VecDeque;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use orogen_base::sync::atomic::AtomicU32;
@@ -58,6 +59,21 @@ struct Lane {
     usage: LaneUsage,
 }
 
+/// When somebody is told of bytes that a map takes from the system.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Moment {
+    /// They are not counted yet.
+    Before,
+    /// They are in [`Trie::committed`].
+    After,
+    /// There were none: what was told before is not to be.
+    Not,
+}
+
+/// Told of bytes that a map takes from the system, under a lock of the map: of the map it may ask what is
+/// committed, and no more.
+pub type Growth = Box<dyn Fn(Moment, usize) + Send + Sync>;
+
 /// Lanes that have nothing.
 fn lanes() -> Box<[Lane]> {
     let lane = |_| Lane {
@@ -110,6 +126,8 @@ pub struct Trie {
     cell_words: usize,
     roots: u32,
     number: u64,
+    /// Told of memory that is committed.
+    grows: OnceLock<Growth>,
     /// Last, so that nothing outlives it.
     memory: Reserved,
 }
@@ -145,8 +163,55 @@ impl Trie {
             cell_words,
             roots,
             number: map_number(),
+            grows: OnceLock::new(),
             memory,
         })
+    }
+
+    /// Has `grows` told of memory that is taken from the system from now on; the first call counts.
+    pub fn watch_growth(&self, grows: Growth) {
+        let _ = self.grows.set(grows);
+    }
+
+    /// Bytes of the block that are backed by the system, or will be when they are used.
+    #[must_use]
+    pub fn committed(&self) -> usize {
+        self.memory.committed()
+    }
+
+    /// Makes so many of the next bytes that lanes will take ready, so that no writer waits for the system: from any
+    /// thread, while others write.
+    ///
+    /// # Errors
+    /// `NoMemory`; what was ready before is.
+    pub fn prepare(&self, bytes: usize) -> Result<()> {
+        let room = self.room.lock();
+        let start = room.taken;
+        let end = (start + (bytes / WORD) as u64).min(self.capacity);
+        if !self.commit(end) {
+            return Err(memory::refused("trie", bytes));
+        }
+        drop(room);
+        self.memory
+            .populate(start as usize * WORD, end as usize * WORD);
+        Ok(())
+    }
+
+    /// Sees to it that so many words are memory. Under the lock of `room`.
+    fn commit(&self, words: u64) -> bool {
+        let bytes = words as usize * WORD;
+        let more = self.memory.missing(bytes);
+        let tell = |moment| {
+            if let Some(grows) = self.grows.get()
+                && more > 0
+            {
+                grows(moment, more);
+            }
+        };
+        tell(Moment::Before);
+        let is_there = self.memory.commit(bytes);
+        tell(if is_there { Moment::After } else { Moment::Not });
+        is_there
     }
 
     /// Takes all keys away. The block and its memory are kept: filling it again costs no page of the system. Cursors
@@ -213,7 +278,7 @@ impl Trie {
     pub fn promise(&self, words: u64) -> Result<()> {
         let mut room = self.room.lock();
         let end = room.taken + room.promised + 2 * words;
-        if end > self.capacity || !self.memory.commit(end as usize * WORD) {
+        if end > self.capacity || !self.commit(end) {
             return Err(memory::refused("trie", words as usize * WORD));
         }
         // Twice, for the end of a lane's chunk may be too short for the next piece.
@@ -239,7 +304,7 @@ impl Trie {
     pub fn usage(&self) -> Usage {
         let mut usage = Usage {
             taken: self.room.lock().taken * WORD as u64,
-            committed: self.memory.committed() as u64,
+            committed: self.committed() as u64,
             ..Usage::default()
         };
         for lane in &self.lanes {
@@ -507,7 +572,7 @@ impl Ground for &Trie {
         let unpromised = self.capacity.saturating_sub(room.taken + room.promised);
         let len = u64::from(wanted).min(unpromised).max(u64::from(least));
         let end = room.taken + len;
-        if end > self.capacity || !self.memory.commit(end as usize * WORD) {
+        if end > self.capacity || !self.commit(end) {
             return Err(memory::refused("trie", least as usize * WORD));
         }
         let at = room.taken as Ref;

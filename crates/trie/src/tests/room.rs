@@ -1,9 +1,12 @@
 //! Blocks that run full, and what is promised.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use orogen_base::ErrorKind;
 
 use super::keys::{Random, SHAPES};
-use crate::{Cursor, LocalTrie, Root, Trie};
+use crate::{Cursor, LocalTrie, Moment, Root, Trie};
 
 const ROOT: Root = Root(0);
 
@@ -121,4 +124,40 @@ fn what_is_freed_is_used_again_and_told() {
     assert!(usage.waiting <= 64 * 1100, "{usage:?}");
     assert!(usage.listed < usage.used / 20, "{usage:?}");
     assert!(usage.uncut <= 300 << 10, "{usage:?}");
+}
+
+#[test]
+fn growth_is_told_to_the_byte() {
+    let map = Arc::new(Trie::new(8 << 20, 0, 1).unwrap());
+    let told = Arc::new(AtomicUsize::new(map.committed()));
+    let (sum, watched) = (told.clone(), Arc::downgrade(&map));
+    map.watch_growth(Box::new(move |moment, bytes| {
+        let is = watched.upgrade().map(|map| map.committed());
+        let known = sum.load(Ordering::Relaxed);
+        if moment == Moment::Before {
+            assert_eq!(is, Some(known), "nothing is counted yet");
+            sum.fetch_add(bytes, Ordering::Relaxed);
+        } else {
+            assert_eq!(is, Some(known));
+        }
+    }));
+    let mut random = Random::new(3);
+    for i in 0..40_000 {
+        let key = super::keys::Shape::Random.draw(&mut random, i);
+        map.writer().insert(ROOT, &key, &[]).unwrap();
+        assert_eq!(told.load(Ordering::Relaxed), map.committed());
+    }
+    let before = map.committed();
+    map.prepare(3 << 20).unwrap();
+    assert!(map.committed() > before);
+    assert_eq!(told.load(Ordering::Relaxed), map.committed());
+    map.promise(100_000).unwrap();
+    assert!(map.promise(10 << 20).is_err());
+    assert_eq!(told.load(Ordering::Relaxed), map.committed());
+    let ready = map.usage();
+    for i in 0..10_000 {
+        let key = super::keys::Shape::Random.draw(&mut random, i);
+        map.writer().insert(ROOT, &key, &[]).unwrap();
+    }
+    assert_eq!(map.usage().committed, ready.committed, "it was ready");
 }
