@@ -32,6 +32,7 @@ mod insert;
 mod cell;
 mod cursor;
 mod shared;
+mod writer;
 mod local;
 
 #[cfg(all(test, orogen_shuttle))]
@@ -43,7 +44,8 @@ pub use cell::Cell;
 pub use cursor::{Cursor, Map, Root};
 pub use event::Event;
 pub use local::LocalTrie;
-pub use shared::{Growth, Moment, Reader, Trie, Usage, Writer};
+pub use shared::{Growth, Moment, Reader, Trie, Usage};
+pub use writer::Writer;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

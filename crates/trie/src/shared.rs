@@ -4,60 +4,22 @@
     reason = "its memory is untyped, and owners get pieces of it for their own use"
 )]
 
-use std::collections::VecDeque;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use orogen_base::sync::atomic::AtomicU32;
-use orogen_base::sync::{Mistake, Mutex, MutexGuard, makes};
+use orogen_base::sync::{Mistake, Mutex, makes};
 use orogen_base::{Error, Result, memory};
 use orogen_env::memory::Reserved;
 
 use crate::cell::Cell;
 use crate::cursor::{Map, Root, Stamp, sealed::Sealed};
-use crate::epoch::{Epochs, Inside, thread_number};
+use crate::epoch::{Epochs, Inside};
 use crate::event::Event;
 use crate::find::find;
-use crate::insert::{Host, LEN_MAX, Seed, insert, write_parts};
-use crate::pieces::{Ground, Pieces};
+use crate::pieces::Ground;
 use crate::view::{Ref, View, WORD};
+use crate::writer::{Lanes, Writer};
 use crate::{BLOCK_MAX, ROOTS_MAX, map_number};
-
-/// Writers that can be at work at a time; others wait.
-const LANES: usize = if cfg!(orogen_shuttle) { 2 } else { 16 };
-/// Freed pieces that a lane gathers before it looks which can be used again.
-const BATCH: usize = if cfg!(orogen_shuttle) { 1 } else { 64 };
-
-/// A piece that somebody may still read.
-struct Waiting {
-    at: Ref,
-    words: u32,
-    tag: u64,
-}
-
-/// What one writer at a time has.
-struct LaneState {
-    pieces: Pieces,
-    waiting: VecDeque<Waiting>,
-    waiting_words: u64,
-    /// Look again when so many wait.
-    look_at: usize,
-    events: [u64; Event::COUNT],
-}
-
-/// Words of a lane, as its last writer left them.
-#[derive(Default)]
-struct LaneUsage {
-    listed: AtomicU64,
-    uncut: AtomicU64,
-    waiting: AtomicU64,
-}
-
-#[repr(align(128))]
-struct Lane {
-    state: Mutex<LaneState>,
-    usage: LaneUsage,
-}
 
 /// When somebody is told of bytes that a map takes from the system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,21 +35,6 @@ pub enum Moment {
 /// Told of bytes that a map takes from the system, under a lock of the map: of the map it may ask what is
 /// committed, and no more.
 pub type Growth = Box<dyn Fn(Moment, usize) + Send + Sync>;
-
-/// Lanes that have nothing.
-fn lanes() -> Box<[Lane]> {
-    let lane = |_| Lane {
-        state: Mutex::new(LaneState {
-            pieces: Pieces::new(),
-            waiting: VecDeque::new(),
-            waiting_words: 0,
-            look_at: BATCH,
-            events: [0; Event::COUNT],
-        }),
-        usage: LaneUsage::default(),
-    };
-    (0..LANES).map(lane).collect()
-}
 
 /// What the lock guards; it is a leaf.
 struct Room {
@@ -120,7 +67,7 @@ pub struct Usage {
 /// Readers take no lock and try nothing twice; what they write is one word of their own for each [`Reader`].
 pub struct Trie {
     epochs: Epochs,
-    lanes: Box<[Lane]>,
+    lanes: Lanes,
     room: Mutex<Room>,
     capacity: u64,
     cell_words: usize,
@@ -156,7 +103,7 @@ impl Trie {
         }
         Ok(Self {
             epochs: Epochs::new(),
-            lanes: lanes(),
+            lanes: Lanes::new(),
             room: Mutex::new(Room { taken, promised: 0 }),
             // The last word's number has to fit, too.
             capacity: capacity.min(u64::from(u32::MAX)),
@@ -223,18 +170,33 @@ impl Trie {
             promised: 0,
         };
         self.memory_view().clear(0, taken as usize);
-        self.lanes = lanes();
+        self.lanes = Lanes::new();
         self.number = map_number();
     }
 
     #[inline(always)]
-    fn memory_view(&self) -> View<'_> {
+    pub(crate) fn epochs(&self) -> &Epochs {
+        &self.epochs
+    }
+
+    #[inline(always)]
+    pub(crate) fn enter(&self) -> Inside<'_> {
+        self.epochs.enter(self.epochs.now())
+    }
+
+    #[inline(always)]
+    pub(crate) fn words_of_cell(&self) -> usize {
+        self.cell_words
+    }
+
+    #[inline(always)]
+    pub(crate) fn memory_view(&self) -> View<'_> {
         // SAFETY: committed memory is zeroed, and goes with the map.
         unsafe { View::new(self.memory.start()) }
     }
 
     #[inline(always)]
-    fn root_slot(&self, root: Root) -> Ref {
+    pub(crate) fn root_slot(&self, root: Root) -> Ref {
         assert!(root.0 < self.roots, "a root of this map");
         root.0 + 1
     }
@@ -242,21 +204,7 @@ impl Trie {
     /// A lane, for as long as it is wanted: a thread that writes much keeps it. Waits while as many others write.
     #[must_use]
     pub fn writer(&self) -> Writer<'_> {
-        let first = thread_number();
-        let lanes = (0..self.lanes.len()).map(|i| &self.lanes[(first + i) % self.lanes.len()]);
-        let mut free = lanes.filter_map(|lane| Some((lane, lane.state.try_lock()?)));
-        let (lane, state) = match free.next() {
-            Some(free) => free,
-            None => {
-                let lane = &self.lanes[first % self.lanes.len()];
-                (lane, lane.state.lock())
-            }
-        };
-        Writer {
-            trie: self,
-            lane,
-            state,
-        }
+        self.lanes.writer(self)
     }
 
     /// Goes in to read. What is freed meanwhile is not used again before it is dropped: it is not
@@ -266,7 +214,7 @@ impl Trie {
     pub fn reader(&self) -> Reader<'_> {
         Reader {
             trie: self,
-            _inside: self.epochs.enter(self.epochs.now()),
+            _inside: self.enter(),
         }
     }
 
@@ -307,12 +255,7 @@ impl Trie {
             committed: self.committed() as u64,
             ..Usage::default()
         };
-        for lane in &self.lanes {
-            let bytes = |words: &AtomicU64| words.load(Ordering::Relaxed) * WORD as u64;
-            usage.listed += bytes(&lane.usage.listed);
-            usage.uncut += bytes(&lane.usage.uncut);
-            usage.waiting += bytes(&lane.usage.waiting);
-        }
+        self.lanes.add_usage(&mut usage);
         usage.used = usage
             .taken
             .saturating_sub(usage.listed + usage.uncut + usage.waiting);
@@ -322,12 +265,7 @@ impl Trie {
     /// How often each [`Event`] happened, by its number. Waits for those who write.
     #[must_use]
     pub fn events(&self) -> [u64; Event::COUNT] {
-        let mut sums = [0; Event::COUNT];
-        for lane in &self.lanes {
-            let state = lane.state.lock();
-            sums.iter_mut().zip(state.events).for_each(|(a, b)| *a += b);
-        }
-        sums
+        self.lanes.events()
     }
 }
 
@@ -408,160 +346,6 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// Somebody who writes.
-pub struct Writer<'a> {
-    trie: &'a Trie,
-    lane: &'a Lane,
-    state: MutexGuard<'a, LaneState>,
-}
-
-impl<'a> Writer<'a> {
-    /// The cell of `key`, and true if the key was added: with `init` in its cell then, as many words as the map
-    /// has for each key. The cell stays where it is as long as the map lives.
-    ///
-    /// # Errors
-    /// `NoMemory` if the block has no room, `InvalidArgument` of more than 2 GiB; nothing has changed.
-    ///
-    /// # Panics
-    /// If `init` has another length, or the map has no such root.
-    #[inline]
-    pub fn insert(&mut self, root: Root, key: &[u8], init: &[u32]) -> Result<(Cell<'a>, bool)> {
-        assert_eq!(init.len(), self.trie.cell_words, "words of a cell");
-        let seed = Seed {
-            cell: init,
-            beside: &[],
-        };
-        self.insert_seed(root, key, seed)
-    }
-
-    /// As [`Self::insert`] with `parts` one behind the other in the same piece as the key, mostly in the
-    /// same cache line; the first word of a new cell tells where, whatever `init` says. They count as
-    /// allocated: words of them may be retired as a piece.
-    ///
-    /// # Errors
-    /// As [`Self::insert`].
-    ///
-    /// # Panics
-    /// As [`Self::insert`]; if cells have no words.
-    #[inline]
-    pub fn insert_beside(
-        &mut self,
-        root: Root,
-        key: &[u8],
-        init: &[u32],
-        parts: &[&[u8]],
-    ) -> Result<(Cell<'a>, bool)> {
-        assert_eq!(init.len(), self.trie.cell_words, "words of a cell");
-        assert!(!init.is_empty(), "a word to tell where they are");
-        let seed = Seed {
-            cell: init,
-            beside: parts,
-        };
-        self.insert_seed(root, key, seed)
-    }
-
-    #[inline(always)]
-    fn insert_seed(&mut self, root: Root, key: &[u8], seed: Seed<'_>) -> Result<(Cell<'a>, bool)> {
-        let root = self.trie.root_slot(root);
-        let trie = self.trie;
-        let inside = trie.epochs.enter(trie.epochs.now());
-        let added = insert(self, root, key, seed);
-        drop(inside);
-        if self.state.waiting.len() >= self.state.look_at {
-            self.look_what_is_free();
-        }
-        let (cell, is_new) = added?;
-        let cell = trie.memory_view().words(cell, trie.cell_words);
-        Ok((Cell(cell), is_new))
-    }
-
-    /// Bytes one part behind the other in a piece of its own, for whatever cells are to refer to; of as many words as hold them.
-    ///
-    /// # Errors
-    /// `NoMemory`, `InvalidArgument` of more than 2 GiB; nothing has changed.
-    pub fn allocate_bytes(&mut self, parts: &[&[u8]]) -> Result<u32> {
-        let bytes: usize = parts.iter().map(|part| part.len()).sum();
-        if bytes > LEN_MAX {
-            return Err(Error::invalid_argument("more than 2 GiB").with("bytes", bytes));
-        }
-        let at = self.allocate(bytes.div_ceil(WORD) as u32)?;
-        write_parts(self.trie.memory_view(), at, parts);
-        Ok(at)
-    }
-
-    /// `words` words of any content, at least one, for whatever cells are to refer to.
-    ///
-    /// # Errors
-    /// `NoMemory`; nothing has changed.
-    pub fn allocate(&mut self, words: u32) -> Result<u32> {
-        let mut trie = self.trie;
-        self.state.pieces.allocate(&mut trie, words.max(1))
-    }
-
-    /// Words that were allocated.
-    ///
-    /// # Safety
-    /// `at` was given by [`Self::allocate`] for at least `len` words, and is not retired nor freed
-    /// while the result is used.
-    #[must_use]
-    pub unsafe fn words(&self, at: u32, len: usize) -> &'a [AtomicU32] {
-        self.trie.memory_view().words(at, len)
-    }
-
-    /// Takes words back when nobody is inside any more who may have found them.
-    ///
-    /// # Errors
-    /// `NoMemory` if there is none to remember them; they are not taken back then.
-    ///
-    /// # Safety
-    /// They were allocated as one piece of this length, and no cell refers to them any more.
-    pub unsafe fn retire(&mut self, at: u32, words: u32) -> Result<()> {
-        self.prepare_retire()?;
-        Host::retire(self, at, words.max(1));
-        if self.state.waiting.len() >= self.state.look_at {
-            self.look_what_is_free();
-        }
-        Ok(())
-    }
-
-    /// Takes words back at once.
-    ///
-    /// # Safety
-    /// They were allocated as one piece of this length, and no cell ever referred to them.
-    pub unsafe fn free(&mut self, at: u32, words: u32) {
-        Host::free(self, at, words.max(1));
-    }
-
-    #[cold]
-    fn look_what_is_free(&mut self) {
-        let epochs = &self.trie.epochs;
-        let first = self.state.waiting.front().map(|w| w.tag);
-        if first == Some(epochs.now()) {
-            epochs.advance();
-        }
-        let oldest = epochs.oldest();
-        let view = self.trie.memory_view();
-        let state = &mut *self.state;
-        while let Some(waiting) = state.waiting.pop_front_if(|w| w.tag < oldest) {
-            state.waiting_words -= u64::from(waiting.words);
-            state.pieces.free(view, waiting.at, waiting.words);
-        }
-        state.look_at = state.waiting.len() + BATCH;
-    }
-}
-
-impl Drop for Writer<'_> {
-    fn drop(&mut self) {
-        let (listed, uncut) = self.state.pieces.free_words();
-        let usage = &self.lane.usage;
-        usage.listed.store(listed, Ordering::Relaxed);
-        usage.uncut.store(uncut, Ordering::Relaxed);
-        usage
-            .waiting
-            .store(self.state.waiting_words, Ordering::Relaxed);
-    }
-}
-
 impl Ground for &Trie {
     fn view(&self) -> View<'_> {
         self.memory_view()
@@ -578,53 +362,5 @@ impl Ground for &Trie {
         let at = room.taken as Ref;
         room.taken = end;
         Ok((at, len as u32))
-    }
-}
-
-impl Host for Writer<'_> {
-    const SHARED: bool = true;
-
-    #[inline(always)]
-    fn view(&self) -> View<'_> {
-        self.trie.memory_view()
-    }
-
-    #[inline(always)]
-    fn allocate(&mut self, words: u32) -> Result<Ref> {
-        let mut trie = self.trie;
-        self.state.pieces.allocate(&mut trie, words)
-    }
-
-    #[inline(always)]
-    fn has(&self, words: u32) -> bool {
-        self.state.pieces.has(words)
-    }
-
-    fn free(&mut self, at: Ref, words: u32) {
-        self.state.pieces.free(self.trie.memory_view(), at, words);
-    }
-
-    fn prepare_retire(&mut self) -> Result<()> {
-        let waiting = &mut self.state.waiting;
-        if waiting.len() == waiting.capacity() {
-            let more = waiting.len().max(BATCH);
-            let refused = |_| memory::refused("trie", more * size_of::<Waiting>());
-            waiting.try_reserve(more).map_err(refused)?;
-        }
-        Ok(())
-    }
-
-    fn retire(&mut self, at: Ref, words: u32) {
-        if makes(Mistake::ReuseAtOnce) {
-            return Host::free(self, at, words);
-        }
-        let tag = self.trie.epochs.tag();
-        self.state.waiting_words += u64::from(words);
-        self.state.waiting.push_back(Waiting { at, words, tag });
-    }
-
-    #[inline(always)]
-    fn count(&mut self, event: Event) {
-        self.state.events[event as usize] += 1;
     }
 }

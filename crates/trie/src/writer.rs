@@ -1,0 +1,316 @@
+//! Somebody who writes into a map that threads share: a lane with memory of its own, and what of it waits.
+//! `Hot path`.
+#![expect(
+    unsafe_code,
+    reason = "owners get pieces of untyped memory for their own use"
+)]
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use orogen_base::sync::atomic::AtomicU32;
+use orogen_base::sync::{Mistake, Mutex, MutexGuard, makes};
+use orogen_base::{Error, Result, memory};
+
+use crate::cell::Cell;
+use crate::cursor::Root;
+use crate::epoch::thread_number;
+use crate::event::Event;
+use crate::insert::{Host, LEN_MAX, Seed, insert, write_parts};
+use crate::pieces::Pieces;
+use crate::shared::{Trie, Usage};
+use crate::view::{Ref, View, WORD};
+
+/// Writers that can be at work at a time; others wait.
+const LANES: usize = if cfg!(orogen_shuttle) { 2 } else { 16 };
+/// Freed pieces that a lane gathers before it looks which can be used again.
+const BATCH: usize = if cfg!(orogen_shuttle) { 1 } else { 64 };
+
+/// A piece that somebody may still read.
+struct Waiting {
+    at: Ref,
+    words: u32,
+    tag: u64,
+}
+
+/// What one writer at a time has.
+struct LaneState {
+    pieces: Pieces,
+    waiting: VecDeque<Waiting>,
+    waiting_words: u64,
+    /// Look again when so many wait.
+    look_at: usize,
+    events: [u64; Event::COUNT],
+}
+
+/// Words of a lane, as its last writer left them.
+#[derive(Default)]
+struct LaneUsage {
+    listed: AtomicU64,
+    uncut: AtomicU64,
+    waiting: AtomicU64,
+}
+
+#[repr(align(128))]
+struct Lane {
+    state: Mutex<LaneState>,
+    usage: LaneUsage,
+}
+
+/// All lanes of a map.
+pub(crate) struct Lanes(Box<[Lane]>);
+
+impl Lanes {
+    /// Lanes that have nothing.
+    pub(crate) fn new() -> Self {
+        let lane = |_| Lane {
+            state: Mutex::new(LaneState {
+                pieces: Pieces::new(),
+                waiting: VecDeque::new(),
+                waiting_words: 0,
+                look_at: BATCH,
+                events: [0; Event::COUNT],
+            }),
+            usage: LaneUsage::default(),
+        };
+        Self((0..LANES).map(lane).collect())
+    }
+
+    /// A free lane, from the thread's own on; waits if there is none.
+    #[inline]
+    pub(crate) fn writer<'a>(&'a self, trie: &'a Trie) -> Writer<'a> {
+        let first = thread_number();
+        let lanes = (0..self.0.len()).map(|i| &self.0[(first + i) % self.0.len()]);
+        let mut free = lanes.filter_map(|lane| Some((lane, lane.state.try_lock()?)));
+        let (lane, state) = match free.next() {
+            Some(free) => free,
+            None => {
+                let lane = &self.0[first % self.0.len()];
+                (lane, lane.state.lock())
+            }
+        };
+        Writer { trie, lane, state }
+    }
+
+    /// Adds bytes that no key has.
+    pub(crate) fn add_usage(&self, usage: &mut Usage) {
+        for lane in &self.0 {
+            let bytes = |words: &AtomicU64| words.load(Ordering::Relaxed) * WORD as u64;
+            usage.listed += bytes(&lane.usage.listed);
+            usage.uncut += bytes(&lane.usage.uncut);
+            usage.waiting += bytes(&lane.usage.waiting);
+        }
+    }
+
+    /// Sums of events.
+    pub(crate) fn events(&self) -> [u64; Event::COUNT] {
+        let mut sums = [0; Event::COUNT];
+        for lane in &self.0 {
+            let state = lane.state.lock();
+            sums.iter_mut().zip(state.events).for_each(|(a, b)| *a += b);
+        }
+        sums
+    }
+}
+
+/// Somebody who writes.
+pub struct Writer<'a> {
+    trie: &'a Trie,
+    lane: &'a Lane,
+    state: MutexGuard<'a, LaneState>,
+}
+
+impl<'a> Writer<'a> {
+    /// The cell of `key`, and true if the key was added: with `init` in its cell then, as many words as the map
+    /// has for each key. The cell stays where it is as long as the map lives.
+    ///
+    /// # Errors
+    /// `NoMemory` if the block has no room, `InvalidArgument` of more than 2 GiB; nothing has changed.
+    ///
+    /// # Panics
+    /// If `init` has another length, or the map has no such root.
+    #[inline]
+    pub fn insert(&mut self, root: Root, key: &[u8], init: &[u32]) -> Result<(Cell<'a>, bool)> {
+        assert_eq!(init.len(), self.trie.words_of_cell(), "words of a cell");
+        let seed = Seed {
+            cell: init,
+            beside: &[],
+        };
+        self.insert_seed(root, key, seed)
+    }
+
+    /// As [`Self::insert`] with `parts` one behind the other in the same piece as the key, mostly in the
+    /// same cache line; the first word of a new cell tells where, whatever `init` says. They count as
+    /// allocated: words of them may be retired as a piece.
+    ///
+    /// # Errors
+    /// As [`Self::insert`].
+    ///
+    /// # Panics
+    /// As [`Self::insert`]; if cells have no words.
+    #[inline]
+    pub fn insert_beside(
+        &mut self,
+        root: Root,
+        key: &[u8],
+        init: &[u32],
+        parts: &[&[u8]],
+    ) -> Result<(Cell<'a>, bool)> {
+        assert_eq!(init.len(), self.trie.words_of_cell(), "words of a cell");
+        assert!(!init.is_empty(), "a word to tell where they are");
+        let seed = Seed {
+            cell: init,
+            beside: parts,
+        };
+        self.insert_seed(root, key, seed)
+    }
+
+    #[inline(always)]
+    fn insert_seed(&mut self, root: Root, key: &[u8], seed: Seed<'_>) -> Result<(Cell<'a>, bool)> {
+        let root = self.trie.root_slot(root);
+        let trie = self.trie;
+        let inside = trie.enter();
+        let added = insert(self, root, key, seed);
+        drop(inside);
+        if self.state.waiting.len() >= self.state.look_at {
+            self.look_what_is_free();
+        }
+        let (cell, is_new) = added?;
+        let cell = trie.memory_view().words(cell, trie.words_of_cell());
+        Ok((Cell(cell), is_new))
+    }
+
+    /// Bytes one part behind the other in a piece of its own, for whatever cells are to refer to; of as many words as hold them.
+    ///
+    /// # Errors
+    /// `NoMemory`, `InvalidArgument` of more than 2 GiB; nothing has changed.
+    pub fn allocate_bytes(&mut self, parts: &[&[u8]]) -> Result<u32> {
+        let bytes: usize = parts.iter().map(|part| part.len()).sum();
+        if bytes > LEN_MAX {
+            return Err(Error::invalid_argument("more than 2 GiB").with("bytes", bytes));
+        }
+        let at = self.allocate(bytes.div_ceil(WORD) as u32)?;
+        write_parts(self.trie.memory_view(), at, parts);
+        Ok(at)
+    }
+
+    /// `words` words of any content, at least one, for whatever cells are to refer to.
+    ///
+    /// # Errors
+    /// `NoMemory`; nothing has changed.
+    pub fn allocate(&mut self, words: u32) -> Result<u32> {
+        let mut trie = self.trie;
+        self.state.pieces.allocate(&mut trie, words.max(1))
+    }
+
+    /// Words that were allocated.
+    ///
+    /// # Safety
+    /// `at` was given by [`Self::allocate`] for at least `len` words, and is not retired nor freed
+    /// while the result is used.
+    #[must_use]
+    pub unsafe fn words(&self, at: u32, len: usize) -> &'a [AtomicU32] {
+        self.trie.memory_view().words(at, len)
+    }
+
+    /// Takes words back when nobody is inside any more who may have found them.
+    ///
+    /// # Errors
+    /// `NoMemory` if there is none to remember them; they are not taken back then.
+    ///
+    /// # Safety
+    /// They were allocated as one piece of this length, and no cell refers to them any more.
+    pub unsafe fn retire(&mut self, at: u32, words: u32) -> Result<()> {
+        self.prepare_retire()?;
+        Host::retire(self, at, words.max(1));
+        if self.state.waiting.len() >= self.state.look_at {
+            self.look_what_is_free();
+        }
+        Ok(())
+    }
+
+    /// Takes words back at once.
+    ///
+    /// # Safety
+    /// They were allocated as one piece of this length, and no cell ever referred to them.
+    pub unsafe fn free(&mut self, at: u32, words: u32) {
+        Host::free(self, at, words.max(1));
+    }
+
+    #[cold]
+    fn look_what_is_free(&mut self) {
+        let epochs = self.trie.epochs();
+        let first = self.state.waiting.front().map(|w| w.tag);
+        if first == Some(epochs.now()) {
+            epochs.advance();
+        }
+        let oldest = epochs.oldest();
+        let view = self.trie.memory_view();
+        let state = &mut *self.state;
+        while let Some(waiting) = state.waiting.pop_front_if(|w| w.tag < oldest) {
+            state.waiting_words -= u64::from(waiting.words);
+            state.pieces.free(view, waiting.at, waiting.words);
+        }
+        state.look_at = state.waiting.len() + BATCH;
+    }
+}
+
+impl Drop for Writer<'_> {
+    fn drop(&mut self) {
+        let (listed, uncut) = self.state.pieces.free_words();
+        let usage = &self.lane.usage;
+        usage.listed.store(listed, Ordering::Relaxed);
+        usage.uncut.store(uncut, Ordering::Relaxed);
+        usage
+            .waiting
+            .store(self.state.waiting_words, Ordering::Relaxed);
+    }
+}
+
+impl Host for Writer<'_> {
+    const SHARED: bool = true;
+
+    #[inline(always)]
+    fn view(&self) -> View<'_> {
+        self.trie.memory_view()
+    }
+
+    #[inline(always)]
+    fn allocate(&mut self, words: u32) -> Result<Ref> {
+        let mut trie = self.trie;
+        self.state.pieces.allocate(&mut trie, words)
+    }
+
+    #[inline(always)]
+    fn has(&self, words: u32) -> bool {
+        self.state.pieces.has(words)
+    }
+
+    fn free(&mut self, at: Ref, words: u32) {
+        self.state.pieces.free(self.trie.memory_view(), at, words);
+    }
+
+    fn prepare_retire(&mut self) -> Result<()> {
+        let waiting = &mut self.state.waiting;
+        if waiting.len() == waiting.capacity() {
+            let more = waiting.len().max(BATCH);
+            let refused = |_| memory::refused("trie", more * size_of::<Waiting>());
+            waiting.try_reserve(more).map_err(refused)?;
+        }
+        Ok(())
+    }
+
+    fn retire(&mut self, at: Ref, words: u32) {
+        if makes(Mistake::ReuseAtOnce) {
+            return Host::free(self, at, words);
+        }
+        let tag = self.trie.epochs().tag();
+        self.state.waiting_words += u64::from(words);
+        self.state.waiting.push_back(Waiting { at, words, tag });
+    }
+
+    #[inline(always)]
+    fn count(&mut self, event: Event) {
+        self.state.events[event as usize] += 1;
+    }
+}
