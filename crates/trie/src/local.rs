@@ -4,7 +4,6 @@
     reason = "its memory is untyped, and owners get pieces of it for their own use"
 )]
 
-use std::mem::MaybeUninit;
 use std::ptr::NonNull;
 
 use orogen_base::{Error, Result, memory};
@@ -37,7 +36,7 @@ pub struct LocalTrie {
 
 /// Words one after the other, which move when there are more.
 struct Memory {
-    words: Vec<MaybeUninit<u32>>,
+    words: Vec<u32>,
     /// Where they begin.
     base: NonNull<u8>,
     taken: usize,
@@ -258,7 +257,8 @@ impl Ground for Memory {
             self.words
                 .try_reserve_exact(wanted - held)
                 .map_err(refused)?;
-            self.words.resize(wanted, MaybeUninit::uninit());
+            // Zeroed, once: of what nobody has written yet, the ends of words are read.
+            self.words.resize(wanted, 0);
             self.base = NonNull::from(self.words.as_mut_slice()).cast();
         }
         let at = self.taken as Ref;
