@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use orogen_base::sync::{Mistake, makes};
 
-use orogen_base::metrics::{Statistics, Ticker};
+use orogen_base::metrics::Ticker;
 use orogen_base::sync::atomic::Ordering::Relaxed;
 
 use super::family::FamilyLocks;
@@ -30,7 +30,7 @@ impl Waits {
         woken: &mut Woken,
         change: impl FnOnce(&mut Self, &mut Stripe) -> Option<R>,
     ) -> Option<R> {
-        let ranges = family.has_ranges().then(|| family.ranges.lock());
+        let mut ranges = family.has_ranges().then(|| family.ranges.lock());
         let mut stripe = family.cell(stripe_number).lock();
         let changed = change(self, &mut stripe)?;
         let mut at = 0;
@@ -50,11 +50,12 @@ impl Waits {
             );
             if found.is_empty() {
                 let (txn, mode) = (wait.owner.id, wait.mode);
-                let outcome =
-                    match self.grant_key(&family.core.statistics, &mut stripe, entry, txn, mode) {
-                        Ok(()) => Outcome::Granted,
-                        Err(_) => Outcome::NoMemory,
-                    };
+                let held = ranges.as_deref_mut();
+                let granted = self.grant_key(family, held, &mut stripe, entry, txn, mode);
+                let outcome = match granted {
+                    Ok(()) => Outcome::Granted,
+                    Err(_) => Outcome::NoMemory,
+                };
                 let wait = self.remove_from_key(&mut stripe, entry, number);
                 Self::tell(&wait, outcome, woken);
             } else if ranges.is_none() && wait.is_newcomer() {
@@ -71,21 +72,24 @@ impl Waits {
     }
 
     /// Gives an entry to a transaction that has no blockers, taking it from those who are gone.
+    /// `ranges` is there if the family has any.
     pub(crate) fn grant_key(
         &self,
-        statistics: &Statistics,
+        family: &FamilyLocks,
+        ranges: Option<&mut Ranges>,
         stripe: &mut Stripe,
         entry: u32,
         txn: TxnId,
         mode: LockMode,
     ) -> orogen_base::Result<()> {
-        if !self.expirable.is_empty() && (mode == LockMode::Exclusive || stripe.is_exclusive(entry))
-        {
-            let gone: Vec<TxnId> = stripe.holders(entry).filter(|&h| h != txn).collect();
-            for holder in gone {
-                stripe.release(entry, holder);
-                statistics.add(Ticker::TxnLockSteals, 1);
+        if !self.expirable.is_empty() {
+            if let Some(ranges) = ranges {
+                let key = stripe.key(entry);
+                steal_ranges(family, ranges, txn, mode, |r| {
+                    r.contains(&family.order, key)
+                });
             }
+            steal_key(family, stripe, entry, txn, mode);
         }
         stripe.grant(entry, txn, mode)
     }
@@ -135,7 +139,10 @@ impl Waits {
         range: OwnedRange,
     ) {
         if !self.expirable.is_empty() {
-            self.steal_range(family, ranges, holder, mode, &range);
+            steal_ranges(family, ranges, holder, mode, |held| {
+                held.overlaps(&family.order, &range)
+            });
+            steal_keys(family, holder, mode, &range);
         }
         ranges.held.push(RangeLock {
             id,
@@ -143,48 +150,6 @@ impl Waits {
             mode,
             range,
         });
-    }
-
-    fn steal_range(
-        &self,
-        family: &FamilyLocks,
-        ranges: &mut Ranges,
-        txn: TxnId,
-        mode: LockMode,
-        range: &OwnedRange,
-    ) {
-        let (order, statistics) = (&family.order, &family.core.statistics);
-        ranges.held.retain(|held| {
-            let stolen = held.holder != txn
-                && held.mode.conflicts(mode)
-                && held.range.overlaps(order, range);
-            if stolen {
-                family.range_count.fetch_sub(1, Relaxed);
-                family.uncount(super::range_cost(&held.range));
-                statistics.add(Ticker::TxnLockSteals, 1);
-            }
-            !stolen
-        });
-        for cell in &family.cells {
-            let mut stripe = cell.0.lock();
-            let inside: Vec<u32> = stripe
-                .entries()
-                .filter(|&entry| range.contains(order, stripe.key(entry)))
-                .collect();
-            for entry in inside {
-                if mode == LockMode::Shared && !stripe.is_exclusive(entry) {
-                    continue;
-                }
-                let gone: Vec<TxnId> = stripe.holders(entry).filter(|&h| h != txn).collect();
-                for holder in gone {
-                    stripe.release(entry, holder);
-                    statistics.add(Ticker::TxnLockSteals, 1);
-                }
-                if let Some(bytes) = stripe.remove_if_unused(entry) {
-                    family.uncount(bytes);
-                }
-            }
-        }
     }
 
     /// Lets a lock of one key go, or makes it weaker, or lets one that waits for it give up; then
@@ -219,4 +184,52 @@ impl Waits {
         }
         self.settle_ranges(family, None, woken);
     }
+}
+
+/// Takes a key from all that a new holder conflicts with: they are gone, or it had blockers.
+fn steal_key(family: &FamilyLocks, stripe: &mut Stripe, entry: u32, txn: TxnId, mode: LockMode) {
+    if mode == LockMode::Shared && !stripe.is_exclusive(entry) {
+        return;
+    }
+    let gone: Vec<TxnId> = stripe.holders(entry).filter(|&h| h != txn).collect();
+    for holder in gone {
+        stripe.release(entry, holder);
+        family.core.statistics.add(Ticker::TxnLockSteals, 1);
+    }
+}
+
+/// Takes all keys of a range that its new holder conflicts with.
+fn steal_keys(family: &FamilyLocks, txn: TxnId, mode: LockMode, range: &OwnedRange) {
+    for cell in &family.cells {
+        let mut stripe = cell.0.lock();
+        let inside: Vec<u32> = stripe
+            .entries()
+            .filter(|&entry| range.contains(&family.order, stripe.key(entry)))
+            .collect();
+        for entry in inside {
+            steal_key(family, &mut stripe, entry, txn, mode);
+            if let Some(bytes) = stripe.remove_if_unused(entry) {
+                family.uncount(bytes);
+            }
+        }
+    }
+}
+
+/// Takes all ranges that a new holder conflicts with.
+fn steal_ranges(
+    family: &FamilyLocks,
+    ranges: &mut Ranges,
+    txn: TxnId,
+    mode: LockMode,
+    meets: impl Fn(&OwnedRange) -> bool,
+) {
+    ranges.held.retain(|held| {
+        let stolen = held.holder != txn && held.mode.conflicts(mode) && meets(&held.range);
+        if stolen {
+            family.range_count.fetch_sub(1, Relaxed);
+            family.uncount(super::range_cost(&held.range));
+            family.core.statistics.add(Ticker::TxnLockSteals, 1);
+        }
+        !stolen
+    });
 }

@@ -300,6 +300,25 @@ fn ranges() {
     world.assert_empty();
 }
 
+/// Each holds a key in the range that the other wants.
+fn crossing() {
+    let world = World::new();
+    let (mut a, mut b) = (world.begin(), world.begin());
+    world.lock(&mut a, b"b", Shared).unwrap();
+    world.lock(&mut b, b"y", Exclusive).unwrap();
+    let ask = |world: &World, mut txn: TxnLocks, range: KeyRange<&[u8]>| {
+        let (manager, family) = (&world.manager, &world.family);
+        let asked = manager.try_lock_range(&mut txn, family, &range, Exclusive, None);
+        asked.is_err_and(|e| e.kind() == ErrorKind::Deadlock)
+    };
+    let theirs = world.clone();
+    let other = start(move || ask(&theirs, b, KeyRange::new(&b"a"[..], b"c", false)));
+    let first = ask(&world, a, KeyRange::new(&b"x"[..], b"y", true));
+    let second = other.join().unwrap();
+    assert!(first != second, "told: {first} {second}");
+    world.assert_empty();
+}
+
 /// A transaction may begin to commit, or may be robbed: not both.
 fn expiry() {
     let world = World::new();
@@ -333,7 +352,7 @@ macro_rules! models {
     };
 }
 
-models!(deadlock upgrades behind hand_over order deadlines ranges expiry);
+models!(deadlock upgrades behind hand_over order deadlines ranges crossing expiry);
 
 #[test]
 fn a_lock_that_is_not_handed_over_is_found() {

@@ -246,8 +246,8 @@ impl TxnLocks {
         if owner.expires_at == u64::MAX || owner.is_kept() {
             return Ok(());
         }
-        let late = owner.expires_at <= self.core.clock.now_micros();
-        if late || owner.state.load(SeqCst) == ROBBED {
+        // Nobody is robbed before.
+        if owner.expires_at <= self.core.clock.now_micros() {
             return Err(self.expired());
         }
         Ok(())

@@ -261,7 +261,7 @@ impl Core {
     ) -> Result<(Locked, u32, Step<'_>)> {
         let (id, place) = (txn.id(), family.place(key));
         let mut waits = self.waits.lock();
-        let ranges = family.has_ranges().then(|| family.ranges.lock());
+        let mut ranges = family.has_ranges().then(|| family.ranges.lock());
         let mut passes = Vec::new();
         let mut covered = false;
         if let Some(ranges) = &ranges {
@@ -291,7 +291,8 @@ impl Core {
         let mut found = Found::any();
         waits.point_blockers(family, ranges.as_deref(), &stripe, entry, ask, &mut found);
         let refused = if found.is_empty() {
-            match waits.grant_key(&self.statistics, &mut stripe, entry, id, mode) {
+            let held = ranges.as_deref_mut();
+            match waits.grant_key(family, held, &mut stripe, entry, id, mode) {
                 Ok(()) => return Ok((locked, entry, Step::Granted)),
                 Err(e) => Some(e),
             }

@@ -1,7 +1,8 @@
 //! The keys of one stripe and who holds them: the table behind a stripe's mutex.
 //!
 //! 1. An entry exists as long as somebody holds its key or waits for it; its number does not change.
-//! 2. `holder` is 0 only where somebody waits and nobody holds.
+//! 2. `holder` is 0 only where somebody waits and nobody holds, and where the entry is free: who has
+//!    its number still, of a lock that was stolen, is not taken for a holder.
 //! 3. An exclusive entry has one holder, and no list of further ones.
 //! 4. Which entry a key has is found by its hash, of which 32 bits are kept: growing hashes nothing.
 //!
@@ -217,8 +218,6 @@ impl Stripe {
         self.keys.free(place, len);
         let slot = &mut self.entries[at as usize];
         slot.next = self.free_entries;
-        // Who still has this number, of a lock that was stolen, must not be taken for a holder.
-        slot.holder = 0;
         self.free_entries = at;
         self.live -= 1;
         let cost = Self::cost(len as usize);

@@ -438,6 +438,70 @@ fn locks_of_an_expired_transaction_are_taken() {
 }
 
 #[test]
+fn only_what_conflicts_is_taken_and_only_from_the_expired() {
+    let mut sim = Sim::new(4);
+    sim.manager.restart(&mut sim.txns[A].locks, expiring(100));
+    assert!(sim.lock_range(A, &range("p", "q"), Exclusive).got());
+    assert!(sim.lock(A, "s", Exclusive).got());
+    assert!(sim.lock(A, "x", Exclusive).got());
+    assert!(sim.lock(C, "r", Shared).got());
+    sim.clock.advance(Duration::from_micros(99));
+    assert!(sim.lock(D, "pp", Shared).waits());
+    assert!(sim.cancel(D));
+    sim.clock.advance(Duration::from_micros(1));
+    assert!(sim.lock(D, "pp", Shared).got());
+    assert!(sim.lock_range(B, &range("r", "t"), Shared).got());
+    assert_eq!(sim.manager.statistics().get(Ticker::TxnLockSteals), 2);
+    let key = |key: &str| Wanted::Key(key.as_bytes().into());
+    let status = sim.status();
+    assert_eq!(status.len(), 4, "{status:?}");
+    assert_eq!((&status[1].what, &status[1].holders), (&key("r"), &vec![3]));
+    assert_eq!(
+        (&status[3].holders, status[3].mode),
+        (&vec![2], Some(Shared))
+    );
+    // What nobody wanted is A's still.
+    assert_eq!(status[2].holders, [sim.txns[A].locks.id()]);
+    sim.end();
+}
+
+#[test]
+fn a_refusal_leaves_nothing_behind() {
+    let mut sim = Sim::new(2);
+    assert!(sim.lock_range(A, &range("a", "c"), Exclusive).got());
+    let family = sim.family.clone();
+    let (manager, b) = (&sim.manager, &mut sim.txns[B].locks);
+    let error = manager.try_lock(b, &family, b"b", Shared, NO_WAIT);
+    assert_eq!(error.unwrap_err().kind(), ErrorKind::LockTimeout);
+    let error = manager.try_lock_range(b, &family, &range("b", "d"), Shared, NO_WAIT);
+    assert_eq!(error.unwrap_err().kind(), ErrorKind::LockTimeout);
+    assert!(b.is_empty());
+    assert_eq!(family.key_count(), 0);
+    assert_eq!(sim.status().len(), 1);
+    sim.end();
+}
+
+#[test]
+fn one_that_waits_takes_a_range_when_a_holder_in_it_expires() {
+    let mut sim = Sim::new(2);
+    sim.manager.restart(&mut sim.txns[A].locks, expiring(1000));
+    assert!(sim.lock(A, "b", Exclusive).got());
+    let (manager, family, clock) = (sim.manager.clone(), sim.family.clone(), sim.clock.clone());
+    let b = &mut sim.txns[B].locks;
+    let all = range("a", "c");
+    std::thread::scope(|scope| {
+        let waits = scope.spawn(|| manager.try_lock_range(b, &family, &all, Shared, None));
+        while manager.0.waits.lock().iter().count() < 1 {
+            std::thread::yield_now();
+        }
+        clock.advance(Duration::from_micros(1000));
+        assert_eq!(waits.join().unwrap().unwrap(), Locked::New);
+    });
+    assert_eq!(manager.statistics().get(Ticker::TxnLockSteals), 1);
+    sim.end();
+}
+
+#[test]
 fn a_transaction_that_commits_is_not_robbed() {
     let mut sim = Sim::new(2);
     sim.manager.restart(&mut sim.txns[A].locks, expiring(100));
