@@ -79,7 +79,7 @@ impl Core {
     /// Its time is over, or that of a holder: gives up, or grants what the holder kept.
     ///
     /// Whatever was decided before the mutex of the waits was had stands: who was granted holds.
-    fn look_again(&self, number: u32, txn: &TxnLocks, late: bool) -> (Outcome, u64) {
+    pub(super) fn look_again(&self, number: u32, txn: &TxnLocks, late: bool) -> (Outcome, u64) {
         let mut waits = self.waits.lock();
         let mut woken = Woken::new();
         let mut outcome = *txn.owner.outcome.lock();

@@ -73,11 +73,18 @@ struct Reference {
     waits: Vec<Waits>,
     notes: [Vec<Note>; TXNS],
     arrivals: u64,
+    now: u64,
+    expires: [Option<u64>; TXNS],
+    kept: [bool; TXNS],
 }
 
 impl Reference {
     fn held(&self, txn: usize) -> impl Iterator<Item = &Hold> {
         self.holds.iter().filter(move |hold| hold.txn == txn)
+    }
+
+    fn is_gone(&self, txn: usize) -> bool {
+        !self.kept[txn] && self.expires[txn].is_some_and(|at| at <= self.now)
     }
 
     /// Held in this mode or a stronger one.
@@ -103,7 +110,10 @@ impl Reference {
 
     fn blockers(&self, ask: &Waits) -> Vec<usize> {
         let others = self.holds.iter().filter(|hold| {
-            hold.txn != ask.txn && hold.mode.conflicts(ask.mode) && hold.what.meets(&ask.what)
+            hold.txn != ask.txn
+                && hold.mode.conflicts(ask.mode)
+                && hold.what.meets(&ask.what)
+                && !self.is_gone(hold.txn)
         });
         let mut blockers: Vec<usize> = others.map(|hold| hold.txn).collect();
         if !ask.place.0 {
@@ -132,6 +142,10 @@ impl Reference {
     }
 
     fn give(&mut self, ask: &Waits) {
+        // Who conflicts and is no blocker is gone.
+        self.holds.retain(|hold| {
+            hold.txn == ask.txn || !hold.mode.conflicts(ask.mode) || !hold.what.meets(&ask.what)
+        });
         let same = |hold: &&mut Hold| hold.txn == ask.txn && hold.what == ask.what;
         let key = matches!(ask.what, What::Key(_));
         if let Some(hold) = self.holds.iter_mut().find(same).filter(|_| key) {
@@ -178,6 +192,9 @@ impl Reference {
     }
 
     fn ask(&mut self, txn: usize, what: What, mode: LockMode) -> &'static str {
+        if self.is_gone(txn) {
+            return "expired";
+        }
         if self.has(txn, &what, mode) {
             return "held";
         }
@@ -214,8 +231,9 @@ impl Reference {
             match self.notes[txn].pop().unwrap() {
                 Note::New(what) => {
                     let same = |hold: &Hold| hold.txn == txn && hold.what == what;
-                    let at = self.holds.iter().rposition(same).unwrap();
-                    self.holds.remove(at);
+                    let at = self.holds.iter().rposition(same);
+                    assert!(at.is_some() || self.is_gone(txn));
+                    at.map(|at| self.holds.remove(at));
                 }
                 Note::Upgraded(what) => self.weaken(txn, &what),
                 Note::Released => {}
@@ -294,7 +312,19 @@ impl Reference {
 }
 
 fn print(sim: &Sim) -> Vec<String> {
-    let status = sim.status();
+    // Numbers of transactions as the reference has them.
+    let number = |id: &u64| {
+        let same = |txn: &super::sim::Txn| txn.locks.id() == *id;
+        sim.txns.iter().position(same).unwrap() as u64 + 1
+    };
+    let mut status = sim.status();
+    for status in &mut status {
+        status.holders = status.holders.iter().map(number).collect();
+        status.holders.sort_unstable();
+        for wait in &mut status.waiting {
+            wait.txn = number(&wait.txn);
+        }
+    }
     let mut lines: Vec<String> = status
         .iter()
         .map(|status| {
@@ -350,10 +380,26 @@ struct Seen {
     deadlocks: usize,
     range_waits: usize,
     upgrades: usize,
+    expired: usize,
 }
 
-/// One history; `ranges` of 100 requests are for ranges.
-fn history(seed: u64, ranges: usize, seen: &mut Seen) {
+/// Moves both clocks; who would expire while it waits gives up before.
+fn time_passes(sim: &mut Sim, reference: &mut Reference, micros: u64) {
+    for txn in 0..TXNS {
+        let late = reference.expires[txn].is_some_and(|at| at <= reference.now + micros);
+        if late && !reference.kept[txn] && sim.is_waiting(txn) && sim.cancel(txn) {
+            reference.waits.retain(|wait| wait.txn != txn);
+            reference.settle();
+        }
+        sim.granted(txn);
+    }
+    sim.advance(micros);
+    reference.now += micros;
+    reference.settle();
+}
+
+/// One history; `ranges` of 100 requests are for ranges; in some transactions expire.
+fn history(seed: u64, ranges: usize, expiring: bool, seen: &mut Seen) {
     let options = LockManagerOptions {
         num_stripes: 1 + seed as usize % 4,
         max_num_locks: Some(1000),
@@ -365,7 +411,24 @@ fn history(seed: u64, ranges: usize, seen: &mut Seen) {
     let mut points: Vec<Vec<(SavePoint, usize)>> = vec![Vec::new(); TXNS];
     for step in 0..300 {
         let txn = random.below(TXNS);
-        if sim.is_waiting(txn) {
+        if expiring && random.below(6) == 0 {
+            time_passes(&mut sim, &mut reference, random.below(30) as u64);
+        } else if expiring && !sim.is_waiting(txn) && random.below(10) == 0 {
+            let micros = [None, Some(1 + random.below(100) as u64)][random.below(2)];
+            let options = TxnLockOptions {
+                expiration_micros: micros,
+                ..TxnLockOptions::default()
+            };
+            sim.manager.restart(&mut sim.txns[txn].locks, options);
+            reference.unlock_to(txn, 0);
+            reference.expires[txn] = micros.map(|micros| reference.now + micros);
+            reference.kept[txn] = false;
+            points[txn].clear();
+        } else if expiring && random.below(12) == 0 {
+            let kept = sim.txns[txn].locks.keep().is_ok();
+            assert_eq!(kept, !reference.is_gone(txn));
+            reference.kept[txn] |= kept;
+        } else if sim.is_waiting(txn) {
             if random.below(8) == 0 {
                 assert!(sim.cancel(txn));
                 reference.waits.retain(|wait| wait.txn != txn);
@@ -428,6 +491,10 @@ fn history(seed: u64, ranges: usize, seen: &mut Seen) {
                             seen.range_waits += usize::from(range);
                             "waits"
                         }
+                        Answer::Refused(e) if e.kind() == ErrorKind::Expired => {
+                            seen.expired += 1;
+                            "expired"
+                        }
                         Answer::Refused(e) => {
                             assert_eq!(e.kind(), ErrorKind::Deadlock);
                             seen.deadlocks += 1;
@@ -460,7 +527,7 @@ fn history(seed: u64, ranges: usize, seen: &mut Seen) {
 fn histories_of_keys_agree_with_the_reference() {
     let mut seen = Seen::default();
     for seed in 0..150 {
-        history(seed, 0, &mut seen);
+        history(seed, 0, false, &mut seen);
     }
     assert!(
         seen.deadlocks > 100 && seen.grants > 1000 && seen.upgrades > 100,
@@ -472,11 +539,23 @@ fn histories_of_keys_agree_with_the_reference() {
 fn histories_of_keys_and_ranges_agree_with_the_reference() {
     let mut seen = Seen::default();
     for seed in 0..300 {
-        history(seed, [3, 20, 60][seed as usize % 3], &mut seen);
+        history(seed, [3, 20, 60][seed as usize % 3], false, &mut seen);
     }
     assert!(seen.deadlocks > 100 && seen.grants > 1000, "{seen:?}");
     assert!(
         seen.range_waits > 1000 && seen.waits > seen.range_waits,
+        "{seen:?}"
+    );
+}
+
+#[test]
+fn histories_in_which_transactions_expire_agree_with_the_reference() {
+    let mut seen = Seen::default();
+    for seed in 1000..1300 {
+        history(seed, [0, 10, 40][seed as usize % 3], true, &mut seen);
+    }
+    assert!(
+        seen.expired > 1000 && seen.grants > 1000 && seen.deadlocks > 100,
         "{seen:?}"
     );
 }

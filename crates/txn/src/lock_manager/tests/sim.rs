@@ -169,6 +169,19 @@ impl Sim {
         cancelled
     }
 
+    /// Moves the clock on; those who wait look whether somebody has expired.
+    pub(super) fn advance(&mut self, micros: u64) {
+        self.clock.advance(Duration::from_micros(micros));
+        let core = &self.manager.0;
+        for txn in &self.txns {
+            let id = txn.locks.id();
+            let number = core.waits.lock().by_txn.get(&id).copied();
+            if let Some(number) = number {
+                core.look_again(number, &txn.locks, false);
+            }
+        }
+    }
+
     /// What is locked and waited for, in an order that does not depend on stripes.
     pub(super) fn status(&self) -> Vec<LockStatus> {
         let mut status = self.manager.lock_status();
