@@ -1,8 +1,8 @@
 //! Locks of keys and ranges for pessimistic transactions.
 //!
-//! `try_lock` -> stripe of the key ([`stripe`]) -> if nobody else wants it: done. Else the waits
-//! ([`waits`]): blockers, place in the queue, search for a deadlock ([`wait_for`]), sleep; who lets a
-//! lock go hands it over ([`grant`]).
+//! `try_lock` -> stripe of the key (`stripe.rs`) -> if nobody else wants it: done. Else the waits
+//! (`waits.rs`): blockers, place in the queue, search for a deadlock (`wait_for.rs`), sleep; who lets a
+//! lock go hands it over (`grant.rs`).
 //!
 //! 1. A key with a queue, and every key of a family in which a range is locked or waited for, changes
 //!    only under the mutex of the waits and that of its stripe; all other keys under the stripe's
