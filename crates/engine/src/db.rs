@@ -536,6 +536,16 @@ impl Db {
         view::get(self.context(), &family.0, options, key)
     }
 
+    /// The sequence number of the newest write to a key, deletions included; 0 if there is none. A compaction may
+    /// have set it to 0 where no snapshot is older, so it is exact for whoever holds one: greater than the
+    /// snapshot's if and only if the key was written since.
+    ///
+    /// # Errors
+    /// `Corruption` or `Io` met on the way.
+    pub fn newest_write(&self, family: &ColumnFamily, key: &[u8]) -> Result<SeqNo> {
+        view::newest_write(self.context(), &family.0, key)
+    }
+
     /// The values of several keys as of one moment, in the order of the keys.
     #[must_use]
     pub fn multi_get(

@@ -119,6 +119,18 @@ pub(crate) fn get(
         })
 }
 
+/// The newest write to a key; see [`crate::Db::newest_write`].
+pub(crate) fn newest_write(
+    context: &Context,
+    family: &ColumnFamilyData,
+    key: &[u8],
+) -> Result<SeqNo> {
+    let options = ReadOptions::default();
+    let pinned = family.load();
+    let seqno = read_seqno(context, &options, &pinned)?;
+    places(context, family, &pinned, &table_options(&options)).newest_seqno(key, seqno)
+}
+
 /// The values of several keys as of one moment.
 pub(crate) fn multi_get(
     context: &Context,

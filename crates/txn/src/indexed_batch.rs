@@ -18,7 +18,7 @@ use orogen_base::range_del::{FragmentedRangeTombstones, RangeTombstone};
 use orogen_base::{Error, PinnedValue, Result, SeqNo, UserComparator, memory};
 use orogen_engine::batch::{BatchMark, BatchOp};
 use orogen_engine::plugin::merge_operator::MergeOperator;
-use orogen_engine::{ColumnFamily, Db, ReadOptions, WriteBatch};
+use orogen_engine::{ColumnFamily, Db, ReadOptions, WriteBatch, WriteOptions};
 use orogen_trie::{BLOCK_MAX, Cursor, LocalTrie, Root};
 
 /// Families whose keys are in the trie; those of more are in sorted lists.
@@ -123,6 +123,14 @@ impl IndexedBatch {
     #[must_use]
     pub fn batch(&self) -> &WriteBatch {
         &self.batch
+    }
+
+    /// Writes the batch; it stays as it is.
+    ///
+    /// # Errors
+    /// Those of [`Db::write_opt`].
+    pub fn write(&mut self, db: &Db, options: &WriteOptions) -> Result<()> {
+        db.write_opt(options, &mut self.batch)
     }
 
     /// Operations that take a sequence number.

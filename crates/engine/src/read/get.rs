@@ -45,6 +45,8 @@ pub struct GetState<'a> {
     read_seqno: SeqNo,
     /// The newest range tombstone over the key; older versions are deleted.
     covering: SeqNo,
+    /// The newest version that was shown; 0 if none was.
+    newest: SeqNo,
     /// Newest first.
     operands: Vec<PinnedValue>,
     outcome: Outcome,
@@ -58,6 +60,7 @@ impl<'a> GetState<'a> {
             key: LookupKey::new(user_key),
             read_seqno,
             covering: 0,
+            newest: 0,
             operands: Vec::new(),
             outcome: Outcome::Searching,
         }
@@ -98,6 +101,7 @@ impl<'a> GetState<'a> {
         value: impl FnOnce() -> Result<PinnedValue>,
     ) -> Visit {
         debug_assert!(key.seqno <= self.read_seqno && !self.is_settled());
+        self.newest = self.newest.max(key.seqno);
         let kind = if key.seqno < self.covering {
             ValueKind::Deletion
         } else {
@@ -201,6 +205,22 @@ where
             perf::add(PerfCounter::GetReadBytes, value.len() as u64);
         }
         result
+    }
+
+    /// The sequence number of the newest write to a key, deletions of ranges included; 0 if there is none,
+    /// or none that anybody's snapshot could tell from older ones.
+    ///
+    /// # Errors
+    /// If a table cannot be read.
+    pub fn newest_seqno(&self, user_key: &[u8], read_seqno: SeqNo) -> Result<SeqNo> {
+        let mut state = GetState::new(user_key, read_seqno);
+        if !self.search_memtables(&mut state)? {
+            self.search_tables(&mut state)?;
+        }
+        if let Outcome::Failed(e) = state.outcome {
+            return Err(e);
+        }
+        Ok(state.newest.max(state.covering))
     }
 
     fn search(&self, user_key: &[u8], read_seqno: SeqNo) -> Result<Option<PinnedValue>> {

@@ -65,6 +65,12 @@ impl FamilyLocks {
         self.id
     }
 
+    /// The order of its keys.
+    #[must_use]
+    pub fn order(&self) -> &UserComparator {
+        &self.order
+    }
+
     /// Keys that are locked or waited for, stripe by stripe: no moment had just so many.
     #[must_use]
     pub fn key_count(&self) -> usize {

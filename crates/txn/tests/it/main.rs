@@ -1,3 +1,4 @@
 //! Transactions through their public API.
 
 mod indexed_batch;
+mod pessimistic;

@@ -78,7 +78,11 @@ const PLAN: [Place; 20] = [
     ),
     place("orogen-raftlog", 3, &["orogen-env"]),
     place("orogen-console", 3, &["orogen-env"]),
-    place("orogen-txn", 4, &["orogen-env", "orogen-engine"]),
+    place(
+        "orogen-txn",
+        4,
+        &["orogen-env", "orogen-trie", "orogen-engine"],
+    ),
     place("orogen-compactor", 4, &["orogen-engine"]),
     place(
         "orogen-kv",

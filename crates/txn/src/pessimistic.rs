@@ -1,0 +1,714 @@
+//! Transactions that lock what they write before they write it.
+//!
+//! ```text
+//! begin -> lock, note (any number of times) -> commit                        one batch, then locks go
+//!                                           '-> prepare -> commit | roll back   the log has it from prepare on
+//!                                           '-> roll back, or drop
+//! ```
+//! 1. A key is locked from the moment a transaction writes it, or reads it for update, until it ends. A range that is
+//!    deleted is locked as a whole.
+//! 2. With a snapshot, who locks a key that was written since gets `Busy`: what it reads at its snapshot is
+//!    what it overwrites. Ranges are locked and not looked at.
+//! 3. What a transaction wrote is in memory only, and seen by itself only, until it commits: then all at once.
+//! 4. Who writes to the database beside its [`TransactionDb`] asks for no locks.
+//!
+//! What can happen, by what a transaction uses:
+//!
+//! | | lost update | unrepeatable read | phantom | write skew |
+//! |---|---|---|---|---|
+//! | `get` and `put` (read committed) | yes | yes | yes | yes |
+//! | `get_for_update` of what is written | no | of other keys | yes | yes |
+//! | a snapshot, reads at it (snapshot isolation) | no, `Busy` | no | no | yes |
+//! | `get_for_update` of all that is read | no | no | yes | no |
+//! | and ranges locked with `lock_range` (serializable) | no | no | no | no |
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use orogen_base::sync::Mutex;
+use orogen_base::{Error, PinnedValue, Result, SeqNo};
+use orogen_engine::batch::BatchOp;
+use orogen_engine::{ColumnFamily, Db, Options, ReadOptions, Snapshot, WriteBatch, WriteOptions};
+
+use crate::OwnWritesIterator;
+use crate::indexed_batch::IndexedBatch;
+use crate::lock_manager::{
+    FamilyLocks, KeyRange, LockManager, LockManagerOptions, LockMode, Locked,
+    SavePoint as LockSavePoint, TxnId, TxnLockOptions, TxnLocks,
+};
+
+/// Settings of a database with transactions.
+#[derive(Clone, Copy, Debug)]
+pub struct TransactionDbOptions {
+    /// Those of its locks.
+    pub locks: LockManagerOptions,
+    /// How long writes without a transaction of their own wait for a lock; `None`: for ever.
+    /// Default one second.
+    pub default_lock_timeout: Option<Duration>,
+}
+
+impl Default for TransactionDbOptions {
+    fn default() -> Self {
+        Self {
+            locks: LockManagerOptions::default(),
+            default_lock_timeout: Some(Duration::from_secs(1)),
+        }
+    }
+}
+
+/// Settings of one transaction.
+#[derive(Clone, Copy, Debug)]
+pub struct TransactionOptions {
+    /// Those of its locks: deadlock detection, expiry.
+    pub locks: TxnLockOptions,
+    /// How long it waits for a lock; zero: not at all; `None`: for ever. Default one second.
+    pub lock_timeout: Option<Duration>,
+    /// It begins with a snapshot. Default false.
+    pub set_snapshot: bool,
+    /// How its commit, its prepare and its roll back are written.
+    pub write: WriteOptions,
+}
+
+impl Default for TransactionOptions {
+    fn default() -> Self {
+        Self {
+            locks: TxnLockOptions::default(),
+            lock_timeout: Some(Duration::from_secs(1)),
+            set_snapshot: false,
+            write: WriteOptions::default(),
+        }
+    }
+}
+
+struct Inner {
+    db: Db,
+    locks: LockManager,
+    families: Mutex<BTreeMap<u32, Arc<FamilyLocks>>>,
+    options: TransactionDbOptions,
+    /// What is prepared and in nobody's hands: names and locks.
+    prepared: Mutex<Vec<(Vec<u8>, TxnLocks)>>,
+}
+
+/// A database whose writers lock what they write. Clones share it.
+#[derive(Clone)]
+pub struct TransactionDb(Arc<Inner>);
+
+/// How far a transaction is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TransactionState {
+    /// It can be written to.
+    Started,
+    /// The log has it; it can be committed or rolled back.
+    Prepared,
+    /// It is over; its locks are gone.
+    Ended,
+}
+
+/// A pessimistic transaction; see the module's head. Dropped before it was prepared it is rolled back; dropped
+/// while it is prepared it goes back to its database ([`TransactionDb::prepared_transactions`]).
+pub struct Transaction {
+    db: Db,
+    locks: LockManager,
+    home: std::sync::Weak<Inner>,
+    own: RefCell<IndexedBatch>,
+    held: TxnLocks,
+    /// The families that it has locked something of.
+    families: Vec<Arc<FamilyLocks>>,
+    options: TransactionOptions,
+    snapshot: Option<Snapshot>,
+    snapshot_on_next: bool,
+    save_points: Vec<SavePoint>,
+    name: Option<Vec<u8>>,
+    state: TransactionState,
+}
+
+struct SavePoint {
+    locks: LockSavePoint,
+    snapshot: Option<Snapshot>,
+    snapshot_on_next: bool,
+}
+
+impl TransactionDb {
+    /// Opens a database; what is prepared in it is locked, and in [`Self::prepared_transactions`].
+    ///
+    /// # Errors
+    /// Those of [`Db::open`]; `NoMemory`.
+    pub fn open(
+        dir: impl AsRef<Path>,
+        options: &Options,
+        own: TransactionDbOptions,
+    ) -> Result<Self> {
+        Self::new(Db::open(dir, options)?, own)
+    }
+
+    /// Takes an open database. What writes to it must go through this from now on.
+    ///
+    /// # Errors
+    /// `NoMemory`; `LockLimit` if there is more prepared than may be locked.
+    pub fn new(db: Db, options: TransactionDbOptions) -> Result<Self> {
+        let this = Self(Arc::new(Inner {
+            locks: LockManager::new(options.locks),
+            families: Mutex::default(),
+            options,
+            prepared: Mutex::default(),
+            db,
+        }));
+        for prepared in this.0.db.prepared_writes() {
+            let Some(batch) = this.0.db.prepared_batch(&prepared.name) else {
+                continue;
+            };
+            let mut txn = this.begin(TransactionOptions::default())?;
+            txn.lock_all(&batch)?;
+            txn.held.keep()?;
+            this.0
+                .prepared
+                .lock()
+                .push((prepared.name, txn.take_locks()));
+        }
+        Ok(this)
+    }
+
+    /// The database itself, for reads and all that is no write.
+    #[must_use]
+    pub fn db(&self) -> &Db {
+        &self.0.db
+    }
+
+    /// The locks, to look at.
+    #[must_use]
+    pub fn locks(&self) -> &LockManager {
+        &self.0.locks
+    }
+
+    /// Begins a transaction.
+    ///
+    /// # Errors
+    /// `NoMemory`.
+    pub fn begin(&self, options: TransactionOptions) -> Result<Transaction> {
+        let mut txn = Transaction {
+            db: self.0.db.clone(),
+            locks: self.0.locks.clone(),
+            home: Arc::downgrade(&self.0),
+            own: RefCell::new(IndexedBatch::new()?),
+            held: self.0.locks.begin(options.locks),
+            families: Vec::new(),
+            options,
+            snapshot: None,
+            snapshot_on_next: false,
+            save_points: Vec::new(),
+            name: None,
+            state: TransactionState::Started,
+        };
+        if options.set_snapshot {
+            txn.set_snapshot();
+        }
+        Ok(txn)
+    }
+
+    /// The names of what is prepared and in nobody's hands: left by earlier processes, or dropped.
+    #[must_use]
+    pub fn prepared_transactions(&self) -> Vec<Vec<u8>> {
+        let prepared = self.0.prepared.lock();
+        prepared.iter().map(|(name, _)| name.clone()).collect()
+    }
+
+    /// Takes a prepared transaction that is in nobody's hands; it does not see what it wrote.
+    ///
+    /// # Errors
+    /// `NotFound` if there is none of this name; `NoMemory`.
+    pub fn take_prepared(&self, name: &[u8]) -> Result<Transaction> {
+        let mut txn = self.begin(TransactionOptions::default())?;
+        let mut prepared = self.0.prepared.lock();
+        let at = prepared.iter().position(|(own, _)| own == name);
+        let at = at.ok_or_else(|| {
+            Error::not_found("no transaction is prepared under this name, or somebody has it")
+                .with("name", name.escape_ascii())
+        })?;
+        let (name, held) = prepared.swap_remove(at);
+        txn.held = held;
+        txn.name = Some(name);
+        txn.state = TransactionState::Prepared;
+        Ok(txn)
+    }
+
+    /// Writes a batch in a transaction of its own, which locks its keys first, in their order.
+    ///
+    /// # Errors
+    /// Those of [`Transaction::put`] and [`Db::write_opt`].
+    pub fn write(&self, options: &WriteOptions, batch: &mut WriteBatch) -> Result<()> {
+        let own = TransactionOptions {
+            lock_timeout: self.0.options.default_lock_timeout,
+            write: *options,
+            ..TransactionOptions::default()
+        };
+        let mut txn = self.begin(own)?;
+        txn.lock_all(batch)?;
+        self.0.db.write_opt(options, batch)
+    }
+
+    /// Sets a key in a transaction of its own.
+    ///
+    /// # Errors
+    /// See [`Self::write`].
+    pub fn put(
+        &self,
+        options: &WriteOptions,
+        family: &ColumnFamily,
+        key: &[u8],
+        value: &[u8],
+    ) -> Result<()> {
+        let mut batch = WriteBatch::new();
+        batch.put(family.id(), key, value);
+        self.write(options, &mut batch)
+    }
+
+    /// Deletes a key in a transaction of its own.
+    ///
+    /// # Errors
+    /// See [`Self::write`].
+    pub fn delete(&self, options: &WriteOptions, family: &ColumnFamily, key: &[u8]) -> Result<()> {
+        let mut batch = WriteBatch::new();
+        batch.delete(family.id(), key);
+        self.write(options, &mut batch)
+    }
+}
+
+impl Inner {
+    fn family(&self, id: u32) -> Result<Arc<FamilyLocks>> {
+        let mut families = self.families.lock();
+        if let Some(locks) = families.get(&id) {
+            return Ok(locks.clone());
+        }
+        let all = self.db.column_families();
+        let family = all.iter().find(|f| f.id() == id).ok_or_else(|| {
+            Error::invalid_argument("column family does not exist").with("column_family_id", id)
+        })?;
+        let order = family.options().comparator.clone();
+        let locks = self.locks.add_family(id, order);
+        families.insert(id, locks.clone());
+        Ok(locks)
+    }
+}
+
+impl Transaction {
+    /// The number by which locks and deadlocks name it.
+    #[must_use]
+    pub fn id(&self) -> TxnId {
+        self.held.id()
+    }
+
+    /// How far it is.
+    #[must_use]
+    pub fn state(&self) -> TransactionState {
+        self.state
+    }
+
+    /// Its name, if it has one.
+    #[must_use]
+    pub fn name(&self) -> Option<&[u8]> {
+        self.name.as_deref()
+    }
+
+    /// Locks that it holds.
+    #[must_use]
+    pub fn lock_count(&self) -> usize {
+        self.held.len()
+    }
+
+    /// Operations so far.
+    #[must_use]
+    pub fn count(&self) -> u32 {
+        self.own.borrow().count()
+    }
+
+    /// Names it; it needs a name to be prepared. 1 to 512 bytes.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if it has one already, or is not in its beginning.
+    pub fn set_name(&mut self, name: &[u8]) -> Result<()> {
+        self.check_started()?;
+        if self.name.is_some() || name.is_empty() {
+            return Err(Error::invalid_argument(
+                "transaction has a name already, or gets none",
+            ));
+        }
+        self.name = Some(name.to_vec());
+        Ok(())
+    }
+
+    /// Takes a snapshot: keys that it locks from now on must not have been written since.
+    pub fn set_snapshot(&mut self) {
+        self.snapshot = Some(self.db.snapshot());
+        self.snapshot_on_next = false;
+    }
+
+    /// Takes a snapshot after the next lock is taken.
+    pub fn set_snapshot_on_next_operation(&mut self) {
+        self.snapshot_on_next = true;
+    }
+
+    /// Its snapshot, to read at.
+    #[must_use]
+    pub fn snapshot(&self) -> Option<&Snapshot> {
+        self.snapshot.as_ref()
+    }
+
+    /// Gives the snapshot up.
+    pub fn clear_snapshot(&mut self) {
+        self.snapshot = None;
+        self.snapshot_on_next = false;
+    }
+
+    /// Sets a key, which it locks.
+    ///
+    /// # Errors
+    /// `LockTimeout`, `Deadlock`, `LockLimit`, `Expired`: it was not locked, nothing has changed, and the
+    /// transaction may go on unless it is expired. `Busy` if it was written since the snapshot.
+    /// `InvalidArgument` after the beginning, or for what is too large; `NoMemory`; `Corruption`, `Io`.
+    pub fn put(&mut self, family: &ColumnFamily, key: &[u8], value: &[u8]) -> Result<()> {
+        self.lock(family, key, LockMode::Exclusive)?;
+        self.own.get_mut().put(family, key, value)
+    }
+
+    /// Adds a merge operand to a key, which it locks.
+    ///
+    /// # Errors
+    /// As [`Self::put`].
+    pub fn merge(&mut self, family: &ColumnFamily, key: &[u8], operand: &[u8]) -> Result<()> {
+        self.lock(family, key, LockMode::Exclusive)?;
+        self.own.get_mut().merge(family, key, operand)
+    }
+
+    /// Deletes a key, which it locks.
+    ///
+    /// # Errors
+    /// As [`Self::put`].
+    pub fn delete(&mut self, family: &ColumnFamily, key: &[u8]) -> Result<()> {
+        self.lock(family, key, LockMode::Exclusive)?;
+        self.own.get_mut().delete(family, key)
+    }
+
+    /// Deletes a key that was put once, and which it locks; see [`WriteBatch::single_delete`].
+    ///
+    /// # Errors
+    /// As [`Self::put`].
+    pub fn single_delete(&mut self, family: &ColumnFamily, key: &[u8]) -> Result<()> {
+        self.lock(family, key, LockMode::Exclusive)?;
+        self.own.get_mut().single_delete(family, key)
+    }
+
+    /// Deletes the keys from `start` up to but not including `end`, a range that it locks. Whether keys in it were written
+    /// since the snapshot is not looked at.
+    ///
+    /// # Errors
+    /// As [`Self::put`].
+    pub fn delete_range(&mut self, family: &ColumnFamily, start: &[u8], end: &[u8]) -> Result<()> {
+        if family.options().comparator.less(start, end) {
+            self.lock_range(
+                family,
+                &KeyRange::new(start, end, false),
+                LockMode::Exclusive,
+            )?;
+        }
+        self.own.get_mut().delete_range(family, start, end)
+    }
+
+    /// The value of a key as this transaction sees it: its own writes over the database, at the snapshot of
+    /// `options` if there is one, else as it is now.
+    ///
+    /// # Errors
+    /// Those of [`IndexedBatch::get`].
+    pub fn get(
+        &self,
+        options: &ReadOptions,
+        family: &ColumnFamily,
+        key: &[u8],
+    ) -> Result<Option<PinnedValue>> {
+        self.own.borrow().get(&self.db, options, family, key)
+    }
+
+    /// The same of a key that it locks first, exclusively or beside others who do this.
+    ///
+    /// # Errors
+    /// Those of [`Self::put`] and [`Self::get`].
+    pub fn get_for_update(
+        &mut self,
+        options: &ReadOptions,
+        family: &ColumnFamily,
+        key: &[u8],
+        mode: LockMode,
+    ) -> Result<Option<PinnedValue>> {
+        self.lock(family, key, mode)?;
+        self.get(options, family, key)
+    }
+
+    /// Iterates over a family as this transaction sees it; locks nothing.
+    ///
+    /// # Errors
+    /// Those of [`Db::iter`].
+    pub fn iter(
+        &self,
+        options: &ReadOptions,
+        family: &ColumnFamily,
+    ) -> Result<OwnWritesIterator<'_>> {
+        OwnWritesIterator::new(&self.own, &self.db, options, family)
+    }
+
+    /// Locks a range of keys.
+    ///
+    /// # Errors
+    /// As [`Self::put`].
+    pub fn lock_range<K: AsRef<[u8]>>(
+        &mut self,
+        family: &ColumnFamily,
+        range: &KeyRange<K>,
+        mode: LockMode,
+    ) -> Result<()> {
+        self.check_started()?;
+        let locks = self.family(family.id())?;
+        let timeout = self.options.lock_timeout;
+        self.locks
+            .try_lock_range(&mut self.held, &locks, range, mode, timeout)?;
+        self.note_lock();
+        Ok(())
+    }
+
+    /// Remembers writes, locks and snapshot as they are now.
+    pub fn set_save_point(&mut self) {
+        self.own.get_mut().set_save_point();
+        self.save_points.push(SavePoint {
+            locks: self.held.save_point(),
+            snapshot: self.snapshot.clone(),
+            snapshot_on_next: self.snapshot_on_next,
+        });
+    }
+
+    /// Undoes what was written since the last save point, lets go what was locked since, and forgets the save point.
+    ///
+    /// # Errors
+    /// `NotFound` if there is none; `InvalidArgument` after the beginning.
+    pub fn rollback_to_save_point(&mut self) -> Result<()> {
+        self.check_started()?;
+        self.own.get_mut().rollback_to_save_point()?;
+        if let Some(to) = self.save_points.pop() {
+            self.locks.unlock_since(&mut self.held, to.locks);
+            self.snapshot = to.snapshot;
+            self.snapshot_on_next = to.snapshot_on_next;
+        }
+        Ok(())
+    }
+
+    /// Forgets the last save point and keeps what came since.
+    ///
+    /// # Errors
+    /// `NotFound` if there is none.
+    pub fn pop_save_point(&mut self) -> Result<()> {
+        self.own.get_mut().pop_save_point()?;
+        self.save_points.pop();
+        Ok(())
+    }
+
+    /// Writes it to the log under its name. From then on it survives this process, and with `sync` a power loss;
+    /// its locks are nobody's to take.
+    ///
+    /// # Errors
+    /// `InvalidArgument` without a name, after the beginning, or if the name is used; `Expired`; those of [`Db::prepare`].
+    pub fn prepare(&mut self) -> Result<()> {
+        self.check_started()?;
+        let name = self.name.as_deref();
+        let name =
+            name.ok_or_else(|| Error::invalid_argument("transaction needs a name to be prepared"))?;
+        self.held.keep()?;
+        let batch = self.own.get_mut().batch().clone();
+        self.db.prepare(&self.options.write, name, batch)?;
+        self.state = TransactionState::Prepared;
+        Ok(())
+    }
+
+    /// Lets what it wrote take effect, at once and whole, and lets its locks go.
+    ///
+    /// # Errors
+    /// `Expired`; `InvalidArgument` if it has ended; those of [`Db::write_opt`] and [`Db::commit_prepared`]. It has not ended then, and
+    /// may be committed again or rolled back; after an `Io` error it is not known what the log has.
+    pub fn commit(&mut self) -> Result<()> {
+        match (self.state, &self.name) {
+            (TransactionState::Started, _) => {
+                self.held.keep()?;
+                let own = self.own.get_mut();
+                if !own.is_empty() {
+                    own.write(&self.db, &self.options.write)?;
+                }
+            }
+            (TransactionState::Prepared, Some(name)) => {
+                self.db.commit_prepared(&self.options.write, name)?;
+            }
+            _ => return Err(has_ended()),
+        }
+        self.end();
+        Ok(())
+    }
+
+    /// Forgets what it wrote, and lets its locks go.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if it has ended; of a prepared one those of [`Db::rollback_prepared`], and it is prepared still.
+    pub fn rollback(&mut self) -> Result<()> {
+        match (self.state, &self.name) {
+            (TransactionState::Started, _) => {}
+            (TransactionState::Prepared, Some(name)) => {
+                self.db.rollback_prepared(&self.options.write, name)?;
+            }
+            _ => return Err(has_ended()),
+        }
+        self.end();
+        Ok(())
+    }
+
+    /// Makes a transaction that has ended into a new one, with the memory that it has.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if it has not ended.
+    pub fn restart(&mut self, options: TransactionOptions) -> Result<()> {
+        if self.state != TransactionState::Ended {
+            return Err(Error::invalid_argument("transaction has not ended"));
+        }
+        self.locks.restart(&mut self.held, options.locks);
+        self.options = options;
+        self.state = TransactionState::Started;
+        if options.set_snapshot {
+            self.set_snapshot();
+        }
+        Ok(())
+    }
+
+    fn end(&mut self) {
+        self.state = TransactionState::Ended;
+        self.own.get_mut().clear();
+        self.save_points.clear();
+        self.clear_snapshot();
+        self.name = None;
+        self.locks.unlock_all(&mut self.held);
+    }
+
+    fn check_started(&self) -> Result<()> {
+        match self.state {
+            TransactionState::Started => Ok(()),
+            TransactionState::Prepared => Err(Error::invalid_argument(
+                "transaction is prepared and takes no more",
+            )),
+            TransactionState::Ended => Err(has_ended()),
+        }
+    }
+
+    fn take_locks(&mut self) -> TxnLocks {
+        let none = self.locks.begin(TxnLockOptions::default());
+        std::mem::replace(&mut self.held, none)
+    }
+
+    fn family(&mut self, id: u32) -> Result<Arc<FamilyLocks>> {
+        if let Some(locks) = self.families.iter().find(|f| f.id() == id) {
+            return Ok(locks.clone());
+        }
+        let home = self.home.upgrade();
+        let home = home.ok_or_else(|| Error::closed("database of the transaction is closed"))?;
+        let locks = home.family(id)?;
+        self.families.push(locks.clone());
+        Ok(locks)
+    }
+
+    fn lock(&mut self, family: &ColumnFamily, key: &[u8], mode: LockMode) -> Result<()> {
+        self.check_started()?;
+        let locks = self.family(family.id())?;
+        let before = self.held.save_point();
+        let timeout = self.options.lock_timeout;
+        let locked = self
+            .locks
+            .try_lock(&mut self.held, &locks, key, mode, timeout)?;
+        // What was held before nobody can have written since.
+        if let (Locked::New, Some(snapshot)) = (locked, &self.snapshot) {
+            let seen = snapshot.seqno();
+            if let Err(e) = self.check_not_written(family, key, seen) {
+                self.locks.unlock_since(&mut self.held, before);
+                return Err(e);
+            }
+        }
+        self.note_lock();
+        Ok(())
+    }
+
+    fn check_not_written(&self, family: &ColumnFamily, key: &[u8], seen: SeqNo) -> Result<()> {
+        let newest = self.db.newest_write(family, key)?;
+        if newest <= seen {
+            return Ok(());
+        }
+        Err(
+            Error::busy("key was written since the transaction's snapshot")
+                .with("column_family", family.name())
+                .with("key", key.escape_ascii())
+                .with("seqno", newest)
+                .with("snapshot", seen),
+        )
+    }
+
+    fn note_lock(&mut self) {
+        if self.snapshot_on_next {
+            self.set_snapshot();
+        }
+    }
+
+    /// Locks all that a batch writes, keys in their order, so that two who do this do not wait for each other.
+    fn lock_all(&mut self, batch: &WriteBatch) -> Result<()> {
+        let timeout = self.options.lock_timeout;
+        let mut keys = Vec::new();
+        let mut ranges = Vec::new();
+        for op in batch {
+            match op? {
+                BatchOp::Put { cf, key, .. }
+                | BatchOp::Merge { cf, key, .. }
+                | BatchOp::Delete { cf, key }
+                | BatchOp::SingleDelete { cf, key } => keys.push((cf, key)),
+                BatchOp::DeleteRange { cf, start, end } => ranges.push((cf, start, end)),
+                _ => {}
+            }
+        }
+        keys.sort_unstable();
+        keys.dedup();
+        for (cf, key) in keys {
+            let locks = self.family(cf)?;
+            self.locks
+                .try_lock(&mut self.held, &locks, key, LockMode::Exclusive, timeout)?;
+        }
+        ranges.sort_unstable();
+        for (cf, start, end) in ranges {
+            let locks = self.family(cf)?;
+            let range = KeyRange::new(start, end, false);
+            if !range.is_empty(locks.order()) {
+                let mode = LockMode::Exclusive;
+                self.locks
+                    .try_lock_range(&mut self.held, &locks, &range, mode, timeout)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Transaction {
+    fn drop(&mut self) {
+        if self.state != TransactionState::Prepared {
+            return;
+        }
+        // Its locks stay for as long as it is prepared.
+        if let (Some(home), Some(name)) = (self.home.upgrade(), self.name.take()) {
+            let held = self.take_locks();
+            home.prepared.lock().push((name, held));
+        }
+    }
+}
+
+#[cold]
+fn has_ended() -> Error {
+    Error::invalid_argument("transaction has ended")
+}

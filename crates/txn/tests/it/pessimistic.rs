@@ -1,0 +1,501 @@
+//! Transactions that lock.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use orogen_base::ErrorKind;
+use orogen_engine::plugin::merge_operator;
+use orogen_engine::{ColumnFamily, Db, Options, ReadOptions, WriteBatch, WriteOptions};
+use orogen_env::{MemFileSystem, PowerCut};
+use orogen_testkit::Rng;
+use orogen_txn::lock_manager::{KeyRange, LockMode, TxnLockOptions};
+use orogen_txn::{
+    Transaction, TransactionDb, TransactionDbOptions, TransactionOptions, TransactionState,
+};
+
+fn options(fs: &MemFileSystem) -> Options {
+    let mut options = Options::default();
+    options.db.fs = Arc::new(fs.clone());
+    options.db.create_if_missing = true;
+    options.db.info_log = false;
+    options.cf.merge_operator = merge_operator::by_name("stringappend");
+    options.cf.write_buffer_size = 64 << 10;
+    options
+}
+
+fn open(fs: &MemFileSystem) -> TransactionDb {
+    TransactionDb::open("/db", &options(fs), TransactionDbOptions::default()).expect("it opens")
+}
+
+fn new() -> (TransactionDb, ColumnFamily) {
+    let db = open(&MemFileSystem::new());
+    let family = db.db().default_column_family();
+    (db, family)
+}
+
+/// One that waits for no lock.
+fn begin(db: &TransactionDb) -> Transaction {
+    let options = TransactionOptions {
+        lock_timeout: Some(Duration::ZERO),
+        ..TransactionOptions::default()
+    };
+    db.begin(options).expect("memory")
+}
+
+fn at_snapshot(txn: &Transaction) -> ReadOptions {
+    ReadOptions {
+        snapshot: txn.snapshot().cloned(),
+        ..ReadOptions::default()
+    }
+}
+
+fn now() -> ReadOptions {
+    ReadOptions::default()
+}
+
+fn text(found: Option<orogen_base::PinnedValue>) -> Option<String> {
+    Some(String::from_utf8(found?.to_vec()).expect("text"))
+}
+
+fn get(db: &Db, key: &[u8]) -> Option<String> {
+    text(db.get(key).expect("it reads"))
+}
+
+#[test]
+fn what_it_wrote_is_its_own_until_it_commits() {
+    let (db, family) = new();
+    let mut txn = begin(&db);
+    txn.put(&family, b"a", b"1").unwrap();
+    txn.merge(&family, b"a", b"2").unwrap();
+    txn.delete(&family, b"b").unwrap();
+    assert_eq!(
+        text(txn.get(&now(), &family, b"a").unwrap()).as_deref(),
+        Some("1,2")
+    );
+    assert_eq!(get(db.db(), b"a"), None);
+    let mut iter = txn.iter(&now(), &family).unwrap();
+    iter.seek_to_first();
+    assert_eq!((iter.key(), iter.value()), (&b"a"[..], &b"1,2"[..]));
+    drop(iter);
+    assert_eq!((txn.lock_count(), txn.count()), (2, 3));
+    txn.commit().unwrap();
+    assert_eq!(get(db.db(), b"a").as_deref(), Some("1,2"));
+    assert_eq!(
+        (txn.state(), txn.lock_count()),
+        (TransactionState::Ended, 0)
+    );
+    assert_eq!(
+        txn.put(&family, b"a", b"x").unwrap_err().kind(),
+        ErrorKind::InvalidArgument
+    );
+    assert!(txn.commit().is_err() && txn.rollback().is_err());
+    txn.restart(TransactionOptions::default()).unwrap();
+    txn.put(&family, b"a", b"x").unwrap();
+    txn.rollback().unwrap();
+    assert_eq!(get(db.db(), b"a").as_deref(), Some("1,2"));
+    assert!(db.locks().lock_status().is_empty());
+}
+
+#[test]
+fn who_comes_second_waits_or_is_told() {
+    let (db, family) = new();
+    let (mut one, mut two) = (begin(&db), begin(&db));
+    one.put(&family, b"a", b"1").unwrap();
+    let kind = |r: orogen_base::Result<()>| r.unwrap_err().kind();
+    assert_eq!(kind(two.put(&family, b"a", b"2")), ErrorKind::LockTimeout);
+    // Writes without a transaction ask for locks, too.
+    let quick = TransactionDbOptions {
+        default_lock_timeout: Some(Duration::ZERO),
+        ..TransactionDbOptions::default()
+    };
+    assert_eq!(quick.locks.num_stripes, 16);
+    two.put(&family, b"b", b"2").unwrap();
+    two.get_for_update(&now(), &family, b"c", LockMode::Shared)
+        .unwrap();
+    one.get_for_update(&now(), &family, b"c", LockMode::Shared)
+        .unwrap();
+    assert_eq!(kind(one.put(&family, b"c", b"1")), ErrorKind::LockTimeout);
+    assert_eq!(
+        kind(one.delete_range(&family, b"a", b"c")),
+        ErrorKind::LockTimeout
+    );
+    two.commit().unwrap();
+    one.delete_range(&family, b"a", b"c").unwrap();
+    let mut three = begin(&db);
+    assert_eq!(
+        kind(three.put(&family, b"bb", b"3")),
+        ErrorKind::LockTimeout
+    );
+    three.put(&family, b"d", b"3").unwrap();
+    drop(one);
+    three.put(&family, b"bb", b"3").unwrap();
+    three.commit().unwrap();
+    assert_eq!(
+        get(db.db(), b"b").as_deref(),
+        Some("2"),
+        "what was dropped is rolled back"
+    );
+    assert!(db.locks().lock_status().is_empty());
+}
+
+#[test]
+fn a_deadlock_is_told_with_its_cycle() {
+    let (db, family) = new();
+    let patient = TransactionOptions {
+        lock_timeout: None,
+        ..TransactionOptions::default()
+    };
+    let mut one = db.begin(patient).unwrap();
+    one.put(&family, b"a", b"1").unwrap();
+    std::thread::scope(|scope| {
+        let waits = scope.spawn(|| {
+            let mut two = db.begin(patient).expect("memory");
+            two.put(&family, b"b", b"2").expect("nobody has it");
+            two.put(&family, b"a", b"2").map_err(|e| e.kind())
+        });
+        while db
+            .locks()
+            .lock_status()
+            .iter()
+            .all(|s| s.waiting.is_empty())
+        {
+            std::thread::yield_now();
+        }
+        let told = one.put(&family, b"b", b"1").unwrap_err();
+        assert_eq!(told.kind(), ErrorKind::Deadlock);
+        let path = orogen_txn::lock_manager::DeadlockPath::of(&told).unwrap();
+        assert_eq!(path.edges.len(), 2);
+        // It keeps what it has until it gives up.
+        one.rollback().unwrap();
+        assert_eq!(waits.join().unwrap(), Ok(()));
+    });
+}
+
+#[test]
+fn with_a_snapshot_what_was_written_since_is_not_overwritten() {
+    let (db, family) = new();
+    let plain = WriteOptions::default();
+    db.put(&plain, &family, b"a", b"0").unwrap();
+    db.put(&plain, &family, b"flushed", b"0").unwrap();
+    let mut txn = begin(&db);
+    txn.set_snapshot();
+    db.put(&plain, &family, b"a", b"1").unwrap();
+    db.delete(&plain, &family, b"flushed").unwrap();
+    let mut range = WriteBatch::new();
+    range.delete_range(0, b"m", b"n");
+    db.write(&plain, &mut range).unwrap();
+    db.db().flush().unwrap();
+    for key in [&b"a"[..], b"flushed", b"mm"] {
+        let told = txn.put(&family, key, b"2").unwrap_err();
+        assert_eq!(told.kind(), ErrorKind::Busy, "{key:?}");
+    }
+    assert_eq!(txn.lock_count(), 0, "what is refused is not locked");
+    assert_eq!(
+        text(txn.get(&at_snapshot(&txn), &family, b"a").unwrap()).as_deref(),
+        Some("0")
+    );
+    assert_eq!(
+        text(txn.get(&now(), &family, b"a").unwrap()).as_deref(),
+        Some("1")
+    );
+    txn.put(&family, b"untouched", b"2").unwrap();
+    txn.clear_snapshot();
+    txn.put(&family, b"a", b"2").unwrap();
+    // Taken after the next lock: nothing can come between.
+    txn.set_snapshot_on_next_operation();
+    assert!(txn.snapshot().is_none());
+    txn.get_for_update(&now(), &family, b"b", LockMode::Exclusive)
+        .unwrap();
+    assert!(txn.snapshot().is_some());
+    txn.commit().unwrap();
+}
+
+#[test]
+fn save_points_give_writes_and_locks_back() {
+    let (db, family) = new();
+    let mut txn = begin(&db);
+    txn.put(&family, b"a", b"1").unwrap();
+    txn.set_save_point();
+    txn.put(&family, b"a", b"2").unwrap();
+    txn.put(&family, b"b", b"2").unwrap();
+    txn.set_snapshot();
+    txn.rollback_to_save_point().unwrap();
+    assert!(txn.snapshot().is_none());
+    assert_eq!(
+        text(txn.get(&now(), &family, b"a").unwrap()).as_deref(),
+        Some("1")
+    );
+    let mut other = begin(&db);
+    other.put(&family, b"b", b"3").unwrap();
+    assert_eq!(
+        other.put(&family, b"a", b"3").unwrap_err().kind(),
+        ErrorKind::LockTimeout
+    );
+    assert_eq!(
+        txn.rollback_to_save_point().unwrap_err().kind(),
+        ErrorKind::NotFound
+    );
+    txn.commit().unwrap();
+    other.commit().unwrap();
+    assert_eq!(
+        (get(db.db(), b"a"), get(db.db(), b"b")),
+        (Some("1".into()), Some("3".into()))
+    );
+}
+
+#[test]
+fn what_is_prepared_outlives_its_process_with_its_locks() {
+    let fs = MemFileSystem::new();
+    let db = open(&fs);
+    let family = db.db().default_column_family();
+    let synced = TransactionOptions {
+        lock_timeout: Some(Duration::ZERO),
+        write: WriteOptions {
+            sync: true,
+            ..WriteOptions::default()
+        },
+        ..TransactionOptions::default()
+    };
+    for name in ["commits", "rolls back", "dropped"] {
+        let mut txn = db.begin(synced).unwrap();
+        assert_eq!(
+            txn.prepare().unwrap_err().kind(),
+            ErrorKind::InvalidArgument,
+            "no name"
+        );
+        txn.set_name(name.as_bytes()).unwrap();
+        txn.put(&family, name.as_bytes(), b"1").unwrap();
+        txn.delete_range(
+            &family,
+            &[name.as_bytes(), b"x"].concat(),
+            &[name.as_bytes(), b"y"].concat(),
+        )
+        .unwrap();
+        txn.prepare().unwrap();
+        assert!(txn.put(&family, b"more", b"1").is_err());
+        if name == "dropped" {
+            drop(txn);
+        } else {
+            std::mem::forget(txn);
+        }
+    }
+    assert_eq!(db.prepared_transactions(), [b"dropped".to_vec()]);
+    let mut other = db.begin(synced).unwrap();
+    let refused = |txn: &mut Transaction, key: &[u8]| {
+        txn.put(&family, key, b"2").map_err(|e| e.kind()) == Err(ErrorKind::LockTimeout)
+    };
+    assert!(refused(&mut other, b"dropped") && refused(&mut other, b"droppedxx"));
+    let mut again = db.take_prepared(b"dropped").unwrap();
+    assert!(db.take_prepared(b"dropped").is_err());
+    again.commit().unwrap();
+    db.db().sync_wal().unwrap();
+    assert_eq!(get(db.db(), b"dropped").as_deref(), Some("1"));
+    drop(other);
+    let fs = fs.crash(PowerCut::DropUnsynced);
+    let db = open(&fs);
+    let family = db.db().default_column_family();
+    assert_eq!(
+        db.prepared_transactions(),
+        [b"commits".to_vec(), b"rolls back".to_vec()]
+    );
+    let mut other = db.begin(synced).unwrap();
+    for key in [&b"commits"[..], b"rolls back", b"commitsxx"] {
+        let told = other.put(&family, key, b"2").unwrap_err();
+        assert_eq!(told.kind(), ErrorKind::LockTimeout);
+    }
+    db.take_prepared(b"commits").unwrap().commit().unwrap();
+    db.take_prepared(b"rolls back").unwrap().rollback().unwrap();
+    other.put(&family, b"rolls back", b"2").unwrap();
+    other.commit().unwrap();
+    assert_eq!(get(db.db(), b"commits").as_deref(), Some("1"));
+    assert_eq!(get(db.db(), b"rolls back").as_deref(), Some("2"));
+    assert!(db.prepared_transactions().is_empty() && db.locks().lock_status().is_empty());
+}
+
+#[test]
+fn one_that_is_expired_cannot_commit_and_loses_its_locks() {
+    let (db, family) = new();
+    let short = TransactionOptions {
+        locks: TxnLockOptions {
+            expiration_micros: Some(0),
+            ..TxnLockOptions::default()
+        },
+        ..TransactionOptions::default()
+    };
+    let mut txn = db.begin(short).unwrap();
+    let first = txn.put(&family, b"a", b"1");
+    let mut other = begin(&db);
+    other.put(&family, b"a", b"2").unwrap();
+    other.commit().unwrap();
+    assert!(first.is_err() || txn.commit().unwrap_err().kind() == ErrorKind::Expired);
+    txn.rollback().unwrap();
+    assert_eq!(get(db.db(), b"a").as_deref(), Some("2"));
+}
+
+const ACCOUNTS: u64 = 20;
+const EACH: u64 = 100;
+
+fn account(n: u64) -> Vec<u8> {
+    format!("account{n:02}").into_bytes()
+}
+
+fn amount(found: Option<orogen_base::PinnedValue>) -> u64 {
+    text(found).and_then(|t| t.parse().ok()).expect("a number")
+}
+
+/// Moves money; false if it has to be tried again.
+fn transfer(txn: &mut Transaction, family: &ColumnFamily, rng: &mut Rng, how: u64) -> bool {
+    let (from, to) = (account(rng.below(ACCOUNTS)), account(rng.below(ACCOUNTS)));
+    if from == to {
+        return txn.rollback().is_ok();
+    }
+    let mut work = || -> orogen_base::Result<()> {
+        let read = |txn: &mut Transaction, key: &[u8]| match how {
+            // Locked first, and read as it is then.
+            0 => txn
+                .get_for_update(&now(), family, key, LockMode::Exclusive)
+                .map(amount),
+            // Read at a snapshot; the write is refused if that is not what is overwritten.
+            _ => {
+                let at = at_snapshot(txn);
+                txn.get(&at, family, key).map(amount)
+            }
+        };
+        if how == 1 {
+            txn.set_snapshot();
+        }
+        let (a, b) = (read(txn, &from)?, read(txn, &to)?);
+        let moved = a.min(7);
+        txn.put(family, &from, (a - moved).to_string().as_bytes())?;
+        txn.put(family, &to, (b + moved).to_string().as_bytes())?;
+        txn.commit()
+    };
+    match work() {
+        Ok(()) => true,
+        Err(e) => {
+            let kinds = [ErrorKind::Deadlock, ErrorKind::Busy, ErrorKind::LockTimeout];
+            assert!(kinds.contains(&e.kind()), "{e}");
+            txn.rollback().expect("it has not ended");
+            false
+        }
+    }
+}
+
+#[test]
+fn money_is_neither_made_nor_lost() {
+    for how in 0..2 {
+        let (db, family) = new();
+        for n in 0..ACCOUNTS {
+            db.put(
+                &WriteOptions::default(),
+                &family,
+                &account(n),
+                EACH.to_string().as_bytes(),
+            )
+            .unwrap();
+        }
+        let (stop, done, failed) = (AtomicBool::new(false), AtomicU64::new(0), AtomicU64::new(0));
+        let sum = |snapshot| {
+            let at = ReadOptions {
+                snapshot,
+                ..ReadOptions::default()
+            };
+            let accounts = (0..ACCOUNTS).map(account);
+            accounts
+                .map(|a| amount(db.db().get_opt(&at, &family, &a).expect("reads")))
+                .sum::<u64>()
+        };
+        std::thread::scope(|scope| {
+            for t in 0..4 {
+                let (db, family, stop, done, failed) = (&db, &family, &stop, &done, &failed);
+                scope.spawn(move || {
+                    let mut rng = Rng::new(t);
+                    let mut txn = db.begin(TransactionOptions::default()).expect("memory");
+                    while !stop.load(Ordering::Relaxed) {
+                        let counter = if transfer(&mut txn, family, &mut rng, how) {
+                            done
+                        } else {
+                            failed
+                        };
+                        counter.fetch_add(1, Ordering::Relaxed);
+                        txn.restart(TransactionOptions::default())
+                            .expect("it has ended");
+                    }
+                });
+            }
+            while done.load(Ordering::Relaxed) < 3000 {
+                assert_eq!(sum(Some(db.db().snapshot())), ACCOUNTS * EACH);
+            }
+            stop.store(true, Ordering::Relaxed);
+        });
+        assert_eq!(sum(None), ACCOUNTS * EACH);
+        assert!(db.locks().lock_status().is_empty());
+        println!("way {how}: {done:?} transfers, {failed:?} tried again");
+    }
+}
+
+#[test]
+fn write_skew_happens_under_snapshots_and_not_under_locks_of_all_that_is_read() {
+    let (db, family) = new();
+    for key in [b"a", b"b"] {
+        db.put(&WriteOptions::default(), &family, key, b"on")
+            .unwrap();
+    }
+    // Each turns its own off if the other is on.
+    let (mut one, mut two) = (begin(&db), begin(&db));
+    one.set_snapshot();
+    two.set_snapshot();
+    assert_eq!(
+        text(one.get(&at_snapshot(&one), &family, b"b").unwrap()).as_deref(),
+        Some("on")
+    );
+    assert_eq!(
+        text(two.get(&at_snapshot(&two), &family, b"a").unwrap()).as_deref(),
+        Some("on")
+    );
+    one.put(&family, b"a", b"off").unwrap();
+    two.put(&family, b"b", b"off").unwrap();
+    one.commit().unwrap();
+    two.commit().unwrap();
+    assert_eq!(
+        (get(db.db(), b"a"), get(db.db(), b"b")),
+        (Some("off".into()), Some("off".into()))
+    );
+    let (mut one, mut two) = (begin(&db), begin(&db));
+    one.get_for_update(&now(), &family, b"b", LockMode::Shared)
+        .unwrap();
+    two.get_for_update(&now(), &family, b"a", LockMode::Shared)
+        .unwrap();
+    assert_eq!(
+        one.put(&family, b"a", b"1").unwrap_err().kind(),
+        ErrorKind::LockTimeout
+    );
+    assert_eq!(
+        two.put(&family, b"b", b"1").unwrap_err().kind(),
+        ErrorKind::LockTimeout
+    );
+}
+
+#[test]
+fn a_locked_range_has_no_phantoms() {
+    let (db, family) = new();
+    let mut reader = begin(&db);
+    let range = KeyRange::new(&b"a"[..], &b"c"[..], false);
+    reader
+        .lock_range(&family, &range, LockMode::Shared)
+        .unwrap();
+    let mut writer = begin(&db);
+    assert_eq!(
+        writer.put(&family, b"b", b"1").unwrap_err().kind(),
+        ErrorKind::LockTimeout
+    );
+    writer.put(&family, b"c", b"1").unwrap();
+    let mut second = begin(&db);
+    second
+        .lock_range(&family, &range, LockMode::Shared)
+        .unwrap();
+    drop((reader, second));
+    writer.put(&family, b"b", b"1").unwrap();
+    writer.commit().unwrap();
+}
