@@ -712,6 +712,15 @@ fn prepared() -> Script {
     w.step(Step::CommitPrepared("much later", false));
     w.puts("side", 3, 0);
     w.step(Step::Compact("default"));
+    // The log of the section goes while only a memtable has what it wrote.
+    w.step(Step::Flush(vec!["default", "side"]));
+    w.puts("default", 2, 0);
+    w.prepare("side only", &["side"], true);
+    w.step(Step::Flush(vec!["default"]));
+    w.step(Step::CommitPrepared("side only", false));
+    w.puts("default", 2, 0);
+    w.step(Step::Flush(vec!["default"]));
+    w.puts("default", 2, 0);
     w.script("prepared", small_options)
 }
 
