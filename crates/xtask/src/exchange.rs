@@ -20,6 +20,8 @@ deletes and compacts all of it; RocksDB reads what Orogen reads, both ways and b
 
 /// The families that RocksDB's side makes.
 const FAMILIES: [&str; 2] = ["default", "second"];
+/// The exchange of prepared transactions.
+const PREPARED: &str = "prepared";
 /// Turns of each option set.
 const TURNS: u64 = 3;
 
@@ -70,6 +72,19 @@ pub(crate) fn run(args: &[String]) -> Result<(), String> {
             }
         }
     }
+    if PREPARED.contains(wanted) {
+        match prepared(&programs, &dir.join(PREPARED)) {
+            Ok(count) => {
+                println!("{PREPARED:<20} ok, {count} pairs compared");
+                done += 1;
+                pairs += count;
+            }
+            Err(e) => {
+                println!("{PREPARED:<20} FAILED: {e}");
+                failed.push(PREPARED);
+            }
+        }
+    }
     println!("{done} option sets, {TURNS} turns each, {pairs} pairs compared");
     if !failed.is_empty() {
         return Err(format!("failed: {}", failed.join(", ")));
@@ -106,6 +121,54 @@ fn exchange(programs: &Programs, dir: &Path, name: &str) -> Result<usize, String
         pairs += compare(programs, dir, &format!("turn {turn}, Orogen wrote"))?;
     }
     Ok(pairs)
+}
+
+/// Transactions that RocksDB prepared are ended by both: what it left in its log, and what we wrote anew in ours.
+fn prepared(programs: &Programs, dir: &Path) -> Result<usize, String> {
+    let theirs = |args: &[&str]| {
+        let mut program = Command::new(&programs.theirs);
+        output(program.arg(args[0]).arg(dir).args(&args[1..]))
+    };
+    let ours = |args: &[&str]| {
+        let mut program = Command::new(&programs.ours);
+        output(program.args(["db", "prepared"]).arg(dir).args(args))
+    };
+    let names = |text: &str| {
+        let names = text.lines().filter_map(|l| l.split('\t').next());
+        names.collect::<Vec<_>>().join(" ")
+    };
+    let expect = |who: &str, text: &str, expected: &str| match names(text) {
+        found if found == expected => Ok(()),
+        found => Err(format!("{who} has prepared `{found}`, not `{expected}`")),
+    };
+    theirs(&["prepare"])?;
+    expect("Orogen", &ours(&[])?, "a b c")?;
+    expect("Orogen", &ours(&["--commit", "a"])?, "b c")?;
+    expect("RocksDB", &theirs(&["prepared"])?, "b c")?;
+    theirs(&["end", "b", "commit"])?;
+    expect("Orogen", &ours(&[])?, "c")?;
+    expect("Orogen", &ours(&["--rollback", "c"])?, "")?;
+    // A log of its own, without a trace of them: RocksDB reads it without transactions.
+    let mut compact = Command::new(&programs.ours);
+    output(
+        compact
+            .args(["db", "compact"])
+            .arg(dir)
+            .arg("--no-progress"),
+    )?;
+    let scanned = output(Command::new(&programs.theirs).arg("scan").arg(dir))?;
+    let mut scan = Command::new(&programs.ours);
+    scan.args(["db", "scan", "--hex", "--no-progress"]).arg(dir);
+    let own = output(&mut scan)?;
+    let own: Vec<String> = own.lines().map(|l| format!("default\t{l}")).collect();
+    if own.len() != 11 || own != scanned.lines().collect::<Vec<_>>() {
+        return Err(format!(
+            "{} pairs here, {} there, or not the same",
+            own.len(),
+            scanned.lines().count()
+        ));
+    }
+    Ok(own.len())
 }
 
 /// Both read the same, and we find no damage.

@@ -7,6 +7,7 @@ mod stats;
 mod check;
 mod compact;
 mod checkpoint;
+mod prepared;
 mod ranges;
 mod updates;
 mod repair;
@@ -49,6 +50,8 @@ pub(crate) enum DbCommand {
     Migrate(migrate::Args),
     /// Make a second database with the same content.
     Checkpoint(checkpoint::Args),
+    /// List writes that are prepared, and commit or roll back one.
+    Prepared(prepared::Args),
     /// Draw its levels and files.
     Tree(tree::Args),
 }
@@ -69,6 +72,7 @@ pub(crate) fn run(command: DbCommand, terminal: &mut Terminal) -> Result<(), Fai
         DbCommand::Repair(args) => repair::run(&args, terminal),
         DbCommand::Migrate(args) => migrate::run(&args, terminal),
         DbCommand::Checkpoint(args) => checkpoint::run(&args, terminal),
+        DbCommand::Prepared(args) => prepared::run(&args, terminal),
         DbCommand::Tree(args) => tree::run(&args, terminal),
     }
 }

@@ -190,6 +190,33 @@ fn a_checkpoint_is_a_database_of_its_own() {
 }
 
 #[test]
+fn what_is_prepared_is_listed_and_ended() {
+    let dir = TempDir::new("cli-prepared");
+    let db = sample(&dir, 10);
+    {
+        let open = orogen::Db::open(&db, &orogen::Options::default()).unwrap();
+        for name in ["a", "b", "c"] {
+            let mut batch = orogen::WriteBatch::new();
+            batch.put(0, name.as_bytes(), b"1");
+            let how = orogen::WriteOptions::default();
+            open.prepare(&how, name.as_bytes(), batch).unwrap();
+        }
+    }
+    let names = |document: &serde_json::Value| {
+        let all = document["prepared"].as_array().unwrap().iter();
+        all.map(|p| p["name"].as_str().unwrap().to_owned())
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(names(&json(&["db", "prepared", &db])), ["a", "b", "c"]);
+    let left = json(&["db", "prepared", &db, "--commit", "a"]);
+    assert_eq!(names(&left), ["b", "c"]);
+    assert_eq!(ok(&["db", "get", &db, "a"]), "1\n");
+    assert!(ok(&["db", "prepared", &db, "--rollback", "b"]).starts_with("c\t1 operation"));
+    fails(3, &["db", "get", &db, "b"]);
+    fails(3, &["db", "prepared", &db, "--commit", "b"]);
+}
+
+#[test]
 fn readers_work_beside_a_writer_and_writers_do_not() {
     let dir = TempDir::new("cli-beside");
     let path = sample(&dir, 10);

@@ -2,7 +2,7 @@
 
 use super::ok;
 
-const COMMANDS: [&[&str]; 30] = [
+const COMMANDS: [&[&str]; 31] = [
     &["db", "create"],
     &["db", "put"],
     &["db", "get"],
@@ -17,6 +17,7 @@ const COMMANDS: [&[&str]; 30] = [
     &["db", "repair"],
     &["db", "migrate"],
     &["db", "checkpoint"],
+    &["db", "prepared"],
     &["db", "tree"],
     &["sst", "dump"],
     &["sst", "check"],

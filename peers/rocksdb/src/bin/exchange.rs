@@ -3,6 +3,9 @@
 //! ```text
 //! exchange variants            the names of option sets, a line each
 //! exchange write DIR NAME N    opens or makes DIR under an option set and changes it; N seeds
+//! exchange prepare DIR         opens DIR with transactions, prepares three and commits another
+//! exchange prepared DIR        the names of what is prepared, a line each
+//! exchange end DIR NAME HOW    commits it (commit), or not (rollback)
 //! exchange scan DIR            every pair of every family, both ways, checksums verified:
 //!                              family, key and value in hex, parted by tabs
 //! ```
@@ -14,7 +17,7 @@ use std::process::ExitCode;
 use rocksdb::{
     BlockBasedIndexType, BlockBasedOptions, ChecksumType, ColumnFamilyDescriptor, DB,
     DBCompressionType, DataBlockIndexType, FlushOptions, IteratorMode, Options, ReadOptions,
-    WriteOptions,
+    TransactionDB, TransactionDBOptions, WriteOptions,
 };
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
@@ -76,9 +79,7 @@ const VARIANTS: [(&str, Change); 24] = [
         o.set_blob_gc_age_cutoff(0.8);
         o.set_blob_gc_force_threshold(0.3);
     }),
-    ("many-manifests", |_, o| {
-        o.set_max_manifest_file_size(1)
-    }),
+    ("many-manifests", |_, o| o.set_max_manifest_file_size(1)),
 ];
 
 /// What the files of a directory need in order to be opened, and the option set.
@@ -159,6 +160,59 @@ fn write(dir: &Path, name: &str, seed: u64) -> Result<()> {
     Ok(())
 }
 
+fn with_transactions(dir: &Path) -> Result<TransactionDB> {
+    let mut options = Options::default();
+    options.create_if_missing(true);
+    let own = TransactionDBOptions::default();
+    Ok(TransactionDB::open(&options, &own, dir)?)
+}
+
+fn prepare(dir: &Path) -> Result<()> {
+    let db = with_transactions(dir)?;
+    db.put(b"before", b"1")?;
+    for name in ["a", "b", "c", "done"] {
+        let txn = db.transaction();
+        txn.set_name(name.as_bytes())?;
+        txn.put(format!("key-{name}"), name)?;
+        txn.put(format!("more-{name}"), vec![b'v'; 40_000])?;
+        txn.prepare()?;
+        match name {
+            "done" => txn.commit()?,
+            // Left as a crash would.
+            _ => std::mem::forget(txn),
+        }
+        db.put(format!("between-{name}"), b"1")?;
+    }
+    std::process::exit(0);
+}
+
+fn prepared(dir: &Path) -> Result<()> {
+    let db = with_transactions(dir)?;
+    let mut names: Vec<Vec<u8>> = Vec::new();
+    for txn in db.prepared_transactions() {
+        names.push(txn.get_name().ok_or("a transaction has no name")?);
+    }
+    names.sort();
+    for name in names {
+        println!("{}", String::from_utf8(name)?);
+    }
+    Ok(())
+}
+
+fn end(dir: &Path, name: &str, how: &str) -> Result<()> {
+    let db = with_transactions(dir)?;
+    let all = db.prepared_transactions();
+    let txn = all
+        .into_iter()
+        .find(|t| t.get_name().as_deref() == Some(name.as_bytes()));
+    let txn = txn.ok_or("no such transaction")?;
+    match how {
+        "commit" => txn.commit()?,
+        _ => txn.rollback()?,
+    }
+    Ok(())
+}
+
 fn scan(dir: &Path) -> Result<()> {
     let options = Options::default();
     let names = DB::list_cf(&options, dir)?;
@@ -210,7 +264,10 @@ fn main() -> ExitCode {
             Err(_) => Err("a seed is a number".into()),
         },
         ["scan", dir] => scan(Path::new(dir)),
-        _ => Err("usage: exchange variants | write DIR NAME SEED | scan DIR".into()),
+        ["prepare", dir] => prepare(Path::new(dir)),
+        ["prepared", dir] => prepared(Path::new(dir)),
+        ["end", dir, name, how] => end(Path::new(dir), name, how),
+        _ => Err("usage: exchange variants | write DIR NAME SEED | scan DIR | prepare DIR | prepared DIR | end DIR NAME commit|rollback".into()),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
