@@ -297,7 +297,8 @@ impl Db {
 
     /// The settings that the newest OPTIONS file in `path` holds, over `base` for what a file
     /// cannot hold: file system, clock, caches, plugins, listeners. Of operators and orders the
-    /// file has only names; those that are built in are taken where `base` has none.
+    /// file has only names; those that are built in are taken where `base` has none. Where the file asks
+    /// for tables of a newer format than we write, they will be of format 6.
     ///
     /// # Errors
     /// `NotFound` if there is no OPTIONS file; `Corruption` if it does not parse;

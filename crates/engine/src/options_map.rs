@@ -15,6 +15,8 @@ use orogen_base::{Error, ErrorKind, FileNo, Result};
 use orogen_env::FileSystem;
 use orogen_env::fs::read_file;
 
+use orogen_sst::FORMAT_VERSION_MAX;
+
 use crate::column_family::ColumnFamilyData;
 use crate::events::OptionChange;
 use crate::filename::{self, FileKind};
@@ -180,7 +182,8 @@ pub(crate) fn change_db(
     Ok((after, changed))
 }
 
-/// The settings in the newest OPTIONS file of `dir`, over `base` for what a file cannot hold.
+/// The settings in the newest OPTIONS file of `dir`, over `base` for what a file cannot hold. Where it
+/// asks for tables of a newer format than we write they will be of the newest that we do.
 ///
 /// # Errors
 /// `NotFound` if there is no such file; `Corruption` if it does not parse; `InvalidArgument`
@@ -230,6 +233,8 @@ pub(crate) fn load(dir: &Path, base: &Options) -> Result<Options> {
         }
         if let Some(section) = file.table(name) {
             take((section, STORED), items::TABLE, &mut cf.table, name).map_err(in_file)?;
+            // RocksDB 11 names 7 unless it is told another one.
+            cf.table.format_version = cf.table.format_version.min(FORMAT_VERSION_MAX);
         }
         options.families.insert(name.to_owned(), cf);
     }

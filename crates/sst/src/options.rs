@@ -80,6 +80,9 @@ impl Default for BlockBasedOptions {
     }
 }
 
+/// The newest format of tables that is written; 7 is read.
+pub const FORMAT_VERSION_MAX: u32 = 6;
+
 impl BlockBasedOptions {
     /// Rejects what cannot be written.
     ///
@@ -111,7 +114,7 @@ impl BlockBasedOptions {
                 "true without a two-level index".to_owned(),
             );
         }
-        if !(2..=6).contains(&self.format_version) {
+        if !(2..=FORMAT_VERSION_MAX).contains(&self.format_version) {
             return bad("format_version", self.format_version.to_string());
         }
         if !self.filter_bits_per_key.is_finite() || self.filter_bits_per_key < 0.0 {

@@ -10,6 +10,7 @@ use orogen_engine::events::{EventListener, OptionsChangedInfo};
 use orogen_engine::{
     ColumnFamily, CompactRangeOptions, Db, DbIterator, Options, ReadOptions, WriteOptions,
 };
+use orogen_env::fs::{read_file, write_file};
 use orogen_env::{Fault, FaultFileSystem, FileSystem, MemFileSystem, OpKind, PowerCut};
 use parking_lot::Mutex;
 
@@ -517,4 +518,22 @@ fn an_extractor_of_the_users_own_can_be_left_but_not_named() {
         drop(iter);
         db.close().unwrap();
     }
+}
+
+#[test]
+fn a_directory_of_a_newer_table_format_is_written_to_in_ours() {
+    let fs = MemFileSystem::new();
+    drop(Db::open(DIR, &small(&fs)).unwrap());
+    let names = fs.list(Path::new(DIR)).unwrap();
+    let options = names.iter().find(|n| n.starts_with("OPTIONS-")).unwrap();
+    let path = Path::new(DIR).join(options);
+    let text = String::from_utf8(read_file(&fs, &path).unwrap()).unwrap();
+    assert!(text.contains("format_version=5"));
+    let newer = text.replace("format_version=5", "format_version=7");
+    write_file(&fs, &path, newer.as_bytes()).unwrap();
+    let loaded = Db::load_latest_options(DIR, &small(&fs)).unwrap();
+    assert_eq!(loaded.family("default").table.format_version, 6);
+    let db = Db::open(DIR, &loaded).unwrap();
+    let asked = [("block_based_table_factory", "{format_version=7;}")];
+    assert!(db.set_options(&db.default_column_family(), &asked).is_err());
 }
