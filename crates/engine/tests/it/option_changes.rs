@@ -307,7 +307,7 @@ fn listeners_and_the_log_hear_old_and_new_values() {
     assert_eq!(heard[0].changes[0].old, "0");
     assert_eq!(heard[0].changes[0].new, "60");
     assert_eq!(heard[1].changes[0].name, "delayed_write_rate");
-    let log = orogen_env::fs::read_file(&fs, &Path::new(DIR).join("LOG")).unwrap();
+    let log = read_file(&fs, &Path::new(DIR).join("LOG")).unwrap();
     let log = String::from_utf8(log).unwrap();
     assert!(log.contains("[default] option ttl was 0 is 60"), "{log}");
 }
