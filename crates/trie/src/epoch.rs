@@ -19,7 +19,7 @@ use std::cell::Cell;
 use orogen_base::sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
 
 /// Places to say an epoch in.
-const PLACES: usize = 64;
+const PLACES: usize = if cfg!(orogen_shuttle) { 4 } else { 64 };
 /// Nobody.
 const FREE: u64 = 0;
 
@@ -62,11 +62,13 @@ pub(crate) fn thread_number() -> usize {
 }
 
 impl Epochs {
+    /// What it holds.
+    pub(crate) const BYTES: usize = PLACES * size_of::<Alone<AtomicU64>>();
+
     pub(crate) fn new() -> Self {
-        let places = if cfg!(orogen_shuttle) { 4 } else { PLACES };
         Self {
             now: Alone(AtomicU64::new(1)),
-            places: (0..places).map(|_| Alone(AtomicU64::new(FREE))).collect(),
+            places: (0..PLACES).map(|_| Alone(AtomicU64::new(FREE))).collect(),
             others: AtomicUsize::new(0),
         }
     }

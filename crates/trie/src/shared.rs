@@ -126,6 +126,33 @@ impl Trie {
         self.memory.committed()
     }
 
+    /// Words that were allocated.
+    ///
+    /// # Safety
+    /// `at` was given by [`Writer::allocate`] or [`Writer::allocate_bytes`], or is that of [`Writer::insert_beside`],
+    /// of this map and for at least `len` words, and is never retired nor freed.
+    #[inline]
+    #[must_use]
+    pub unsafe fn kept_words(&self, at: u32, len: usize) -> &[AtomicU32] {
+        self.memory_view().words(at, len)
+    }
+
+    /// Bytes that were allocated, which nobody changes any more.
+    ///
+    /// # Safety
+    /// As for [`Self::kept_words`], in bytes.
+    #[inline]
+    #[must_use]
+    pub unsafe fn kept_bytes(&self, at: u32, skip: usize, len: usize) -> &[u8] {
+        self.memory_view().bytes(at, skip, len)
+    }
+
+    /// Bytes of memory that are held beside the block, of any map.
+    #[must_use]
+    pub const fn bytes_beside() -> usize {
+        Epochs::BYTES + Lanes::BYTES
+    }
+
     /// Makes so many of the next bytes that lanes will take ready, so that no writer waits for the system: from any
     /// thread, while others write.
     ///
@@ -225,18 +252,17 @@ impl Trie {
     /// `NoMemory`; nothing is promised.
     pub fn promise(&self, words: u64) -> Result<()> {
         let mut room = self.room.lock();
-        let end = room.taken + room.promised + 2 * words;
+        let end = room.taken + room.promised + words;
         if end > self.capacity || !self.commit(end) {
             return Err(memory::refused("trie", words as usize * WORD));
         }
-        // Twice, for the end of a lane's chunk may be too short for the next piece.
-        room.promised += 2 * words;
+        room.promised += words;
         Ok(())
     }
 
     /// Ends a promise.
     pub fn release(&self, words: u64) {
-        self.room.lock().promised -= 2 * words;
+        self.room.lock().promised -= words;
     }
 
     /// Words that the insert of a key of so many bytes takes at most.
@@ -354,7 +380,13 @@ impl Ground for &Trie {
     fn take(&mut self, least: u32, wanted: u32) -> Result<(Ref, u32)> {
         let mut room = self.room.lock();
         let unpromised = self.capacity.saturating_sub(room.taken + room.promised);
-        let len = u64::from(wanted).min(unpromised).max(u64::from(least));
+        let least = u64::from(least);
+        let mut len = u64::from(wanted).min(unpromised).max(least);
+        // What a chunk takes is not taken from what was promised. Where there is no more than that, each piece
+        // gets just its own words, so none are lost at the ends of chunks.
+        if len > unpromised || !self.commit(room.taken + len + room.promised) {
+            len = least;
+        }
         let end = room.taken + len;
         if end > self.capacity || !self.commit(end) {
             return Err(memory::refused("trie", least as usize * WORD));

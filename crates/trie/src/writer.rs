@@ -61,6 +61,9 @@ struct Lane {
 pub(crate) struct Lanes(Box<[Lane]>);
 
 impl Lanes {
+    /// What they hold, without what their writers remember.
+    pub(crate) const BYTES: usize = LANES * size_of::<Lane>();
+
     /// Lanes that have nothing.
     pub(crate) fn new() -> Self {
         let lane = |_| Lane {
@@ -221,7 +224,7 @@ impl<'a> Writer<'a> {
     /// # Safety
     /// They were allocated as one piece of this length, and no cell refers to them any more.
     pub unsafe fn retire(&mut self, at: u32, words: u32) -> Result<()> {
-        self.prepare_retire()?;
+        self.make_room_to_wait()?;
         Host::retire(self, at, words.max(1));
         if self.state.waiting.len() >= self.state.look_at {
             self.look_what_is_free();
@@ -235,6 +238,17 @@ impl<'a> Writer<'a> {
     /// They were allocated as one piece of this length, and no cell ever referred to them.
     pub unsafe fn free(&mut self, at: u32, words: u32) {
         Host::free(self, at, words.max(1));
+    }
+
+    /// Makes room to remember one piece more.
+    fn make_room_to_wait(&mut self) -> Result<()> {
+        let waiting = &mut self.state.waiting;
+        if waiting.len() == waiting.capacity() {
+            let more = waiting.len().max(BATCH);
+            let refused = |_| memory::refused("trie", more * size_of::<Waiting>());
+            waiting.try_reserve(more).map_err(refused)?;
+        }
+        Ok(())
     }
 
     #[cold]
@@ -291,18 +305,17 @@ impl Host for Writer<'_> {
     }
 
     fn prepare_retire(&mut self) -> Result<()> {
-        let waiting = &mut self.state.waiting;
-        if waiting.len() == waiting.capacity() {
-            let more = waiting.len().max(BATCH);
-            let refused = |_| memory::refused("trie", more * size_of::<Waiting>());
-            waiting.try_reserve(more).map_err(refused)?;
-        }
+        // An insert that was promised its words must not fail here: the piece is lost to the map instead.
+        let _ = self.make_room_to_wait();
         Ok(())
     }
 
     fn retire(&mut self, at: Ref, words: u32) {
         if makes(Mistake::ReuseAtOnce) {
             return Host::free(self, at, words);
+        }
+        if self.state.waiting.len() == self.state.waiting.capacity() {
+            return;
         }
         let tag = self.trie.epochs().tag();
         self.state.waiting_words += u64::from(words);
