@@ -11,7 +11,7 @@ use libfuzzer_sys::fuzz_target;
 use orogen_base::key::{append_internal_key, append_seek_key};
 use orogen_base::{InternalIterator, ParsedInternalKey, UserComparator, ValueKind};
 use orogen_fuzz::Choices;
-use orogen_memtable::{GuidedListMemTable, MemTable, VectorMemTable, Visit};
+use orogen_memtable::{GuidedListMemTable, MemTable, TrieMemTable, VectorMemTable, Visit};
 
 /// User key, in the order of bytes or the reverse, and sequence number to kind and value.
 type Model = BTreeMap<(Vec<u8>, Reverse<u64>), (ValueKind, Vec<u8>)>;
@@ -128,8 +128,11 @@ fuzz_target!(|data: &[u8]| {
     } else {
         UserComparator::BYTEWISE
     };
-    let guided: Arc<dyn MemTable> =
-        GuidedListMemTable::with_protection(order.clone(), flags & 2 != 0);
+    let written: Arc<dyn MemTable> = if !reverse && flags & 4 != 0 {
+        TrieMemTable::new(1 << 20).unwrap()
+    } else {
+        GuidedListMemTable::with_protection(order.clone(), flags & 2 != 0)
+    };
     let vector: Arc<dyn MemTable> = VectorMemTable::new(order);
     let (mut model, mut ranges) = (Model::new(), 0);
     while !choices.is_empty() && model.len() < 300 {
@@ -141,27 +144,27 @@ fuzz_target!(|data: &[u8]| {
                 let value = vec![choices.byte(); usize::from(choices.byte()) << (action >> 6)];
                 let place = (key.clone(), Reverse(seqno));
                 if !model.contains_key(&place) {
-                    guided.insert(&key, seqno, kind, &value).unwrap();
+                    written.insert(&key, seqno, kind, &value).unwrap();
                     vector.insert(&key, seqno, kind, &value).unwrap();
                     model.insert(place, (kind, value));
                 }
             }
             5 => {
                 let end = choices.key();
-                guided.insert_range_deletion(&key, &end, seqno).unwrap();
+                written.insert_range_deletion(&key, &end, seqno).unwrap();
                 vector.insert_range_deletion(&key, &end, seqno).unwrap();
                 ranges += 1;
             }
-            6 => check_get(&*guided, &model, &key, seqno),
+            6 => check_get(&*written, &model, &key, seqno),
             _ => {
                 let want = entries(&model, reverse);
-                let mut iter = guided.clone().iter();
+                let mut iter = written.clone().iter();
                 check_seek_to_version(&mut *iter, &want, &key, seqno, reverse);
             }
         }
     }
     let want = entries(&model, reverse);
-    for table in [guided, vector] {
+    for table in [written, vector] {
         assert_eq!(table.entry_count(), model.len() as u64 + ranges);
         assert_eq!(table.has_range_tombstones(), ranges > 0);
         check_scans(table.clone(), &model, reverse);

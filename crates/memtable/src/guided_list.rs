@@ -192,9 +192,3 @@ impl MemTable for GuidedListMemTable {
         self.deletions.load(Ordering::Relaxed) + self.range_tombstones.count()
     }
 }
-
-#[cfg(test)]
-mod tests;
-
-#[cfg(all(test, orogen_shuttle))]
-mod model;

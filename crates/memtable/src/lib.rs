@@ -12,7 +12,12 @@ mod list;
 mod range_tombstones;
 mod iter;
 pub mod guided_list;
+pub mod trie;
 pub mod vector;
+#[cfg(all(test, orogen_shuttle))]
+mod model;
+#[cfg(test)]
+mod tests;
 
 use std::sync::Arc;
 
@@ -22,6 +27,7 @@ use orogen_base::{InternalIterator, ParsedInternalKey, Result, SeqNo, ValueKind}
 use orogen_env::memory::PagePool;
 
 pub use guided_list::GuidedListMemTable;
+pub use trie::TrieMemTable;
 pub use vector::VectorMemTable;
 
 /// What a lookup does after it was shown an entry.
@@ -94,7 +100,8 @@ pub trait MemTable: Send + Sync {
         visit: &mut dyn FnMut(ParsedInternalKey<'_>, &[u8]) -> Visit,
     ) -> Result<()>;
 
-    /// A cursor over the point entries; sees entries that are inserted later, where it takes any.
+    /// A cursor over the point entries. Those that were there when it was last placed by a seek are all told; of those
+    /// that came later it may tell some.
     fn iter(self: Arc<Self>) -> Box<dyn InternalIterator>;
 
     /// The range tombstones so far; shared and cheap if none was added since the last call.

@@ -1,3 +1,7 @@
+//! What every memtable is to do that readers use while it is written to.
+
+mod trie;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -6,8 +10,67 @@ use orogen_base::comparator::Comparator;
 use orogen_base::key::{InternalKeyComparator, append_seek_key};
 use orogen_base::{InternalIterator, ParsedInternalKey, UserComparator, ValueKind};
 
-use super::GuidedListMemTable;
-use crate::{MemTable, Visit};
+use crate::{GuidedListMemTable, MemTable, TrieMemTable, Visit};
+
+/// A memtable of either kind.
+#[derive(Clone)]
+struct Table {
+    table: Arc<dyn MemTable>,
+    list: Option<Arc<GuidedListMemTable>>,
+}
+
+impl Table {
+    fn list(order: &UserComparator) -> Self {
+        let list = GuidedListMemTable::new(order.clone());
+        Self {
+            table: list.clone(),
+            list: Some(list),
+        }
+    }
+
+    fn trie() -> Self {
+        Self {
+            table: TrieMemTable::new(64 << 20).unwrap(),
+            list: None,
+        }
+    }
+
+    /// Looks whether the list is one.
+    fn check(&self) {
+        if let Some(list) = &self.list {
+            list.list().check();
+        }
+    }
+}
+
+impl std::ops::Deref for Table {
+    type Target = Arc<dyn MemTable>;
+
+    fn deref(&self) -> &Self::Target {
+        &self.table
+    }
+}
+
+/// One of each kind that takes keys in this order.
+fn tables(order: &UserComparator) -> Vec<Table> {
+    let mut tables = vec![Table::list(order)];
+    if order.is_bytewise() {
+        tables.push(Table::trie());
+    }
+    tables
+}
+
+fn ordered_tables() -> impl Iterator<Item = (UserComparator, Table)> {
+    let of = |order: UserComparator| {
+        let tables = tables(&order);
+        tables.into_iter().map(move |table| (order.clone(), table))
+    };
+    orders().into_iter().flat_map(of)
+}
+
+fn bytewise() -> Vec<Table> {
+    tables(&UserComparator::BYTEWISE)
+}
 
 struct Rng(u64);
 
@@ -52,7 +115,7 @@ fn orders() -> [UserComparator; 3] {
 }
 
 /// The newest value of `key` at `read_seqno`.
-fn get(table: &GuidedListMemTable, key: &[u8], read_seqno: u64) -> Option<(u64, Vec<u8>)> {
+fn get(table: &Table, key: &[u8], read_seqno: u64) -> Option<(u64, Vec<u8>)> {
     let mut found = None;
     table
         .get(key, read_seqno, &mut |k, v| {
@@ -68,9 +131,8 @@ type Versions = BTreeMap<u64, (ValueKind, Vec<u8>)>;
 
 type Entries = Vec<(Vec<u8>, Vec<u8>)>;
 
-/// A memtable of random entries and the same entries sorted by the definition of the order.
-fn random_table(order: &UserComparator, seed: u64, n: u64) -> (Arc<GuidedListMemTable>, Entries) {
-    let table = GuidedListMemTable::new(order.clone());
+/// Puts random entries into a memtable; the same entries sorted by the definition of the order.
+fn fill(table: &Table, order: &UserComparator, seed: u64, n: u64) -> Entries {
     let mut rng = Rng(seed);
     let mut entries = Entries::new();
     for seqno in 1..=n {
@@ -95,13 +157,12 @@ fn random_table(order: &UserComparator, seed: u64, n: u64) -> (Arc<GuidedListMem
     }
     let internal = InternalKeyComparator::new(order.clone());
     entries.sort_by(|a, b| internal.compare(&a.0, &b.0));
-    (table, entries)
+    entries
 }
 
 #[test]
 fn lookups_answer_as_a_sorted_map_does() {
-    for order in orders() {
-        let table = GuidedListMemTable::new(order);
+    for table in orders().iter().flat_map(tables) {
         let mut model: BTreeMap<Vec<u8>, Versions> = BTreeMap::new();
         let mut rng = Rng(5);
         for seqno in 1..=4000 {
@@ -132,25 +193,26 @@ fn lookups_answer_as_a_sorted_map_does() {
                 .unwrap_or_default();
             assert_eq!(versions, want);
         }
-        table.list().check();
+        table.check();
     }
 }
 
 #[test]
 fn a_visit_can_stop_early() {
-    let table = GuidedListMemTable::new(UserComparator::BYTEWISE);
-    for seqno in 1..=3 {
-        table.insert(b"k", seqno, ValueKind::Merge, b"v").unwrap();
+    for table in bytewise() {
+        for seqno in 1..=3 {
+            table.insert(b"k", seqno, ValueKind::Merge, b"v").unwrap();
+        }
+        assert_eq!(get(&table, b"k", 2), Some((2, b"v".to_vec())));
+        assert_eq!(get(&table, b"", 9), None);
+        assert_eq!(get(&table, b"k\0", 9), None);
     }
-    assert_eq!(get(&table, b"k", 2), Some((2, b"v".to_vec())));
-    assert_eq!(get(&table, b"", 9), None);
-    assert_eq!(get(&table, b"k\0", 9), None);
 }
 
 #[test]
 fn cursors_walk_both_ways_as_the_sorted_entries_do() {
-    for (i, order) in orders().into_iter().enumerate() {
-        let (table, entries) = random_table(&order, i as u64, 500);
+    for (order, table) in ordered_tables() {
+        let entries = fill(&table, &order, 3, 500);
         let mut iter = Arc::clone(&table).iter();
         assert!(!iter.valid());
         iter.seek_to_first();
@@ -170,10 +232,10 @@ fn cursors_walk_both_ways_as_the_sorted_entries_do() {
 
 #[test]
 fn seeks_and_turns_agree_with_the_sorted_entries() {
-    for (i, order) in orders().into_iter().enumerate() {
-        let (table, entries) = random_table(&order, 10 + i as u64, 300);
+    for (order, table) in ordered_tables() {
+        let entries = fill(&table, &order, 10, 300);
         let internal = InternalKeyComparator::new(order);
-        let mut iter = table.iter();
+        let mut iter = Arc::clone(&table).iter();
         let mut rng = Rng(77);
         for _ in 0..3000 {
             let mut target = Vec::new();
@@ -206,22 +268,35 @@ fn seeks_and_turns_agree_with_the_sorted_entries() {
 }
 
 #[test]
-fn an_open_cursor_sees_later_entries() {
-    let table = GuidedListMemTable::new(UserComparator::BYTEWISE);
+fn a_cursor_keeps_its_table_and_sees_later_entries_after_a_seek() {
+    for table in bytewise() {
+        table.insert(b"a", 1, ValueKind::Value, b"").unwrap();
+        let mut iter = Arc::clone(&table).iter();
+        iter.seek_to_first();
+        table.insert(b"b", 2, ValueKind::Value, b"new").unwrap();
+        drop(table);
+        assert_eq!(iter.key()[0], b'a');
+        iter.seek_to_last();
+        assert_eq!((iter.key()[0], iter.value()), (b'b', &b"new"[..]));
+        iter.prev();
+        assert_eq!(iter.key()[0], b'a');
+    }
+}
+
+#[test]
+fn an_open_cursor_of_a_list_sees_later_entries() {
+    let table = Table::list(&UserComparator::BYTEWISE);
     table.insert(b"a", 1, ValueKind::Value, b"").unwrap();
     let mut iter = Arc::clone(&table).iter();
     iter.seek_to_first();
     table.insert(b"b", 2, ValueKind::Value, b"").unwrap();
     iter.next();
-    assert!(iter.valid());
-    drop(table);
     assert_eq!(iter.key()[0], b'b');
 }
 
 #[test]
 fn rising_falling_and_interleaved_runs_are_sorted() {
-    for pattern in 0..4u64 {
-        let table = GuidedListMemTable::new(UserComparator::BYTEWISE);
+    for (pattern, table) in (0..4u64).flat_map(|p| bytewise().into_iter().map(move |t| (p, t))) {
         for i in 0..20_000u64 {
             let n = match pattern {
                 0 => i,
@@ -233,8 +308,8 @@ fn rising_falling_and_interleaved_runs_are_sorted() {
                 .insert(&n.to_be_bytes(), i + 1, ValueKind::Value, &n.to_le_bytes())
                 .unwrap();
         }
-        table.list().check();
-        let mut iter = table.iter();
+        table.check();
+        let mut iter = Arc::clone(&table).iter();
         iter.seek_to_first();
         let mut count = 0;
         while iter.valid() {
@@ -248,72 +323,73 @@ fn rising_falling_and_interleaved_runs_are_sorted() {
 #[test]
 fn readers_beside_four_writers_see_whole_entries_in_order() {
     const PER_WRITER: u64 = 20_000;
-    let table = GuidedListMemTable::new(UserComparator::BYTEWISE);
-    let done = AtomicBool::new(false);
-    let written: [AtomicU64; 4] = Default::default();
-    std::thread::scope(|scope| {
-        let readers: Vec<_> = (0..2u64)
-            .map(|r| {
-                let (table, done, written) = (&table, &done, &written);
-                scope.spawn(move || {
-                    let mut rng = Rng(r);
-                    while !done.load(Ordering::Acquire) {
-                        let w = rng.below(4);
-                        let n = written[w as usize].load(Ordering::Acquire);
-                        if n == 0 {
-                            continue;
-                        }
-                        let i = rng.below(n);
-                        let (key, value) = entry(w, i);
-                        let found = get(table, &key, u64::MAX >> 8);
-                        assert_eq!(found, Some((seqno(w, i), value)));
-                        let mut iter = Arc::clone(table).iter();
-                        let mut target = Vec::new();
-                        append_seek_key(&mut target, &key, u64::MAX >> 8);
-                        iter.seek(&target);
-                        let mut last = target;
-                        for _ in 0..20 {
-                            if !iter.valid() {
-                                break;
+    for table in bytewise() {
+        let done = AtomicBool::new(false);
+        let written: [AtomicU64; 4] = Default::default();
+        std::thread::scope(|scope| {
+            let readers: Vec<_> = (0..2u64)
+                .map(|r| {
+                    let (table, done, written) = (&table, &done, &written);
+                    scope.spawn(move || {
+                        let mut rng = Rng(r);
+                        while !done.load(Ordering::Acquire) {
+                            let w = rng.below(4);
+                            let n = written[w as usize].load(Ordering::Acquire);
+                            if n == 0 {
+                                continue;
                             }
-                            let order = InternalKeyComparator::default();
-                            assert!(order.compare(&last, iter.key()).is_lt());
-                            assert_eq!(iter.value()[..8], iter.key()[..8]);
-                            last = iter.key().to_vec();
-                            iter.next();
+                            let i = rng.below(n);
+                            let (key, value) = entry(w, i);
+                            let found = get(table, &key, u64::MAX >> 8);
+                            assert_eq!(found, Some((seqno(w, i), value)));
+                            let mut iter = Arc::clone(table).iter();
+                            let mut target = Vec::new();
+                            append_seek_key(&mut target, &key, u64::MAX >> 8);
+                            iter.seek(&target);
+                            let mut last = target;
+                            for _ in 0..20 {
+                                if !iter.valid() {
+                                    break;
+                                }
+                                let order = InternalKeyComparator::default();
+                                assert!(order.compare(&last, iter.key()).is_lt());
+                                assert_eq!(iter.value()[..8], iter.key()[..8]);
+                                last = iter.key().to_vec();
+                                iter.next();
+                            }
                         }
-                    }
+                    })
                 })
-            })
-            .collect();
-        let writers: Vec<_> = (0..4)
-            .map(|w| {
-                let (table, written) = (&table, &written);
-                scope.spawn(move || {
-                    for i in 0..PER_WRITER {
-                        let (key, value) = entry(w, i);
-                        table
-                            .insert(&key, seqno(w, i), ValueKind::Value, &value)
-                            .unwrap();
-                        written[w as usize].store(i + 1, Ordering::Release);
-                    }
+                .collect();
+            let writers: Vec<_> = (0..4)
+                .map(|w| {
+                    let (table, written) = (&table, &written);
+                    scope.spawn(move || {
+                        for i in 0..PER_WRITER {
+                            let (key, value) = entry(w, i);
+                            table
+                                .insert(&key, seqno(w, i), ValueKind::Value, &value)
+                                .unwrap();
+                            written[w as usize].store(i + 1, Ordering::Release);
+                        }
+                    })
                 })
-            })
-            .collect();
-        for writer in writers {
-            writer.join().unwrap();
-        }
-        done.store(true, Ordering::Release);
-        for reader in readers {
-            reader.join().unwrap();
-        }
-    });
-    table.list().check();
-    assert_eq!(table.entry_count(), 4 * PER_WRITER);
-    for w in 0..4 {
-        for i in 0..PER_WRITER {
-            let (key, value) = entry(w, i);
-            assert_eq!(get(&table, &key, u64::MAX >> 8), Some((seqno(w, i), value)));
+                .collect();
+            for writer in writers {
+                writer.join().unwrap();
+            }
+            done.store(true, Ordering::Release);
+            for reader in readers {
+                reader.join().unwrap();
+            }
+        });
+        table.check();
+        assert_eq!(table.entry_count(), 4 * PER_WRITER);
+        for w in 0..4 {
+            for i in 0..PER_WRITER {
+                let (key, value) = entry(w, i);
+                assert_eq!(get(&table, &key, u64::MAX >> 8), Some((seqno(w, i), value)));
+            }
         }
     }
 }
@@ -338,53 +414,61 @@ fn entry(writer: u64, i: u64) -> (Vec<u8>, Vec<u8>) {
 
 #[test]
 fn range_tombstones_are_counted_and_rebuilt_after_a_change() {
-    let order = UserComparator::BYTEWISE;
-    let table = GuidedListMemTable::new(order.clone());
-    assert!(!table.has_range_tombstones() && table.range_tombstones().is_empty());
-    table.insert_range_deletion(b"a", b"m", 5).unwrap();
-    assert!(table.has_range_tombstones());
-    let first = table.range_tombstones();
-    assert_eq!(first.max_covering_seqno(&order, b"b", 9), 5);
-    assert!(Arc::ptr_eq(&first, &table.range_tombstones()));
-    table.insert_range_deletion(b"b", b"c", 7).unwrap();
-    let second = table.range_tombstones();
-    assert_eq!(second.max_covering_seqno(&order, b"b", 9), 7);
-    assert_eq!(first.max_covering_seqno(&order, b"b", 9), 5);
-    table
-        .insert(b"k", 8, ValueKind::SingleDeletion, b"")
-        .unwrap();
-    table.insert(b"k", 9, ValueKind::Value, b"").unwrap();
-    assert_eq!((table.entry_count(), table.deletion_count()), (4, 3));
+    for table in bytewise() {
+        let order = UserComparator::BYTEWISE;
+        assert!(!table.has_range_tombstones() && table.range_tombstones().is_empty());
+        table.insert_range_deletion(b"a", b"m", 5).unwrap();
+        assert!(table.has_range_tombstones());
+        let first = table.range_tombstones();
+        assert_eq!(first.max_covering_seqno(&order, b"b", 9), 5);
+        assert!(Arc::ptr_eq(&first, &table.range_tombstones()));
+        table.insert_range_deletion(b"b", b"c", 7).unwrap();
+        let second = table.range_tombstones();
+        assert_eq!(second.max_covering_seqno(&order, b"b", 9), 7);
+        assert_eq!(first.max_covering_seqno(&order, b"b", 9), 5);
+        table
+            .insert(b"k", 8, ValueKind::SingleDeletion, b"")
+            .unwrap();
+        table.insert(b"k", 9, ValueKind::Value, b"").unwrap();
+        assert_eq!((table.entry_count(), table.deletion_count()), (4, 3));
+    }
 }
 
 #[test]
 fn memory_grows_with_what_is_inserted() {
-    let table = GuidedListMemTable::new(UserComparator::BYTEWISE);
-    let empty = table.memory_usage();
-    assert!(empty < 256);
-    table.insert(b"k", 1, ValueKind::Value, &[0; 100]).unwrap();
-    assert!(table.memory_usage() >= empty + 100);
-    table
-        .insert(b"k", 2, ValueKind::Value, &vec![7; 5 << 20])
-        .unwrap();
-    assert!(table.memory_usage() >= 5 << 20);
-    assert_eq!(get(&table, b"k", 9), Some((2, vec![7; 5 << 20])));
-    let before = table.memory_usage();
-    table.insert_range_deletion(b"a", b"b", 3).unwrap();
-    assert!(table.memory_usage() > before);
+    for table in bytewise() {
+        let empty = table.memory_usage();
+        assert!(empty < 256);
+        table.insert(b"k", 1, ValueKind::Value, &[0; 100]).unwrap();
+        assert!(table.memory_usage() >= empty + 100);
+        table
+            .insert(b"k", 2, ValueKind::Value, &vec![7; 5 << 20])
+            .unwrap();
+        assert!(table.memory_usage() >= 5 << 20);
+        assert_eq!(get(&table, b"k", 9), Some((2, vec![7; 5 << 20])));
+        let before = table.memory_usage();
+        table.insert_range_deletion(b"a", b"b", 3).unwrap();
+        assert!(table.memory_usage() > before);
+    }
 }
 
 #[test]
 fn a_protected_table_shows_the_same_entries() {
-    let protected = GuidedListMemTable::with_protection(UserComparator::BYTEWISE, true);
-    let (plain, entries) = random_table(&UserComparator::BYTEWISE, 77, 300);
+    let order = UserComparator::BYTEWISE;
+    let list = GuidedListMemTable::with_protection(order.clone(), true);
+    let protected = Table {
+        table: list.clone(),
+        list: Some(list),
+    };
+    let plain = Table::list(&order);
+    let entries = fill(&plain, &order, 77, 300);
     for (key, value) in &entries {
         let key = ParsedInternalKey::parse(key).unwrap();
         protected
             .insert(key.user_key, key.seqno, key.kind, value)
             .unwrap();
     }
-    let mut iter = protected.clone().iter();
+    let mut iter = Arc::clone(&protected).iter();
     iter.seek_to_first();
     for (key, value) in &entries {
         assert_eq!((iter.key(), iter.value()), (&key[..], &value[..]));

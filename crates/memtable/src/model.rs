@@ -1,4 +1,4 @@
-//! The memtable under a scheduler that takes turns with its threads: see `orogen_base::sync`.
+//! Memtables under a scheduler that takes turns with its threads: see `orogen_base::sync`.
 //!
 //! Two threads insert while one reads: (1) what was inserted before is found; (2) a scan is sorted
 //! and has each entry once; (3) in the end all are there.
@@ -8,10 +8,9 @@ use std::sync::Arc;
 use orogen_base::ValueKind;
 use orogen_base::sync::{Mistake, explore, must_find, thread};
 
-use super::GuidedListMemTable;
-use crate::{MemTable, Visit};
+use crate::{GuidedListMemTable, MemTable, TrieMemTable, Visit};
 
-fn keys(table: &Arc<GuidedListMemTable>) -> Vec<Vec<u8>> {
+fn keys(table: &Arc<dyn MemTable>) -> Vec<Vec<u8>> {
     let mut iter = table.clone().iter();
     let mut keys = Vec::new();
     iter.seek_to_first();
@@ -28,9 +27,20 @@ fn keys(table: &Arc<GuidedListMemTable>) -> Vec<Vec<u8>> {
     keys
 }
 
-fn inserts() {
-    let table = GuidedListMemTable::new(orogen_base::UserComparator::BYTEWISE);
-    table.insert(b"m", 1, ValueKind::Value, b"first").unwrap();
+fn list() {
+    inserts(GuidedListMemTable::new(
+        orogen_base::UserComparator::BYTEWISE,
+    ));
+}
+
+fn trie() {
+    inserts(TrieMemTable::new(1 << 20).unwrap());
+}
+
+fn inserts(table: Arc<dyn MemTable>) {
+    for key in [b"c", b"m"] {
+        table.insert(key, 1, ValueKind::Value, &[1]).unwrap();
+    }
     let threads = [2u64, 3].map(|w| {
         let table = table.clone();
         let builder = thread::Builder::new().name("model".to_owned());
@@ -62,16 +72,26 @@ fn inserts() {
     for thread in threads {
         thread.join().unwrap();
     }
-    assert_eq!(keys(&table).len(), 7);
-    assert_eq!(table.entry_count(), 7);
+    assert_eq!(keys(&table).len(), 8);
+    assert_eq!(table.entry_count(), 8);
 }
 
 #[test]
-fn holds() {
-    explore("memtable", inserts);
+fn a_list_holds() {
+    explore("memtable", list);
+}
+
+#[test]
+fn a_trie_holds() {
+    explore("trie memtable", trie);
 }
 
 #[test]
 fn a_link_that_is_set_blindly_is_found() {
-    must_find(Mistake::LinkWithoutLooking, inserts);
+    must_find(Mistake::LinkWithoutLooking, list);
+}
+
+#[test]
+fn a_version_that_is_put_above_blindly_is_found() {
+    must_find(Mistake::LinkWithoutLooking, trie);
 }

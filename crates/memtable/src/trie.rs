@@ -1,0 +1,223 @@
+//! The memtable over the trie: user keys in bytewise order, versions behind each.
+//!
+//! ```text
+//! insert -> trie: key and first version in one piece; later versions are linked behind the key (trie/versions.rs)
+//! get    -> trie: the key's cell; its newest version up to the number
+//! ```
+//! Nothing that an entry needs is taken away before the memtable is: values and versions lie where they were
+//! written, so what was found stays valid without being inside of the trie.
+//!
+//! ADR: docs/adr/2026-11-23-trie-memtable.md.
+
+mod iter;
+mod versions;
+
+use std::sync::Arc;
+
+use orogen_base::range_del::{FragmentedRangeTombstones, RangeTombstone};
+use orogen_base::sync::Mutex;
+use orogen_base::sync::atomic::{AtomicU64, Ordering};
+use orogen_base::{
+    Error, InternalIterator, ParsedInternalKey, Result, SeqNo, UserComparator, ValueKind, key,
+};
+use orogen_trie::{BLOCK_MAX, Trie};
+
+use crate::range_tombstones::RangeTombstones;
+use crate::{Growth, MemTable, Moment, Visit};
+use iter::Iter;
+use versions::{BESIDE_MAX, ROOT, Record};
+
+/// Addresses beside those of the write buffer: for the group that makes it full, and what is promised for it.
+const SPARE_ADDRESSES: usize = 6 << 30;
+/// Most bytes of one promise; more are no single piece of the trie.
+const GROUP_MAX: usize = 2 << 30;
+
+/// What was promised and not released.
+#[derive(Default)]
+struct Promised {
+    entries: u64,
+    bytes: u64,
+    /// Words that the trie promised for them.
+    words: u64,
+}
+
+/// A memtable that is a trie of user keys, for bytewise order.
+///
+/// What it holds is committed in steps: a first one of 64 KiB, and as much again each time, up to 2 MiB at once.
+pub struct TrieMemTable {
+    trie: Trie,
+    range_tombstones: RangeTombstones,
+    entries: AtomicU64,
+    deletions: AtomicU64,
+    /// A leaf, but for the trie's own.
+    promised: Mutex<Promised>,
+}
+
+impl TrieMemTable {
+    /// An empty memtable that takes at least `write_buffer_size` bytes, and 2 GiB more in one promise.
+    ///
+    /// # Errors
+    /// `InvalidArgument` of more than 10 GiB; `NoMemory` if the system has not so many addresses.
+    pub fn new(write_buffer_size: u64) -> Result<Arc<Self>> {
+        let capacity = usize::try_from(write_buffer_size)
+            .ok()
+            .and_then(|size| size.checked_add(SPARE_ADDRESSES))
+            .filter(|&capacity| capacity <= BLOCK_MAX);
+        let Some(capacity) = capacity else {
+            return Err(Error::invalid_argument("write buffer of a trie")
+                .with("write_buffer_size", write_buffer_size));
+        };
+        Ok(Arc::new(Self {
+            trie: Trie::new(capacity, 1, 1)?,
+            range_tombstones: RangeTombstones::default(),
+            entries: AtomicU64::new(0),
+            deletions: AtomicU64::new(0),
+            promised: Mutex::default(),
+        }))
+    }
+
+    /// Words that entries need at most, beside `present` others.
+    ///
+    /// Of each entry, beside its bytes: leaf, record, small nodes, and the same again where another thread was
+    /// faster. An insert may have a node copied that has got full: a large one for each insert, but all of them together are at
+    /// most a few times as large as the tree is then. A path is as long as the key, in nodes of which each has room for
+    /// three of four bytes.
+    fn words_max(entries: u64, bytes: u64, present: u64) -> u64 {
+        let again = bytes.min(2 * BESIDE_MAX as u64 * entries);
+        let copies = (330 * entries).min(10 * present + 32 * entries);
+        64 * entries + bytes * 7 / 12 + again / 4 + copies
+    }
+
+    /// Words of a promise.
+    #[cfg(test)]
+    pub(crate) fn trie_words(&self, entries: usize, bytes: usize) -> u64 {
+        let present = self.entries.load(Ordering::Relaxed);
+        Self::words_max(entries as u64, bytes as u64, present)
+    }
+
+    /// Words for what is promised now.
+    fn words_for(&self, promised: &Promised) -> u64 {
+        let present = self.entries.load(Ordering::Relaxed);
+        Self::words_max(promised.entries, promised.bytes, present)
+    }
+}
+
+impl MemTable for TrieMemTable {
+    /// # Errors
+    /// Also `InvalidArgument` of more than 2 GiB.
+    fn promise(&self, entries: usize, bytes: usize) -> Result<()> {
+        if bytes > GROUP_MAX {
+            return Err(
+                Error::invalid_argument("more than a memtable takes at once")
+                    .with("bytes", bytes)
+                    .with("most", GROUP_MAX),
+            );
+        }
+        let mut promised = self.promised.lock();
+        let after = Promised {
+            entries: promised.entries + entries as u64,
+            bytes: promised.bytes + bytes as u64,
+            words: 0,
+        };
+        let words = self.words_for(&after).max(promised.words);
+        self.trie.promise(words - promised.words)?;
+        *promised = Promised { words, ..after };
+        Ok(())
+    }
+
+    fn release(&self, entries: usize, bytes: usize) {
+        let mut promised = self.promised.lock();
+        promised.entries -= entries as u64;
+        promised.bytes -= bytes as u64;
+        let words = self.words_for(&promised).min(promised.words);
+        self.trie.release(promised.words - words);
+        promised.words = words;
+    }
+
+    fn insert(&self, key: &[u8], seqno: SeqNo, kind: ValueKind, value: &[u8]) -> Result<()> {
+        debug_assert!(
+            kind != ValueKind::RangeDeletion,
+            "range tombstones lie apart"
+        );
+        versions::add(&self.trie, key, key::pack(seqno, kind), value)?;
+        self.entries.fetch_add(1, Ordering::Relaxed);
+        if matches!(kind, ValueKind::Deletion | ValueKind::SingleDeletion) {
+            self.deletions.fetch_add(1, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    fn insert_range_deletion(&self, start: &[u8], end: &[u8], seqno: SeqNo) -> Result<()> {
+        let (start, end) = (start.to_vec(), end.to_vec());
+        self.range_tombstones
+            .add(RangeTombstone { start, end, seqno })
+    }
+
+    fn get(
+        &self,
+        key: &[u8],
+        read_seqno: SeqNo,
+        visit: &mut dyn FnMut(ParsedInternalKey<'_>, &[u8]) -> Visit,
+    ) -> Result<()> {
+        let reader = self.trie.reader();
+        let newest = reader
+            .get(ROOT, key)
+            .map(|cell| Record::newest(&self.trie, cell));
+        // Records stay.
+        drop(reader);
+        let mut here = newest.and_then(|newest| newest.around(read_seqno << 8 | 0xff).1);
+        while let Some(record) = here {
+            let tag = record.tag();
+            let parsed = ParsedInternalKey {
+                user_key: key,
+                seqno: tag >> 8,
+                kind: ValueKind::from_u8(tag as u8).expect("inserted with a known kind"),
+            };
+            if visit(parsed, record.value()) == Visit::Stop {
+                break;
+            }
+            here = record.older();
+        }
+        Ok(())
+    }
+
+    fn iter(self: Arc<Self>) -> Box<dyn InternalIterator> {
+        Box::new(Iter::new(self))
+    }
+
+    fn range_tombstones(&self) -> Arc<FragmentedRangeTombstones> {
+        self.range_tombstones.fragments(&UserComparator::BYTEWISE)
+    }
+
+    fn has_range_tombstones(&self) -> bool {
+        self.range_tombstones.count() > 0
+    }
+
+    fn memory_usage(&self) -> usize {
+        let usage = self.trie.usage();
+        usage.taken.saturating_sub(usage.uncut) as usize + self.range_tombstones.memory_usage()
+    }
+
+    fn watch_growth(&self, grows: Growth) {
+        self.trie.watch_growth(Box::new(move |moment, bytes| {
+            let moment = match moment {
+                orogen_trie::Moment::Before => Moment::Before,
+                orogen_trie::Moment::After => Moment::After,
+                orogen_trie::Moment::Not => Moment::Not,
+            };
+            grows(moment, bytes);
+        }));
+    }
+
+    fn memory_allocated(&self) -> usize {
+        self.trie.committed() + Trie::bytes_beside() + self.range_tombstones.memory_usage()
+    }
+
+    fn entry_count(&self) -> u64 {
+        self.entries.load(Ordering::Relaxed) + self.range_tombstones.count()
+    }
+
+    fn deletion_count(&self) -> u64 {
+        self.deletions.load(Ordering::Relaxed) + self.range_tombstones.count()
+    }
+}
