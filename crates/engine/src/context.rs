@@ -251,7 +251,7 @@ impl Context {
         let table = if options.memtable_protection_bytes_per_key > 0 {
             GuidedListMemTable::with_protection(options.comparator.clone(), true)
         } else {
-            (options.memtable_factory)(&options.comparator)
+            options.make_memtable()
         };
         self.memtable_of(table, options, log_number)
     }

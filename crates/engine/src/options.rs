@@ -10,7 +10,7 @@ use orogen_base::protection::check_bytes_per_key;
 use orogen_base::slice_transform::SliceTransform;
 use orogen_base::{Error, Result, UserComparator};
 use orogen_env::{Clock, FileSystem, PosixFileSystem, RateLimiter, SystemClock};
-use orogen_memtable::{GuidedListMemTable, MemTable};
+use orogen_memtable::{GuidedListMemTable, MemTable, TrieMemTable};
 use orogen_sst::{BlockBasedOptions, BlockCache, CompressionOptions, CompressionType};
 
 use crate::events::EventListener;
@@ -260,8 +260,38 @@ impl DbOptions {
     }
 }
 
-/// Makes the memtables of a family.
-pub type MemTableFactory = Arc<dyn Fn(&UserComparator) -> Arc<dyn MemTable> + Send + Sync>;
+/// Makes the memtables of a family, for an order of keys and a write buffer of so many bytes.
+pub type MemTableFactory = Arc<dyn Fn(&UserComparator, u64) -> Arc<dyn MemTable> + Send + Sync>;
+
+/// Memtables that there are; [`Self::factory`] is for [`ColumnFamilyOptions::memtable_factory`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum MemTableKind {
+    /// A sorted list in an arena with a tree that guides into it.
+    #[cfg_attr(not(feature = "trie-memtables"), default)]
+    GuidedList,
+    /// A trie of user keys, each with its versions, in a block of up to 16 GiB of addresses. Guided lists are made instead for
+    /// orders other than bytewise, for write buffers of more than 10 GiB, and where the system has no addresses.
+    ///
+    /// A batch of more than 2 GiB is refused.
+    #[cfg_attr(feature = "trie-memtables", default)]
+    Trie,
+}
+
+impl MemTableKind {
+    /// What makes memtables of this kind.
+    #[must_use]
+    pub fn factory(self) -> MemTableFactory {
+        Arc::new(move |order, write_buffer_size| {
+            if self == Self::Trie
+                && order.is_bytewise()
+                && let Ok(trie) = TrieMemTable::new(write_buffer_size)
+            {
+                return trie;
+            }
+            GuidedListMemTable::new(order.clone())
+        })
+    }
+}
 
 /// When a new file is marked for compaction because of its tombstones, in the words of RocksDB's
 /// `CompactOnDeletionCollector`.
@@ -321,7 +351,7 @@ pub struct ColumnFamilyOptions {
     pub max_write_buffer_number: usize,
     /// Sealed memtables that a flush waits for and merges. Default 1.
     pub min_write_buffer_number_to_merge: usize,
-    /// Makes memtables. Default: a sorted list in an arena with a tree that guides into it.
+    /// Makes memtables. Default: those of [`MemTableKind::GuidedList`]. `OPTIONS` files name RocksDB's own kind, whatever it makes.
     pub memtable_factory: MemTableFactory,
     /// 8: each entry of a memtable has a checksum, compared whenever it is read, and by the flush.
     /// Memory that has changed is then an error and never gets into a table. Memtables are guided
@@ -515,7 +545,7 @@ impl Default for ColumnFamilyOptions {
             write_buffer_size: 64 << 20,
             max_write_buffer_number: 2,
             min_write_buffer_number_to_merge: 1,
-            memtable_factory: Arc::new(|order| GuidedListMemTable::new(order.clone())),
+            memtable_factory: MemTableKind::default().factory(),
             memtable_protection_bytes_per_key: 0,
             block_protection_bytes_per_key: 0,
             paranoid_file_checks: false,
@@ -573,6 +603,11 @@ impl Default for ColumnFamilyOptions {
 }
 
 impl ColumnFamilyOptions {
+    /// An empty memtable.
+    pub(crate) fn make_memtable(&self) -> Arc<dyn MemTable> {
+        (self.memtable_factory)(&self.comparator, self.write_buffer_size)
+    }
+
     /// Refuses settings that cannot work.
     ///
     /// # Errors

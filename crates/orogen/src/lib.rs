@@ -73,7 +73,7 @@ pub use orogen_engine::events::{
     ErrorRecoveryInfo, EventListener, FlushInfo, StallCondition, StallInfo,
 };
 pub use orogen_engine::options::{
-    FileChecksumKind, InfoLogLevel, MemTableFactory, WalRecoveryMode,
+    FileChecksumKind, InfoLogLevel, MemTableFactory, MemTableKind, WalRecoveryMode,
 };
 pub use orogen_engine::plugin::compaction_filter::{
     CompactionFilter, CompactionFilterFactory, FilterDecision,
