@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use orogen_base::checksum::ChecksumType;
 use orogen_base::slice_transform;
+use orogen_engine::options::MemTableKind;
 use orogen_engine::{MemoryBudget, PrepopulateBlobCache};
 use orogen_env::{RateLimiter, SystemClock};
 use orogen_sst::{BlockIndex, CompressionOptions, CompressionType};
@@ -125,6 +126,8 @@ pub(super) fn family(rng: &mut Rng, fixed: &Fixed) -> ColumnFamilyOptions {
     o.max_space_amp = *rng.pick(&[0.0, 0.0, 1.1, 1.5]);
     o.min_gc_batch_size = 0;
     o.memtable_protection_bytes_per_key = *rng.pick(&[0, 0, 8]);
+    let kind = *rng.pick(&[MemTableKind::GuidedList, MemTableKind::Trie]);
+    o.memtable_factory = kind.factory();
     o.block_protection_bytes_per_key = *rng.pick(&[0, 0, 8]);
     o.paranoid_file_checks = rng.chance(1, 4);
     let t = &mut o.table;
