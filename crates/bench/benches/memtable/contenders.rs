@@ -4,13 +4,20 @@ use std::sync::Arc;
 
 use crossbeam_skiplist::SkipSet;
 use orogen_base::{UserComparator, ValueKind};
-use orogen_memtable::{GuidedListMemTable, MemTable, Visit};
+use orogen_memtable::{GuidedListMemTable, MemTable, TrieMemTable, Visit};
 use orogen_trie::{Cursor, Root, Trie};
 
 use crate::skip_list::SkipList;
 use crate::{Keys, counted};
 
-pub(crate) const KINDS: [&str; 5] = ["trie", "trie-ref", "skip-list", "crossbeam", "guided-list"];
+pub(crate) const KINDS: [&str; 6] = [
+    "trie",
+    "trie-ref",
+    "skip-list",
+    "crossbeam",
+    "guided-list",
+    "trie-memtable",
+];
 
 const ROOT: Root = Root(0);
 
@@ -19,7 +26,8 @@ pub(crate) enum Contender {
     SkipList(SkipList),
     Crossbeam16(SkipSet<[u8; 16]>),
     Crossbeam40(SkipSet<[u8; 40]>),
-    GuidedList(Arc<GuidedListMemTable>),
+    /// With values of so many bytes.
+    MemTable(Arc<dyn MemTable>, usize),
 }
 
 /// What a scan reads of each key.
@@ -28,7 +36,7 @@ fn touch(sum: &mut u64, key: &[u8]) {
 }
 
 impl Contender {
-    pub(crate) fn new(kind: &str, num: u64, key_len: usize) -> Self {
+    pub(crate) fn new(kind: &str, num: u64, key_len: usize, value_len: usize) -> Self {
         let capacity = (num as usize * (key_len + 100)).clamp(64 << 20, 16 << 30);
         let trie = |cell| Trie::new(capacity, cell, 1).expect("addresses");
         match kind {
@@ -37,7 +45,14 @@ impl Contender {
             "skip-list" => Self::SkipList(SkipList::new(capacity)),
             "crossbeam" if key_len == 16 => Self::Crossbeam16(SkipSet::new()),
             "crossbeam" => Self::Crossbeam40(SkipSet::new()),
-            _ => Self::GuidedList(GuidedListMemTable::new(UserComparator::BYTEWISE)),
+            "trie-memtable" => {
+                let bytes = num * (key_len + value_len + 100) as u64;
+                Self::MemTable(TrieMemTable::new(bytes).expect("addresses"), value_len)
+            }
+            _ => {
+                let list = GuidedListMemTable::new(UserComparator::BYTEWISE);
+                Self::MemTable(list, value_len)
+            }
         }
     }
 
@@ -63,11 +78,14 @@ impl Contender {
                 let key = keys.make(i, &mut buffer);
                 set.insert(key.try_into().expect("40 bytes"));
             }),
-            Self::GuidedList(table) => numbers.for_each(|i| {
-                let key = keys.make(i, &mut buffer);
-                let added = table.insert(key, i + 1, ValueKind::Value, b"");
-                added.expect("memory");
-            }),
+            Self::MemTable(table, value_len) => {
+                let value = vec![b'v'; *value_len];
+                numbers.for_each(|i| {
+                    let key = keys.make(i, &mut buffer);
+                    let added = table.insert(key, i + 1, ValueKind::Value, &value);
+                    added.expect("memory");
+                });
+            }
         }
     }
 
@@ -77,7 +95,7 @@ impl Contender {
             Self::SkipList(list) => list.get(key),
             Self::Crossbeam16(set) => set.contains::<[u8]>(key),
             Self::Crossbeam40(set) => set.contains::<[u8]>(key),
-            Self::GuidedList(table) => {
+            Self::MemTable(table, _) => {
                 let mut found = false;
                 let shown = table.get(key, u64::MAX >> 8, &mut |_, _| {
                     found = true;
@@ -118,11 +136,14 @@ impl Contender {
                     count += 1;
                 }
             }
-            Self::GuidedList(table) => {
+            Self::MemTable(table, value_len) => {
                 let mut iter = table.clone().iter();
                 iter.seek_to_first();
                 while iter.valid() {
                     touch(&mut sum, &iter.key()[..8]);
+                    if *value_len > 0 {
+                        touch(&mut sum, iter.value());
+                    }
                     count += 1;
                     iter.next();
                 }
@@ -138,7 +159,7 @@ impl Contender {
             Self::Trie(trie, _) => trie.usage().taken as usize,
             Self::SkipList(list) => list.bytes(),
             Self::Crossbeam16(_) | Self::Crossbeam40(_) => counted::bytes() - before,
-            Self::GuidedList(table) => table.memory_usage(),
+            Self::MemTable(table, _) => table.memory_usage(),
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Ordered maps in memory side by side: the trie, a skip list with RocksDB's layout, crossbeam's skip
-//! list, and the guided list that memtables are now. `cargo x bench memtable` runs it.
+//! list, and memtables over the guided list and the trie. `cargo x bench memtable` runs it.
 //!
-//! Each round gives every contender a turn at each phase with the same random keys and empty values; a figure is the
+//! Each round gives every contender a turn at each phase with the same random keys, and values in memtables; a figure is the
 //! median of the rounds, with the smallest and the largest beside it. Keys are made from their
 //! number when they are needed, so that only the maps miss caches.
 //!
@@ -26,13 +26,14 @@ use contenders::{Contender, KINDS};
 static ALLOCATOR: counted::Counted = counted::Counted;
 
 const HELP: &str = "
-usage: cargo x bench memtable [--num N] [--rounds N] [--keys 16,40] [--only A,B] [--no-pairs]
+usage: cargo x bench memtable [--num N] [--rounds N] [--keys 16,40] [--values N] [--only A,B] [--no-pairs]
        cargo x bench memtable --batches [--rounds N]
 
   --num N       keys (default 10000000)
   --rounds N    rounds (default 3)
   --keys A,B    lengths of keys: random ones of 16 and 40 bytes, or 41 for 40 bytes of which 24 are common (default 16,40)
-  --only A,B    contenders: trie, trie-ref (a cell of 4 bytes), skip-list, crossbeam, guided-list
+  --values N    bytes of values in memtables (default 0)
+  --only A,B    contenders: trie, trie-ref (a cell of 4 bytes), skip-list, crossbeam, and the memtables guided-list, trie-memtable
   --no-pairs    without the phase of two threads
   --batches     small maps of one owner instead, which are filled and emptied many times
 ";
@@ -92,6 +93,7 @@ struct Options {
     num: u64,
     rounds: usize,
     keys: Vec<usize>,
+    values: usize,
     only: Vec<String>,
     pairs: bool,
     batches: bool,
@@ -102,6 +104,7 @@ fn parse() -> Result<Options, String> {
         num: 10_000_000,
         rounds: 3,
         keys: vec![16, 40],
+        values: 0,
         only: KINDS.iter().map(|k| (*k).to_owned()).collect(),
         pairs: true,
         batches: false,
@@ -123,6 +126,7 @@ fn parse() -> Result<Options, String> {
                     .map(|n| n.map(|n| n as usize))
                     .collect::<Result<_, _>>()?;
             }
+            "--values" => options.values = number(value()?)? as usize,
             "--only" => options.only = value()?.split(',').map(str::to_owned).collect(),
             "--no-pairs" => options.pairs = false,
             "--batches" => options.batches = true,
@@ -144,10 +148,11 @@ fn parse() -> Result<Options, String> {
 const PHASES: [&str; 5] = ["insert", "get", "miss", "scan", "insert-2t"];
 
 /// One turn of a contender: nanoseconds of each phase, and bytes of a key.
-fn turn(kind: &str, keys: Keys, num: u64, pairs: bool) -> ([f64; PHASES.len()], f64) {
+fn turn(kind: &str, keys: Keys, options: &Options) -> ([f64; PHASES.len()], f64) {
+    let num = options.num;
     let mut figures = [f64::NAN; PHASES.len()];
     let before = counted::bytes();
-    let map = Contender::new(kind, num, keys.len);
+    let map = Contender::new(kind, num, keys.len, options.values);
     figures[0] = time(num, || {
         map.insert_all(0..num, keys);
     });
@@ -170,8 +175,8 @@ fn turn(kind: &str, keys: Keys, num: u64, pairs: bool) -> ([f64; PHASES.len()], 
     });
     figures[3] = time(num, || assert_eq!(map.scan(), num, "all are told"));
     drop(map);
-    if pairs {
-        let map = Contender::new(kind, num, keys.len);
+    if options.pairs {
+        let map = Contender::new(kind, num, keys.len, options.values);
         figures[4] = time(num, || {
             std::thread::scope(|scope| {
                 for half in 0..2 {
@@ -202,17 +207,17 @@ fn measure(options: &Options, keys: Keys) {
         for i in 0..options.only.len() {
             let i = (i + round) % options.only.len();
             eprintln!("round {} {}", round + 1, options.only[i]);
-            turns[i].push(turn(&options.only[i], keys, options.num, options.pairs));
+            turns[i].push(turn(&options.only[i], keys, options));
         }
     }
     let base = options.only.iter().position(|name| name == "skip-list");
-    print!("{:<12}", "");
+    print!("{:<14}", "");
     for phase in PHASES {
         print!("{phase:>28}");
     }
     println!("{:>16}", "bytes a key");
     for (i, name) in options.only.iter().enumerate() {
-        print!("{name:<12}");
+        print!("{name:<14}");
         for phase in 0..PHASES.len() {
             let (mid, low, high) = median(turns[i].iter().map(|t| t.0[phase]).collect());
             let ratio = base.map_or(f64::NAN, |base| {
