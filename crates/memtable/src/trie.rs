@@ -82,17 +82,10 @@ impl TrieMemTable {
     /// faster. An insert may have a node copied that has got full: a large one for each insert, but all of them together are at
     /// most a few times as large as the tree is then. A path is as long as the key, in nodes of which each has room for
     /// three of four bytes.
-    fn words_max(entries: u64, bytes: u64, present: u64) -> u64 {
+    pub(crate) fn words_max(entries: u64, bytes: u64, present: u64) -> u64 {
         let again = bytes.min(2 * BESIDE_MAX as u64 * entries);
         let copies = (330 * entries).min(10 * present + 32 * entries);
         64 * entries + bytes * 7 / 12 + again / 4 + copies
-    }
-
-    /// Words of a promise.
-    #[cfg(test)]
-    pub(crate) fn trie_words(&self, entries: usize, bytes: usize) -> u64 {
-        let present = self.entries.load(Ordering::Relaxed);
-        Self::words_max(entries as u64, bytes as u64, present)
     }
 
     /// Words for what is promised now.

@@ -150,13 +150,13 @@ fn what_was_promised_is_enough_and_not_much() {
         let bytes = entries.iter().map(|(k, v)| k.len() + v.len()).sum();
         table.promise(entries.len(), bytes).unwrap();
         let ready = table.memory_allocated();
-        let before = table.memory_usage();
+        let (before, present) = (table.memory_usage(), table.entry_count());
         for (i, (key, value)) in entries.iter().enumerate() {
             let seqno = 1 + group * 2000 + i as u64;
             table.insert(key, seqno, ValueKind::Value, value).unwrap();
         }
         let taken = table.memory_usage() - before;
-        let words = table.trie_words(entries.len(), bytes);
+        let words = TrieMemTable::words_max(entries.len() as u64, bytes as u64, present);
         assert!(taken as u64 <= 4 * words, "{taken} of {words} words");
         // Chunks are taken beside what is promised, and committed a huge page ahead.
         assert!(table.memory_allocated() <= ready + taken + (3 << 20));
