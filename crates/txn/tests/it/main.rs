@@ -1,4 +1,5 @@
 //! Transactions through their public API.
 
 mod indexed_batch;
+mod isolation;
 mod pessimistic;
