@@ -539,7 +539,8 @@ impl Db {
 
     /// The sequence number of the newest write to a key, deletions included; 0 if there is none. A compaction may
     /// have set it to 0 where no snapshot is older, so it is exact for whoever holds one: greater than the
-    /// snapshot's if and only if the key was written since.
+    /// snapshot's if and only if the key was written since. One thing leaves no trace: a key that was put and then
+    /// deleted by a single delete, both since the snapshot, once a flush or a compaction has seen both.
     ///
     /// # Errors
     /// `Corruption` or `Io` met on the way.

@@ -8,7 +8,8 @@
 //! 1. A key is locked from the moment a transaction writes it, or reads it for update, until it ends. A range that is
 //!    deleted is locked as a whole.
 //! 2. With a snapshot, who locks a key that was written since gets `Busy`: what it reads at its snapshot is
-//!    what it overwrites. Ranges are locked and not looked at.
+//!    what it overwrites. Ranges are locked and not looked at. A put and a single delete that came since and
+//!    vanished together in a flush are not noticed: who reads at the snapshot found nothing before, and there is nothing.
 //! 3. What a transaction wrote is in memory only, and seen by itself only, until it commits: then all at once.
 //! 4. Who writes to the database beside its [`TransactionDb`] asks for no locks.
 //!
