@@ -13,6 +13,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use orogen_base::coding::put_length_prefixed;
+use orogen_base::seqno::SEQNO_MAX;
 use orogen_base::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use orogen_base::{Error, FileNo, Result, SeqNo, memory};
 
@@ -159,6 +160,15 @@ fn check_name(name: &[u8]) -> Result<()> {
     )
 }
 
+/// # Errors
+/// `Corruption` if so many numbers from `first` on are more than there are.
+fn check_numbers(first: SeqNo, count: u32) -> Result<()> {
+    match first.saturating_add(SeqNo::from(count)) > SEQNO_MAX {
+        false => Ok(()),
+        true => Err(Error::corruption("sequence number is too large").with("seqno", first)),
+    }
+}
+
 /// What logs have prepared, read from the oldest on.
 #[derive(Debug, Default)]
 pub(crate) struct Sections {
@@ -177,6 +187,7 @@ impl Sections {
         record: &BatchReader<'_>,
         mut effect: impl FnMut(BatchOp<'_>, SeqNo) -> Result<()>,
     ) -> Result<SeqNo> {
+        check_numbers(record.seqno, record.count)?;
         let mut seqno = record.seqno;
         let mut open: Option<WriteBatch> = None;
         for op in record.iter() {
@@ -191,6 +202,7 @@ impl Sections {
                 (BatchOp::Commit { name }, None) => {
                     // One that is not here is in all tables that it concerns.
                     let section = self.by_name.remove(name);
+                    check_numbers(seqno, section.as_ref().map_or(0, WriteBatch::count))?;
                     for op in section.iter().flatten() {
                         effect(op?, seqno)?;
                         seqno += 1;
@@ -235,5 +247,42 @@ impl WriteBatch {
             | BatchOp::Commit { .. }
             | BatchOp::Rollback { .. } => {}
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use orogen_base::ErrorKind;
+
+    fn take(sections: &mut Sections, batch: &WriteBatch) -> Result<SeqNo> {
+        let record = BatchReader::new(batch.as_bytes())?;
+        record.check()?;
+        sections.take(&record, |_, seqno| {
+            assert!(seqno <= SEQNO_MAX);
+            Ok(())
+        })
+    }
+
+    #[test]
+    fn numbers_that_a_damaged_log_makes_too_large_are_refused() {
+        let mut plain = WriteBatch::new();
+        plain.put(0, b"a", b"1");
+        plain.put(0, b"b", b"2");
+        let mut sections = Sections::default();
+        let prepare = plain.clone().into_prepare(b"t", Arc::default()).unwrap();
+        assert_eq!(take(&mut sections, &prepare).unwrap(), 0, "none are taken");
+        let mut commit = WriteBatch::commit(b"t", Arc::new(prepare), 1);
+        for seqno in [SEQNO_MAX - 1, SEQNO_MAX, u64::MAX] {
+            for batch in [&mut commit, &mut plain] {
+                batch.set_seqno(seqno);
+                let by_name = sections.by_name.clone();
+                let mut again = Sections { by_name };
+                let error = take(&mut again, batch).unwrap_err();
+                assert_eq!(error.kind(), ErrorKind::Corruption, "{seqno}");
+            }
+        }
+        commit.set_seqno(SEQNO_MAX - 2);
+        assert_eq!(take(&mut sections, &commit).unwrap(), SEQNO_MAX);
     }
 }

@@ -17,7 +17,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
-use orogen_base::seqno::SEQNO_MAX;
 use orogen_base::{Error, FileNo, Result, SeqNo};
 use orogen_env::{Access, threads};
 use orogen_wal::{Damage, ReadOutcome, Reader};
@@ -192,10 +191,6 @@ fn replay_one(
                 let at = |e: Error| e.with("file", path.display()).with("offset", offset);
                 let batch = BatchReader::new(&record).map_err(at)?;
                 batch.check().map_err(at)?;
-                if batch.seqno.saturating_add(SeqNo::from(batch.count)) > SEQNO_MAX {
-                    let error = Error::corruption("sequence number is too large");
-                    return Err(at(error.with("seqno", batch.seqno)));
-                }
                 if let Some(link) = Link::of(&batch)
                     && !link_holds(context, link, log, replayed)?
                 {
@@ -206,10 +201,6 @@ fn replay_one(
                     .prepared
                     .take(&batch, |op, seqno| memtables.apply_one(op, seqno, &wanted))
                     .map_err(at)?;
-                if end > SEQNO_MAX {
-                    let error = Error::corruption("sequence number is too large");
-                    return Err(at(error.with("seqno", end)));
-                }
                 replayed.last_seqno = replayed.last_seqno.max(end.saturating_sub(1));
                 replayed.records += 1;
                 if memtables.any_full() && !context.read_only {
