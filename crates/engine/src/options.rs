@@ -514,7 +514,8 @@ pub struct ColumnFamilyOptions {
     /// Bytes of blob files beyond which a step takes no more. Default 1 GiB.
     pub max_gc_batch_size: u64,
     /// Blob files of fewer bytes are merged, if there are several. At most half of
-    /// [`Self::blob_file_size`] counts. Default 8 MiB.
+    /// [`Self::blob_file_size`] counts. Under [`Self::blob_gc_auto`] only where there are more than 256 of them.
+    /// Default 8 MiB.
     pub merge_small_file_threshold: u64,
     /// Compactions into the last two levels write the values that come down into them anew, in key
     /// order, so that scans read blob files from front to back. Each value is written up to twice more for
