@@ -162,7 +162,9 @@ impl TransactionDb {
                 continue;
             };
             let mut txn = this.begin(TransactionOptions::default())?;
-            txn.lock_all(&batch)?;
+            // What it has for families that were dropped since will not be written.
+            let families = this.0.db.column_families();
+            txn.lock_all(&batch, |cf| families.iter().any(|f| f.id() == cf))?;
             txn.held.keep()?;
             this.0
                 .prepared
@@ -246,7 +248,7 @@ impl TransactionDb {
             ..TransactionOptions::default()
         };
         let mut txn = self.begin(own)?;
-        txn.lock_all(batch)?;
+        txn.lock_all(batch, |_| true)?;
         self.0.db.write_opt(options, batch)
     }
 
@@ -660,13 +662,18 @@ impl Transaction {
         }
     }
 
-    /// Locks all that a batch writes, keys in their order, so that two who do this do not wait for each other.
-    fn lock_all(&mut self, batch: &WriteBatch) -> Result<()> {
+    /// Locks all that a batch writes to families that are `wanted`, keys in their order, so that two who do this do
+    /// not wait for each other.
+    fn lock_all(&mut self, batch: &WriteBatch, wanted: impl Fn(u32) -> bool) -> Result<()> {
         let timeout = self.options.lock_timeout;
         let mut keys = Vec::new();
         let mut ranges = Vec::new();
         for op in batch {
-            match op? {
+            let op = op?;
+            if !op.family().is_some_and(&wanted) {
+                continue;
+            }
+            match op {
                 BatchOp::Put { cf, key, .. }
                 | BatchOp::Merge { cf, key, .. }
                 | BatchOp::Delete { cf, key }

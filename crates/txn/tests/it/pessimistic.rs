@@ -314,6 +314,30 @@ fn what_is_prepared_outlives_its_process_with_its_locks() {
 }
 
 #[test]
+fn a_family_that_was_dropped_keeps_nobody_from_opening() {
+    let fs = MemFileSystem::new();
+    let db = open(&fs);
+    let family = db.db().default_column_family();
+    let side = db
+        .db()
+        .create_column_family("side", options(&fs).cf)
+        .unwrap();
+    let mut txn = begin(&db);
+    txn.set_name(b"t").unwrap();
+    txn.put(&family, b"a", b"1").unwrap();
+    txn.put(&side, b"s", b"1").unwrap();
+    txn.prepare().unwrap();
+    db.db().drop_column_family(&side).unwrap();
+    drop((txn, side, family, db));
+    let db = open(&fs);
+    let family = db.db().default_column_family();
+    let told = begin(&db).put(&family, b"a", b"2").unwrap_err();
+    assert_eq!(told.kind(), ErrorKind::LockTimeout);
+    db.take_prepared(b"t").unwrap().commit().unwrap();
+    assert_eq!(get(db.db(), b"a").as_deref(), Some("1"));
+}
+
+#[test]
 fn one_that_is_expired_cannot_commit_and_loses_its_locks() {
     let (db, family) = new();
     let short = TransactionOptions {
