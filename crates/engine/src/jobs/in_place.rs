@@ -89,9 +89,13 @@ pub(super) fn take(
             continue;
         }
         if plans.is_empty() {
-            return match look.running.is_empty() {
-                true => Taken::Nothing,
-                false => Taken::Busy,
+            // Jobs mark tables, also those that began since the look; who deletes tables of a range does too.
+            let is_marked = |(_, f): (usize, &Arc<FileMeta>)| f.being_compacted.get();
+            let is_busy = !look.running.is_empty() || version.iter_files().any(is_marked);
+            return match (state.is_as(&look), is_busy) {
+                (false, _) => continue,
+                (true, true) => Taken::Busy,
+                (true, false) => Taken::Nothing,
             };
         }
         let mut part = |plan| Part {
@@ -307,5 +311,46 @@ pub(super) fn run_all(
                 }
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Db, Options};
+    use orogen_env::MemFileSystem;
+
+    #[test]
+    fn what_others_have_marked_is_busy_and_only_what_is_damaged_is_not_there() {
+        let mut options = Options::default();
+        options.db.fs = Arc::new(MemFileSystem::new());
+        options.db.create_if_missing = true;
+        options.cf.disable_auto_compactions = true;
+        let db = Db::open("/db", &options).unwrap();
+        db.put(b"a", b"1").unwrap();
+        db.flush().unwrap();
+        let context = &db.core().context;
+        let family = context.set.families().remove(0);
+        let version = family.version();
+        let tables: Vec<_> = version.iter_files().map(|(l, f)| (l, f.clone())).collect();
+        let take = || {
+            let reason = Reason::BlobConversion;
+            take(context, &family, &version, &tables, reason, &|_| false)
+        };
+        // As whoever begins after the look, or deletes tables of a range.
+        tables[0].1.being_compacted.set(true);
+        assert!(matches!(take(), Taken::Busy));
+        tables[0].1.being_compacted.set(false);
+        match take() {
+            Taken::Parts(parts) => {
+                assert_eq!(parts.len(), 1);
+                assert!(matches!(take(), Taken::Busy));
+            }
+            _ => panic!("nobody has it"),
+        }
+        tables[0].1.damaged.set(true);
+        assert!(matches!(take(), Taken::Nothing));
+        tables[0].1.damaged.set(false);
+        db.close().unwrap();
     }
 }
