@@ -80,7 +80,7 @@ impl MemoryUsage {
 pub struct MemoryBudget {
     limit: AtomicU64,
     cache: Arc<BlockCache>,
-    memtables: Mutex<Vec<Weak<dyn MemTable>>>,
+    memtables: Mutex<Vec<Watched>>,
     tables: Mutex<Vec<Weak<TableReader>>>,
     blobs: Mutex<Vec<Weak<BlobFileReader>>>,
     /// Bytes written, and of tables opened, since the last count.
@@ -158,7 +158,7 @@ impl MemoryBudget {
         // Before what gives way to it: else what is counted between would count twice.
         let reserved = self.cache.reserved_usage() as u64;
         MemoryUsage {
-            memtables: sum(&self.memtables, |m| m.memory_allocated()),
+            memtables: self.memtables(),
             table_readers: self.open_files(),
             block_cache: self.cache.usage() as u64,
             held_blocks: self.cache.held_usage() as u64,
@@ -197,7 +197,7 @@ impl MemoryBudget {
         let limit = self.limit();
         // First what is promised: what is counted meanwhile counts twice, for a moment.
         let promised = self.promised.load(Relaxed);
-        let memtables = promised + sum(&self.memtables, |m| m.memory_allocated());
+        let memtables = promised + self.memtables();
         let tables = self.open_files();
         self.memtable_bytes.store(memtables, Relaxed);
         self.held_bytes
@@ -244,10 +244,16 @@ impl MemoryBudget {
     }
 
     pub(crate) fn add_memtable(self: &Arc<Self>, memtable: &Arc<dyn MemTable>) {
-        self.memtables.lock().push(Arc::downgrade(memtable));
-        let told = Told(self.clone());
+        let told = Arc::new(Told {
+            budget: self.clone(),
+            bytes: AtomicU64::new(memtable.memory_allocated() as u64),
+        });
+        self.memtables.lock().push(Watched {
+            memtable: Arc::downgrade(memtable),
+            told: Arc::downgrade(&told),
+        });
         memtable.watch_growth(Box::new(move |moment, bytes| {
-            let (budget, bytes) = (&told.0, bytes as u64);
+            let (budget, bytes) = (&told.budget, bytes as u64);
             match moment {
                 // So the cache gives way before the memory is there.
                 Moment::Before => {
@@ -259,6 +265,31 @@ impl MemoryBudget {
                 }
             }
         }));
+    }
+
+    /// Bytes of memtables that are there, if only in part.
+    fn memtables(&self) -> u64 {
+        let mut there = Vec::new();
+        self.memtables.lock().retain(|one| {
+            let one = (one.memtable.upgrade(), one.told.upgrade());
+            let is_there = one.0.is_some() || one.1.is_some();
+            there.push(one);
+            is_there
+        });
+        // Not under the lock: these may be the last references.
+        let bytes = there.iter().map(|one| match one {
+            (Some(memtable), told) => {
+                let bytes = memtable.memory_allocated() as u64;
+                if let Some(told) = told {
+                    told.bytes.store(bytes, Relaxed);
+                }
+                bytes
+            }
+            // On its way back to the system.
+            (None, Some(told)) => told.bytes.load(Relaxed),
+            (None, None) => 0,
+        });
+        bytes.sum()
     }
 
     /// Bytes of open tables and blob files.
@@ -281,12 +312,22 @@ impl MemoryBudget {
 
 /// What a memtable tells of its growth, and by its own end of that: a reader may have been the
 /// last to hold it, and nobody writes any more.
-struct Told(Arc<MemoryBudget>);
+struct Told {
+    budget: Arc<MemoryBudget>,
+    /// Of the memtable, when it was counted last.
+    bytes: AtomicU64,
+}
 
 impl Drop for Told {
     fn drop(&mut self) {
-        self.0.memtable_ended();
+        self.budget.memtable_ended();
     }
+}
+
+/// A memtable that is counted until its memory is given back: nobody holds it any more a while before.
+struct Watched {
+    memtable: Weak<dyn MemTable>,
+    told: Weak<Told>,
 }
 
 impl std::fmt::Debug for MemoryBudget {
@@ -310,4 +351,94 @@ fn sum<T: ?Sized>(all: &Mutex<Vec<Weak<T>>>, bytes: impl Fn(&T) -> usize) -> u64
     });
     // Not under the lock: these may be the last references.
     alive.iter().map(|one| bytes(one) as u64).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::OnceLock;
+
+    use orogen_base::range_del::FragmentedRangeTombstones;
+    use orogen_base::{InternalIterator, ParsedInternalKey, Result, SeqNo, ValueKind};
+    use orogen_memtable::{Growth, Visit};
+
+    const BYTES: usize = 4 << 20;
+
+    /// A memtable that looks at the budget when nobody holds it any more and its memory is still there.
+    struct Ending {
+        budget: Arc<MemoryBudget>,
+        seen: Arc<AtomicU64>,
+        grows: OnceLock<Growth>,
+    }
+
+    impl Drop for Ending {
+        fn drop(&mut self) {
+            self.seen.store(self.budget.usage().memtables, Relaxed);
+        }
+    }
+
+    impl MemTable for Ending {
+        fn insert(&self, _: &[u8], _: SeqNo, _: ValueKind, _: &[u8]) -> Result<()> {
+            unreachable!("nobody writes")
+        }
+
+        fn insert_range_deletion(&self, _: &[u8], _: &[u8], _: SeqNo) -> Result<()> {
+            unreachable!("nobody writes")
+        }
+
+        fn get(
+            &self,
+            _: &[u8],
+            _: SeqNo,
+            _: &mut dyn FnMut(ParsedInternalKey<'_>, &[u8]) -> Visit,
+        ) -> Result<()> {
+            unreachable!("nobody reads")
+        }
+
+        fn iter(self: Arc<Self>) -> Box<dyn InternalIterator> {
+            unreachable!("nobody reads")
+        }
+
+        fn range_tombstones(&self) -> Arc<FragmentedRangeTombstones> {
+            unreachable!("nobody reads")
+        }
+
+        fn has_range_tombstones(&self) -> bool {
+            false
+        }
+
+        fn memory_usage(&self) -> usize {
+            BYTES
+        }
+
+        fn watch_growth(&self, grows: Growth) {
+            let _ = self.grows.set(grows);
+        }
+
+        fn entry_count(&self) -> u64 {
+            0
+        }
+
+        fn deletion_count(&self) -> u64 {
+            0
+        }
+    }
+
+    #[test]
+    fn a_memtable_counts_until_its_memory_is_given_back() {
+        let budget = Arc::new(MemoryBudget::new(32 << 20));
+        let seen = Arc::new(AtomicU64::new(0));
+        let memtable: Arc<dyn MemTable> = Arc::new(Ending {
+            budget: budget.clone(),
+            seen: seen.clone(),
+            grows: OnceLock::new(),
+        });
+        budget.add_memtable(&memtable);
+        budget.balance();
+        let with = budget.block_cache().capacity();
+        drop(memtable);
+        assert_eq!(seen.load(Relaxed), BYTES as u64);
+        assert_eq!(budget.usage().memtables, 0);
+        assert!(budget.block_cache().capacity() >= with + BYTES);
+    }
 }

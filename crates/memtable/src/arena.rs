@@ -137,10 +137,10 @@ pub(crate) struct Arena {
     /// Bytes that were promised and may not be allocated yet.
     promised: AtomicUsize,
     chunks: Mutex<Chunks>,
-    /// Told of new chunks.
-    grows: OnceLock<Growth>,
     /// Where huge pages come from.
     pool: OnceLock<Arc<PagePool>>,
+    /// Told of new chunks, and by its end that there are none any more: last.
+    grows: OnceLock<Growth>,
 }
 
 // SAFETY: chunks are plain memory owned by the arena; `used` is atomic and the lists are locked.
@@ -164,8 +164,8 @@ impl Arena {
             spare_bytes: AtomicUsize::new(0),
             promised: AtomicUsize::new(0),
             chunks: Mutex::new(chunks),
-            grows: OnceLock::new(),
             pool: OnceLock::new(),
+            grows: OnceLock::new(),
         }
     }
 

@@ -51,7 +51,8 @@ pub enum Moment {
 }
 
 /// Told twice of bytes that a memtable takes from the system. It may be told under a lock of the
-/// memtable, and asks the memtable no more than what it has allocated.
+/// memtable, and asks the memtable no more than what it has allocated. It is dropped when the memtable has given
+/// all of it back.
 pub type Growth = Box<dyn Fn(Moment, usize) + Send + Sync>;
 
 /// Sorted memory of writes of one column family.

@@ -73,10 +73,10 @@ pub struct Trie {
     cell_words: usize,
     roots: u32,
     number: u64,
-    /// Told of memory that is committed.
-    grows: OnceLock<Growth>,
-    /// Last, so that nothing outlives it.
+    /// Behind all that is in it.
     memory: Reserved,
+    /// Told of memory that is committed, and by its end that there is none any more: last.
+    grows: OnceLock<Growth>,
 }
 
 impl Trie {
@@ -110,8 +110,8 @@ impl Trie {
             cell_words,
             roots,
             number: map_number(),
-            grows: OnceLock::new(),
             memory,
+            grows: OnceLock::new(),
         })
     }
 
