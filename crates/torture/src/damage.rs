@@ -2,7 +2,8 @@
 //!
 //! A small database with tables of several formats, blob files, a log and all other files is damaged in one
 //! place at a time and opened, read from front to back and key by key; every fourth time it is
-//! compacted before. Then
+//! compacted before. Of a table or blob file that is damaged only the family that has it is read and compacted, but for
+//! every sixteenth time: no other reads it; and every second time the database is opened for reading only. Then
 //!
 //! 1. nothing panics or hangs;
 //! 2. every answer is an error, or what was written;
@@ -48,6 +49,9 @@ pub const TABLE_REFERENCES: u64 = 2;
 
 /// Bytes that a disk writes at once.
 const SECTOR: usize = 512;
+
+/// Every so many cases all families are read, whosever file is damaged.
+const ALL_READ_EVERY: u64 = 16;
 
 /// So many lengths are tried for each bit that is flipped.
 const CUTS_FOR_A_FLIP: usize = 8;
@@ -160,6 +164,8 @@ struct File {
     path: PathBuf,
     bytes: Vec<u8>,
     kind: Option<FileKind>,
+    /// Of a table or blob file: whose it is, or was last.
+    family: Option<String>,
     /// Of a table: where its blocks are, with their trailers.
     blocks: Vec<(usize, usize)>,
     /// Of a table: blocks may be exchanged.
@@ -249,7 +255,7 @@ pub fn run(way: Way, config: &Config) -> Figure {
             let Some(&(file, change)) = case.filter(|_| n < end) else {
                 return Outcome::NoMore;
             };
-            match reference.judge(file, change, n.is_multiple_of(4), &counts) {
+            match reference.judge(file, change, n, &counts) {
                 Ok(()) => Outcome::Passed,
                 Err(what) => {
                     let what = format!("{} {change:?}: {what}", reference.files[file].name);
@@ -356,7 +362,7 @@ fn drawn_families(number: u64) -> BTreeMap<String, ColumnFamilyOptions> {
         }
         cf.enable_blob_files = rng.chance(1, 3);
         cf.min_blob_size = *rng.pick(&[0, VALUE_LEN as u64]);
-        cf.blob_file_size = *rng.pick(&[1, 1 << 10, 1 << 20]);
+        cf.blob_file_size = *rng.pick(&[400, 1 << 10, 1 << 20]);
         cf.blob_compression_type = *rng.pick(&[
             CompressionType::None,
             CompressionType::Snappy,
@@ -460,6 +466,7 @@ impl Reference {
             db.write(batch)?;
             history.push(content::pairs(&db)?);
         }
+        let owners = owners(&db);
         db.close()?;
         drop(db);
         let mut reference = Self {
@@ -469,7 +476,7 @@ impl Reference {
             history,
             written,
         };
-        reference.list_files()?;
+        reference.list_files(&owners)?;
         Ok(reference)
     }
 
@@ -516,7 +523,7 @@ impl Reference {
         Ok((fs, what, !self.files[file].is_unprotected(change)))
     }
 
-    fn list_files(&mut self) -> Result<()> {
+    fn list_files(&mut self, owners: &BTreeMap<String, String>) -> Result<()> {
         for name in self.fs.list(Path::new(DIR))? {
             let path = Path::new(DIR).join(&name);
             let bytes = read_file(&self.fs, &path)?;
@@ -527,6 +534,7 @@ impl Reference {
             };
             if !bytes.is_empty() {
                 self.files.push(File {
+                    family: owners.get(&name).cloned(),
                     name,
                     path,
                     bytes,
@@ -654,17 +662,23 @@ impl Reference {
         &self,
         file: usize,
         change: Change,
-        compact: bool,
+        number: u64,
         counts: &Counts,
     ) -> std::result::Result<(), String> {
         let fs = self.fs.fork();
+        let owner = self.files[file].family.as_deref();
+        let how = Look {
+            compacts: number.is_multiple_of(4),
+            read_only: owner.is_some() && !number.is_multiple_of(2),
+            only: owner.filter(|_| !number.is_multiple_of(ALL_READ_EVERY)),
+        };
         let bytes = self.changed(file, change);
         let wrote = fs
             .create(&self.files[file].path)
             .and_then(|mut f| f.append(&bytes));
         wrote.map_err(|e| e.to_string())?;
         let is_log = matches!(self.files[file].kind, Some(FileKind::Wal(_)));
-        match self.read(&fs, is_log, compact) {
+        match self.read(&fs, is_log, &how) {
             Ok(Seen::All) => counts.unchanged.fetch_add(1, Ordering::Relaxed),
             Ok(Seen::Fewer) => counts.tail_lost.fetch_add(1, Ordering::Relaxed),
             Err(Trouble::Refused(e)) => {
@@ -693,26 +707,33 @@ impl Reference {
         &self,
         fs: &MemFileSystem,
         is_log: bool,
-        compact: bool,
+        how: &Look<'_>,
     ) -> std::result::Result<Seen, Trouble> {
+        let is_wanted = |family: &str| how.only.is_none_or(|only| only == family);
         let mut options = options_of(fs, self.number);
         options.db.create_if_missing = false;
-        let db = Db::open(DIR, &options)?;
-        if compact {
+        let db = match how.read_only {
+            true => Db::open_read_only(DIR, &options)?,
+            false => Db::open(DIR, &options)?,
+        };
+        if how.compacts {
             for family in db.column_families() {
-                db.compact_range(&CompactRangeOptions::default(), &family, None, None)?;
+                if is_wanted(family.name()) {
+                    db.compact_range(&CompactRangeOptions::default(), &family, None, None)?;
+                }
             }
         }
-        let found = content::pairs(&db)?;
+        let found = content::pairs_where(&db, is_wanted)?;
         let earliest = if is_log { 0 } else { self.history.len() - 1 };
-        let at = self.history[earliest..]
-            .iter()
-            .rposition(|held| *held == found);
+        let at = self.history[earliest..].iter().rposition(|held| {
+            let held = held.iter().filter(|(family, _)| is_wanted(family));
+            held.eq(&found)
+        });
         let Some(at) = at else {
-            return Err(Trouble::Wrong(self.difference(&found)));
+            return Err(Trouble::Wrong(self.difference(&found, is_wanted)));
         };
         let held = &self.history[earliest + at];
-        self.look_up(&db, held)?;
+        self.look_up(&db, held, is_wanted)?;
         let seen = if earliest + at + 1 == self.history.len() {
             Seen::All
         } else {
@@ -722,8 +743,16 @@ impl Reference {
     }
 
     /// Asks for keys one by one, also for some that are not there.
-    fn look_up(&self, db: &Db, held: &Contents) -> std::result::Result<(), Trouble> {
+    fn look_up(
+        &self,
+        db: &Db,
+        held: &Contents,
+        is_wanted: impl Fn(&str) -> bool,
+    ) -> std::result::Result<(), Trouble> {
         for family in db.column_families() {
+            if !is_wanted(family.name()) {
+                continue;
+            }
             let pairs = &held[family.name()];
             for n in (0..97).step_by(4) {
                 let key = format!("key{n:03}").into_bytes();
@@ -737,9 +766,9 @@ impl Reference {
         Ok(())
     }
 
-    fn difference(&self, found: &Contents) -> String {
+    fn difference(&self, found: &Contents, is_wanted: impl Fn(&str) -> bool) -> String {
         let expected = &self.history[self.history.len() - 1];
-        for (name, pairs) in expected {
+        for (name, pairs) in expected.iter().filter(|(name, _)| is_wanted(name)) {
             let Some(found) = found.get(name) else {
                 return format!("family {name} is gone");
             };
@@ -767,6 +796,14 @@ impl Reference {
     }
 }
 
+/// What is done with a damaged database.
+struct Look<'a> {
+    compacts: bool,
+    read_only: bool,
+    /// Only this family is read.
+    only: Option<&'a str>,
+}
+
 enum Seen {
     All,
     Fewer,
@@ -781,6 +818,24 @@ impl From<Error> for Trouble {
     fn from(e: Error) -> Self {
         Self::Refused(e)
     }
+}
+
+/// The family of each table and blob file, by the file's name.
+fn owners(db: &Db) -> BTreeMap<String, String> {
+    let name_of = |path: PathBuf| {
+        let name = path.file_name().unwrap_or_default();
+        name.to_string_lossy().into_owned()
+    };
+    let dir = Path::new(DIR);
+    let tables = db.live_files().into_iter().map(|f| {
+        let path = filename::table_path(dir, f.number);
+        (name_of(path), f.column_family)
+    });
+    let blobs = db.live_blob_files().into_iter().map(|f| {
+        let path = filename::blob_path(dir, f.number);
+        (name_of(path), f.column_family)
+    });
+    tables.chain(blobs).collect()
 }
 
 /// Where the blocks of a table are, each with its trailer, and the table's format.
