@@ -8,7 +8,7 @@ use orogen_base::{Error, FileNo, Result, memory};
 use orogen_env::fs::write_file;
 use orogen_env::{Access, BufferedFile, FileSystem, WritableFile};
 
-use super::meta::{BackupFile, META, Meta, PRIVATE, SHARED};
+use super::meta::{BackupFile, LIST, META, Meta, PRIVATE, SHARED};
 use super::{BackupCreated, BackupEngine, BackupInfo, Progress};
 use crate::checkpoint::{self, Moment};
 use crate::column_family::ColumnFamilyData;
@@ -51,14 +51,19 @@ impl BackupEngine {
         fs.create_dir_all(&self.dir.join(&private))?;
         let mut known: HashMap<&str, &BackupFile> = HashMap::new();
         for meta in metas.values().flatten() {
+            known.try_reserve(meta.files.len()).map_err(|_| {
+                memory::refused(LIST, meta.files.len() * size_of::<(&str, &BackupFile)>())
+            })?;
             known.extend(meta.files.iter().map(|f| (f.path.as_str(), f)));
         }
         let mut files = Vec::new();
         let mut sources = Vec::new();
         for source in self.sources(context, &moment, &private)? {
             match known.get(source.to.as_str()) {
-                Some(&file) if self.is_there(file, &source)? => files.push(file.clone()),
-                _ => sources.push(source),
+                Some(&file) if self.is_there(file, &source)? => {
+                    memory::push(&mut files, file.clone(), LIST)?;
+                }
+                _ => memory::push(&mut sources, source, LIST)?,
             }
         }
         let total: u64 = sources.iter().map(|s| s.bytes).sum();
@@ -69,15 +74,17 @@ impl BackupEngine {
                 done += n;
                 progress(done, total);
             })?;
-            files.push(BackupFile {
+            let file = BackupFile {
                 path: source.to.clone(),
                 crc,
                 size: Some(source.bytes),
-            });
+            };
+            memory::push(&mut files, file, LIST)?;
         }
         fs.sync_dir(&self.dir.join(SHARED))?;
         let head = self.write_head(context, &moment, &private)?;
         let head_bytes: u64 = head.iter().filter_map(|f| f.size).sum();
+        memory::reserve(&mut files, head.len(), LIST)?;
         files.extend(head);
         fs.sync_dir(&self.dir.join(&private))?;
         fs.sync_dir(&self.dir.join(PRIVATE))?;
@@ -88,7 +95,7 @@ impl BackupEngine {
             files,
         };
         let temporary = self.dir.join(META).join(format!(".{id}.tmp"));
-        write_file(fs, &temporary, meta.encode().as_bytes())?;
+        write_file(fs, &temporary, meta.encode()?.as_bytes())?;
         fs.rename(&temporary, &self.meta_path(id))?;
         fs.sync_dir(&self.dir.join(META))?;
         let shared = |f: &&BackupFile| known.contains_key(f.path.as_str());
@@ -115,27 +122,29 @@ impl BackupEngine {
             for (_, file) in version.iter_files() {
                 let wanted = file.file_checksum.as_ref().and_then(|c| c.crc32c());
                 let from = table_path(context, file)?;
-                sources.push(Source {
+                let source = Source {
                     to: self.shared_name(context, family, file, &from, wanted)?,
                     from,
                     bytes: file.size,
                     wanted,
-                });
+                };
+                memory::push(&mut sources, source, LIST)?;
             }
         }
         for (_, version, _) in &moment.families {
             for blob in version.blob_files().values() {
-                sources.push(self.blob_source(context, blob)?);
+                memory::push(&mut sources, self.blob_source(context, blob)?, LIST)?;
             }
         }
         for (log, bytes) in moment.needed_logs() {
             let from = filename::wal_path(&context.dir, log);
-            sources.push(Source {
+            let source = Source {
                 to: format!("{private}/{log:06}.log"),
                 from,
                 bytes,
                 wanted: None,
-            });
+            };
+            memory::push(&mut sources, source, LIST)?;
         }
         Ok(sources)
     }

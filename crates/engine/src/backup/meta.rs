@@ -17,7 +17,7 @@
 use std::fmt::Write as _;
 
 use orogen_base::checksum::crc32c;
-use orogen_base::{Error, Result, SeqNo};
+use orogen_base::{Error, Result, SeqNo, memory};
 
 use crate::filename;
 
@@ -70,6 +70,11 @@ impl BackupFile {
     }
 }
 
+/// For errors.
+pub(super) const LIST: &str = "list of a backup";
+/// Bytes behind the last file's line.
+const FOOTER_LEN_MAX: usize = 256;
+
 /// What is known of a backup.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Meta {
@@ -79,23 +84,31 @@ pub(super) struct Meta {
 }
 
 impl Meta {
-    pub(super) fn encode(&self) -> String {
+    /// # Errors
+    /// `NoMemory`.
+    pub(super) fn encode(&self) -> Result<String> {
         let mut out = format!(
             "{SCHEMA}2.0\n{}\n{}\n{OWN_FOOTER} 1\n{}\n",
             self.timestamp,
             self.sequence,
             self.files.len()
         );
+        let mut lines = Vec::new();
         for file in &self.files {
-            let _ = write!(out, "{} crc32 {}", file.path, file.crc);
+            let mut line = format!("{} crc32 {}", file.path, file.crc);
             if let Some(size) = file.size {
-                let _ = write!(out, " size {size}");
+                let _ = write!(line, " size {size}");
             }
-            out.push('\n');
+            line.push('\n');
+            memory::push(&mut lines, line, LIST)?;
         }
+        let bytes = lines.iter().map(String::len).sum::<usize>() + FOOTER_LEN_MAX;
+        out.try_reserve(bytes)
+            .map_err(|_| memory::refused(LIST, bytes))?;
+        out.extend(lines);
         let crc = crc32c(out.as_bytes());
         let _ = writeln!(out, "{FOOTER}\n{OWN_CHECKSUM} {crc}");
-        out
+        Ok(out)
     }
 
     pub(super) fn decode(bytes: &[u8]) -> Result<Self> {
@@ -128,7 +141,7 @@ impl Meta {
             if line == FOOTER {
                 break;
             }
-            files.push(file_of(line)?);
+            memory::push(&mut files, file_of(line)?, LIST)?;
         }
         if files.len() as u64 != count {
             return Err(bad("has another number of files than it says")
@@ -218,7 +231,7 @@ mod tests {
     #[test]
     fn lists_come_back_and_every_changed_byte_is_found() {
         let meta = sample();
-        let text = meta.encode();
+        let text = meta.encode().unwrap();
         assert_eq!(Meta::decode(text.as_bytes()).unwrap(), meta);
         assert_eq!(meta.files[1].db_name().unwrap(), "000008.sst");
         let footer = text.find(FOOTER).unwrap();

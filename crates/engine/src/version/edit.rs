@@ -16,7 +16,7 @@ use orogen_base::coding::{Decoder, put_length_prefixed, put_varint32, put_varint
 use orogen_base::key::TRAILER_LEN;
 use orogen_base::limits::NUM_LEVELS_MAX;
 use orogen_base::seqno::SEQNO_MAX;
-use orogen_base::{Error, FileNo, Result, SeqNo};
+use orogen_base::{Error, FileNo, Result, SeqNo, memory};
 
 use super::blob_meta::{BlobFileAddition, BlobFileGarbage};
 use super::file_meta::{FileMeta, Generation};
@@ -54,6 +54,9 @@ const WAL_ADDITION: u32 = SKIPPABLE + 7;
 const WAL_DELETION: u32 = SKIPPABLE + 8;
 const PERSIST_USER_DEFINED_TIMESTAMPS: u32 = SKIPPABLE + 9;
 const LAST_COMPACTED_MANIFEST_FILE_SIZE: u32 = SKIPPABLE + 11;
+
+/// For errors.
+const EDIT: &str = "manifest record";
 
 /// The largest number that a file may have; RocksDB keeps the path id in the two bits above.
 pub const FILE_NUMBER_MAX: FileNo = (1 << 62) - 1;
@@ -267,29 +270,33 @@ impl VersionEdit {
                 if key.len() < TRAILER_LEN {
                     return Err(Error::corruption("compact cursor is too short"));
                 }
-                self.compact_cursors.push((level, key.to_vec()));
+                memory::push(&mut self.compact_cursors, (level, key.to_vec()), EDIT)?;
             }
             DELETED_FILE => {
                 let level = level(input)?;
-                self.deleted_files
-                    .push((level, input.varint64("deleted file number")?));
+                let deleted = (level, input.varint64("deleted file number")?);
+                memory::push(&mut self.deleted_files, deleted, EDIT)?;
             }
             NEW_FILE => self.decode_file(input, Generation::First)?,
             NEW_FILE_2 => self.decode_file(input, Generation::Second)?,
             NEW_FILE_3 => self.decode_file(input, Generation::Third)?,
             NEW_FILE_4 => self.decode_file(input, Generation::Fourth)?,
             BLOB_FILE_ADDITION | BLOB_FILE_ADDITION_DEPRECATED => {
-                self.blob_file_additions
-                    .push(BlobFileAddition::decode(input)?);
+                let addition = BlobFileAddition::decode(input)?;
+                memory::push(&mut self.blob_file_additions, addition, EDIT)?;
             }
             BLOB_FILE_GARBAGE | BLOB_FILE_GARBAGE_DEPRECATED => {
-                self.blob_file_garbages
-                    .extend(BlobFileGarbage::decode(input)?);
+                if let Some(garbage) = BlobFileGarbage::decode(input)? {
+                    memory::push(&mut self.blob_file_garbages, garbage, EDIT)?;
+                }
             }
-            WAL_ADDITION_DEPRECATED => self.wal_additions.push(WalAddition::decode(input)?),
+            WAL_ADDITION_DEPRECATED => {
+                memory::push(&mut self.wal_additions, WalAddition::decode(input)?, EDIT)?;
+            }
             WAL_ADDITION => {
                 let mut payload = Decoder::new(input.length_prefixed("wal addition")?);
-                self.wal_additions.push(WalAddition::decode(&mut payload)?);
+                let addition = WalAddition::decode(&mut payload)?;
+                memory::push(&mut self.wal_additions, addition, EDIT)?;
             }
             WAL_DELETION_DEPRECATED => self.wal_deletion = Some(input.varint64("wal deletion")?),
             WAL_DELETION => {
@@ -344,8 +351,7 @@ impl VersionEdit {
         if decoded.min_log_number_to_keep.is_some() {
             self.min_log_number_to_keep = decoded.min_log_number_to_keep;
         }
-        self.new_files.push((level, Arc::new(decoded.file)));
-        Ok(())
+        memory::push(&mut self.new_files, (level, Arc::new(decoded.file)), EDIT)
     }
 }
 
