@@ -43,6 +43,8 @@ use crate::report::{Failure, Figure};
 const CALLS: usize = 24;
 /// Keys that are written, of each family.
 const KEYS: u64 = 300;
+/// Background threads.
+const JOBS_MAX: usize = 3;
 /// Of a seed's allocations so many are passed over between two that are refused.
 const STEP: u64 = 2;
 /// What may be left over after a close: what is made once in a process.
@@ -342,7 +344,7 @@ fn options(rng: &mut Rng) -> Options {
     db.create_missing_column_families = true;
     db.info_log = false;
     db.bgerror_resume_retry_interval = 2000;
-    db.max_background_jobs = rng.range(1..4);
+    db.max_background_jobs = rng.range(1..JOBS_MAX + 1);
     db.max_subcompactions = rng.range(1..3);
     db.allow_mmap_writes = rng.chance(1, 4);
     db.allow_concurrent_memtable_write = rng.chance(3, 4);
@@ -799,7 +801,7 @@ impl World<'_> {
                 self.check_all(place, &found.map_err(failed("scan"))?)?;
             }
             if round == 0 {
-                db.flush().map_err(failed("flush"))?;
+                self.flush(&db).map_err(failed("flush"))?;
                 let family = db.default_column_family();
                 db.compact_range(&CompactRangeOptions::default(), &family, None, None)
                     .map_err(failed("compaction"))?;
@@ -810,6 +812,17 @@ impl World<'_> {
             db.close().map_err(failed("close"))?;
         }
         Ok(())
+    }
+
+    /// A flush. A job that was refused memory may tell of it only now, if its thread had to wait.
+    fn flush(&self, db: &Db) -> crate::engine::Result<()> {
+        for _ in 0..JOBS_MAX {
+            match db.flush() {
+                Err(e) if e.kind() == ErrorKind::NoMemory => db.resume()?,
+                other => return other,
+            }
+        }
+        db.flush()
     }
 
     fn wait_until_resumed(&mut self) -> Result<(), String> {
