@@ -192,7 +192,7 @@ fn work(write: &WritePath, budget: &Arc<Budget>, place: usize) {
                 false => u64::MAX,
             };
             let due = compaction::idle_micros(context).min(punch::idle_micros(context));
-            let due = due.min(held);
+            let due = due.min(blob_collection::idle_micros(context)).min(held);
             context
                 .work
                 .wait_after_for(seen, retry.min(due).max(RETRY_MICROS_MIN));

@@ -64,6 +64,8 @@ pub(crate) struct NothingToCollect {
     pub(crate) options: Weak<ColumnFamilyOptions>,
     /// Jobs were in the way when so many had ended; `None`: there was nothing.
     pub(crate) jobs_ended: Option<u64>,
+    /// Flushes waited, so that less was looked for.
+    pub(crate) beside_flushes: bool,
 }
 
 /// What is done about dead places in the blob files of a family.
@@ -289,12 +291,17 @@ impl FamilyState {
 
     /// True if nothing in blob files was found worth collecting in this version with these settings,
     /// or jobs were in the way that are at it still.
-    pub(crate) fn has_nothing_to_collect(&self, options: &Arc<ColumnFamilyOptions>) -> bool {
+    pub(crate) fn has_nothing_to_collect(
+        &self,
+        options: &Arc<ColumnFamilyOptions>,
+        flushes_wait: bool,
+    ) -> bool {
         let noted = self.nothing_to_collect.as_ref();
         noted.is_some_and(|noted| {
             // Pointers that are held weakly are not given out anew.
             noted.version.as_ptr() == Arc::as_ptr(&self.version)
                 && noted.options.as_ptr() == Arc::as_ptr(options)
+                && (flushes_wait || !noted.beside_flushes)
                 && noted
                     .jobs_ended
                     .is_none_or(|ended| ended == self.jobs_ended)

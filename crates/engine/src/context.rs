@@ -15,7 +15,7 @@ use orogen_base::sync::Mutex;
 use orogen_base::{Error, FileNo, Result};
 use orogen_env::memory::PagePool;
 use orogen_env::threads::Thread;
-use orogen_env::{Ahead, Clock, FileLock, FileSystem};
+use orogen_env::{Ahead, Clock, FileLock, FileSystem, IoPriority};
 use orogen_memtable::{GuidedListMemTable, MemTable, VectorMemTable};
 use orogen_sst::BlockCache;
 
@@ -316,6 +316,12 @@ impl Context {
         }
     }
 
+    /// True if flushes wait for a limiter, or did within the last second.
+    pub(crate) fn flushes_wait(&self) -> bool {
+        let limiter = self.options.rate_limiter.as_ref();
+        limiter.is_some_and(|limiter| limiter.is_short_above(IoPriority::Low))
+    }
+
     /// A number for a job, for log lines and events.
     pub(crate) fn new_job_id(&self) -> u64 {
         self.next_job_id.fetch_add(1, Ordering::Relaxed)
@@ -487,7 +493,7 @@ impl Context {
         let is_off = options.max_space_amp == 0.0
             || options.disable_auto_compactions
             || self.db_options().max_background_gc == 0;
-        if is_off || state.has_nothing_to_collect(options) {
+        if is_off || state.has_nothing_to_collect(options, false) {
             return None;
         }
         let (disk, live) = state.version.blob_space();

@@ -501,7 +501,8 @@ pub struct ColumnFamilyOptions {
     /// Where no other way is asked for (`blob_file_discardable_ratio` is 1.0 and
     /// `enable_blob_garbage_collection` is false) choose by cost: dead places are given up as holes while a call brings
     /// enough, and what they leave, or all if holes cannot be had or cost too much, is emptied at a ratio of
-    /// 0.5; small files are merged. Default true; ours. False: values are never moved.
+    /// 0.5, or of 0.8 while flushes wait for a rate limiter; small files are merged. Default true; ours. False: values are
+    /// never moved.
     pub blob_gc_auto: bool,
     /// The most that blob files of the family may take for each byte that is live in them. Beyond it the files with most
     /// garbage are emptied at any cost in tables, whatever the ratio, and a tenth

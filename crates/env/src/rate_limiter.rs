@@ -34,6 +34,9 @@ const MAX_RATE: u64 = 1 << 40;
 /// One part in so many goes to each lower priority that waits beside a higher one.
 const FAIRNESS: u64 = 10;
 
+/// Who had to wait is short for so long: flushes come one after the other.
+const SHORT_MICROS: u64 = 1_000_000;
+
 /// Who goes first at a [`RateLimiter`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(usize)]
@@ -68,6 +71,8 @@ struct Bucket {
     waiting: [usize; IoPriority::COUNT],
     /// When each priority last asked or was granted what it waited for.
     asked_at: [Option<u64>; IoPriority::COUNT],
+    /// When each priority last was not granted at once what it asked for.
+    short_at: [Option<u64>; IoPriority::COUNT],
     filled_at: u64,
 }
 
@@ -139,6 +144,7 @@ impl RateLimiter {
             shares: [0; IoPriority::COUNT],
             waiting: [0; IoPriority::COUNT],
             asked_at: [None; IoPriority::COUNT],
+            short_at: [None; IoPriority::COUNT],
             filled_at: clock.now_micros(),
         };
         Self {
@@ -171,6 +177,9 @@ impl RateLimiter {
                 bucket.fill(now);
                 left -= bucket.take(own, left);
                 bucket.asked_at[own] = Some(now);
+                if listed || left > 0 {
+                    bucket.short_at[own] = Some(now);
+                }
             }
             if left == 0 {
                 bucket.waiting[own] -= usize::from(listed);
@@ -208,6 +217,18 @@ impl RateLimiter {
             rate if priority == IoPriority::User => rate,
             rate => rate / FAIRNESS,
         }
+    }
+
+    /// True if somebody above `priority` waits, or did within the last second: whatever is granted below makes them
+    /// wait longer.
+    #[must_use]
+    pub fn is_short_above(&self, priority: IoPriority) -> bool {
+        let bucket = self.bucket.lock();
+        let now = self.clock.now_micros();
+        let just_now = |at: u64| now.saturating_sub(at) < SHORT_MICROS;
+        bucket.rate > 0
+            && (priority as usize + 1..IoPriority::COUNT)
+                .any(|p| bucket.waiting[p] > 0 || bucket.short_at[p].is_some_and(just_now))
     }
 
     /// Bytes asked for since the start.
@@ -264,6 +285,30 @@ mod tests {
         limiter.request(10_000);
         assert!(clock.now_micros() >= 9_900_000);
         limiter.request(0);
+    }
+
+    #[test]
+    fn who_had_to_wait_is_short_for_a_second() {
+        let (clock, limiter) = limiter(1000);
+        let ask = |bytes, priority| {
+            limiter.request_until(bytes, priority, &AtomicBool::new(false));
+        };
+        clock.advance(Duration::from_secs(1));
+        ask(100, IoPriority::High);
+        assert!(!limiter.is_short_above(IoPriority::Low), "granted at once");
+        ask(500, IoPriority::Low);
+        assert!(!limiter.is_short_above(IoPriority::Low), "not above");
+        ask(500, IoPriority::High);
+        assert!(limiter.is_short_above(IoPriority::Low));
+        assert!(!limiter.is_short_above(IoPriority::High));
+        clock.advance(Duration::from_millis(900));
+        assert!(limiter.is_short_above(IoPriority::Low));
+        clock.advance(Duration::from_millis(100));
+        assert!(!limiter.is_short_above(IoPriority::Low));
+        ask(500, IoPriority::User);
+        assert!(limiter.is_short_above(IoPriority::Low));
+        limiter.set_bytes_per_sec(0);
+        assert!(!limiter.is_short_above(IoPriority::Low), "no limit");
     }
 
     #[test]

@@ -57,13 +57,22 @@ pub fn oldest(version: &Version, options: &ColumnFamilyOptions) -> HashSet<FileN
 
 /// The blob files whose values a compaction writes anew where it meets them: the [`oldest`], and
 /// those of which [`collect::discardable`] is garbage, so that a collection has less to do. All, damaged
-/// ones too, where values come back into tables: what can be read of them does.
+/// ones too, where values come back into tables: what can be read of them does. Fewer if `flushes_wait` for what it writes.
 #[must_use]
-pub fn emptied(version: &Version, options: &ColumnFamilyOptions) -> HashSet<FileNo> {
+pub fn emptied(
+    version: &Version,
+    options: &ColumnFamilyOptions,
+    flushes_wait: bool,
+) -> HashSet<FileNo> {
     if options.blob_run_mode == BlobRunMode::Fallback {
         return version.blob_files().keys().copied().collect();
     }
     let mut files = oldest(version, options);
-    files.extend(collect::discardable(version, &Rules::of(version, options)));
+    let rules = Rules::of(version, options);
+    let rules = match flushes_wait {
+        true => rules.beside_flushes(),
+        false => rules,
+    };
+    files.extend(collect::discardable(version, &rules));
     files
 }

@@ -36,6 +36,9 @@ use crate::version::{FileMeta, Version};
 const TABLE_BYTES_PER_FREED: u64 = 4;
 /// The ratio where nobody has said one: as much is written as comes free.
 const AUTO_RATIO: f64 = 0.5;
+/// The same while flushes wait for what a limiter lets through: a quarter is written of what comes free. The rest can
+/// wait until they do not.
+const AUTO_RATIO_BESIDE_FLUSHES: f64 = 0.8;
 /// Small files that are no harm where nobody has said a ratio: merging them writes all of them once more and frees
 /// nothing, and where values are updated they empty themselves.
 const AUTO_SMALL_FILES: usize = 256;
@@ -65,6 +68,8 @@ pub struct Rules {
     pub table_bytes_max: u64,
     /// Whatever it costs.
     pub at_any_cost: bool,
+    /// Nobody has said a ratio.
+    pub by_cost: bool,
     /// Only files with lower numbers.
     pub made_before: FileNo,
     /// Only files of which the dead places were looked for, or are left alone.
@@ -95,6 +100,7 @@ impl Rules {
             output_bytes: options.blob_file_size,
             table_bytes_max: options.max_compaction_bytes(),
             at_any_cost: false,
+            by_cost: is_auto,
             made_before: FileNo::MAX,
         };
         let is_bounded = options.max_space_amp > 0.0;
@@ -123,6 +129,18 @@ impl Rules {
         Self {
             max_batch_bytes: self.max_batch_bytes.min(bytes),
             ..self
+        }
+    }
+
+    /// The same where flushes wait for what such steps write.
+    #[must_use]
+    pub fn beside_flushes(self) -> Self {
+        match self.by_cost && !self.at_any_cost {
+            true => Self {
+                discardable_ratio: self.discardable_ratio.max(AUTO_RATIO_BESIDE_FLUSHES),
+                ..self
+            },
+            false => self,
         }
     }
 

@@ -32,6 +32,9 @@ use crate::version::FileMeta;
 use crate::version::blob_counts::BlobCounts;
 use crate::version::version::Version;
 
+/// Between two looks whether flushes still wait.
+const LOOK_AGAIN_MICROS: u64 = 100_000;
+
 /// A step that a thread has taken.
 pub(crate) struct CollectionJob {
     family: Arc<ColumnFamilyData>,
@@ -50,13 +53,25 @@ enum Picked {
 
 /// True if there may be something to collect for a thread of the background.
 pub(crate) fn is_due(context: &Context) -> bool {
-    let families = context.set.families();
-    families.iter().any(|f| is_due_in(context, f))
+    let (families, flushes_wait) = (context.set.families(), context.flushes_wait());
+    families.iter().any(|f| is_due_in(context, f, flushes_wait))
 }
 
-/// The same in one family. Told again for each version and for other settings, until it was found
-/// that there is nothing.
-pub(crate) fn is_due_in(context: &Context, family: &ColumnFamilyData) -> bool {
+/// Microseconds after which it is to be looked again: flushes that waited tell nobody when they no longer do.
+pub(crate) fn idle_micros(context: &Context) -> u64 {
+    if context.options.rate_limiter.is_none() {
+        return u64::MAX;
+    }
+    let families = context.set.families();
+    match families.iter().any(|f| is_due_in(context, f, false)) {
+        true => LOOK_AGAIN_MICROS,
+        false => u64::MAX,
+    }
+}
+
+/// The same in one family, with or without flushes that wait for what is written. Told again for each version and for other
+/// settings, until it was found that there is nothing.
+pub(crate) fn is_due_in(context: &Context, family: &ColumnFamilyData, flushes_wait: bool) -> bool {
     let options = family.options();
     let is_off = options.disable_auto_compactions || context.db_options().max_background_gc == 0;
     if is_off || family.is_dropped() {
@@ -66,13 +81,13 @@ pub(crate) fn is_due_in(context: &Context, family: &ColumnFamilyData) -> bool {
         let state = family.state();
         if state.version.blob_files().is_empty()
             || state.exclusive_manual > 0
-            || state.has_nothing_to_collect(&options)
+            || state.has_nothing_to_collect(&options, flushes_wait)
         {
             return false;
         }
         state.version.clone()
     };
-    let rules = rules_of(context, &version, &options);
+    let rules = rules_of(context, &version, &options, flushes_wait);
     // What holes bring need not be moved.
     if rules.after_holes && punch::is_busy(family, context) {
         return false;
@@ -85,8 +100,17 @@ pub(crate) fn is_due_in(context: &Context, family: &ColumnFamilyData) -> bool {
 }
 
 /// What a thread of the background goes by.
-fn rules_of(context: &Context, version: &Version, options: &ColumnFamilyOptions) -> Rules {
+fn rules_of(
+    context: &Context,
+    version: &Version,
+    options: &ColumnFamilyOptions,
+    flushes_wait: bool,
+) -> Rules {
     let rules = Rules::of(version, options);
+    let rules = match flushes_wait {
+        true => rules.beside_flushes(),
+        false => rules,
+    };
     match &context.options.rate_limiter {
         Some(limiter) => rules.paced(limiter.bytes_per_sec_beside(IoPriority::Low)),
         None => rules,
@@ -103,8 +127,9 @@ fn may_order(version: &Version, options: &ColumnFamilyOptions, max: u64) -> bool
 /// # Errors
 /// What a reader of a table's properties meets; what is due is then not looked for again in the same version.
 pub(crate) fn next(context: &Context) -> Result<Option<CollectionJob>> {
+    let flushes_wait = context.flushes_wait();
     for family in context.set.families() {
-        if !is_due_in(context, &family) {
+        if !is_due_in(context, &family, flushes_wait) {
             continue;
         }
         let options = family.options();
@@ -112,7 +137,7 @@ pub(crate) fn next(context: &Context) -> Result<Option<CollectionJob>> {
             let state = family.state();
             (state.version.clone(), state.jobs_ended)
         };
-        let rules = rules_of(context, &version, &options);
+        let rules = rules_of(context, &version, &options, flushes_wait);
         let picked = pick(context, &family, &version, &rules, true);
         let is_busy = matches!(picked, Ok(Picked::Busy));
         if let Ok(Picked::Job(job)) = picked {
@@ -122,6 +147,7 @@ pub(crate) fn next(context: &Context) -> Result<Option<CollectionJob>> {
             version: Arc::downgrade(&version),
             options: Arc::downgrade(&options),
             jobs_ended: is_busy.then_some(jobs_ended),
+            beside_flushes: flushes_wait,
         });
         picked?;
     }

@@ -252,7 +252,7 @@ impl CompactionJob {
         let options = self.family.options();
         let all = match options.blob_run_mode {
             BlobRunMode::Fallback => Some(Moves {
-                emptied: Arc::new(compact::blobs::emptied(&self.version, &options)),
+                emptied: Arc::new(compact::blobs::emptied(&self.version, &options, false)),
                 ordered: Arc::default(),
                 carry: moves.carry.clone(),
             }),
@@ -434,7 +434,7 @@ impl CompactionJob {
         info.bytes_read -= dropped.iter().map(|f| f.size).sum::<u64>();
         info.dropped = dropped.iter().map(|f| f.number).collect();
         let read = &self.inputs_without(&info.dropped);
-        let moves = &self.moves(read)?;
+        let moves = &self.moves(context, read)?;
         let bounds = self.bounds(context, read)?;
         let stretches: Vec<Stretch> = std::iter::once(None)
             .chain(bounds.iter().cloned().map(Some))
@@ -514,9 +514,9 @@ impl CompactionJob {
     }
 
     /// The blob files whose values are written anew where they are met.
-    fn moves(&self, read: &[Inputs]) -> Result<Moves> {
+    fn moves(&self, context: &Context, read: &[Inputs]) -> Result<Moves> {
         let options = self.family.options();
-        let emptied = compact::blobs::emptied(&self.version, &options);
+        let emptied = compact::blobs::emptied(&self.version, &options, context.flushes_wait());
         let tables = &self.family.tables;
         let ordered = compact::locality::moved_by_compaction(
             &self.version,

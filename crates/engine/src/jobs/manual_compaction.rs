@@ -395,7 +395,7 @@ pub(crate) fn wait_until_idle(context: &Context) -> Result<()> {
         let mut has_changed = false;
         for family in context.set.families() {
             let look = family.state().look(None);
-            is_busy |= blob_collection::is_due_in(context, &family)
+            is_busy |= blob_collection::is_due_in(context, &family, false)
                 || punch::is_busy(&family, context)
                 || compaction_is_due(context, &family, &look);
             let state = family.state();

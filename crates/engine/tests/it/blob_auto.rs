@@ -1,12 +1,12 @@
 //! Which way garbage in blob files is collected where nobody has said one, and its ceiling.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use orogen_base::metrics::Ticker;
 use orogen_engine::{Db, Options};
-use orogen_env::{ManualClock, MemFileSystem};
+use orogen_env::{Clock, IoPriority, ManualClock, MemFileSystem, RateLimiter, SystemClock};
 use orogen_testkit::Rng;
 
 use crate::blobs::{assert_exact, assert_no_strays, key};
@@ -127,4 +127,44 @@ fn space_is_held_below_the_ceiling() {
         churn(&db, 1);
         assert!(space_amp(&db) <= 1.06, "{}", space_amp(&db));
     }
+}
+
+#[test]
+fn values_are_moved_for_less_garbage_when_flushes_no_longer_wait() {
+    let fs = MemFileSystem::new();
+    let clock = Arc::new(ManualClock::new());
+    let limiter = Arc::new(RateLimiter::new(1 << 30, clock.clone()));
+    let mut options = automatic(&fs);
+    options.cf.blob_hole_punching = false;
+    options.db.clock = clock.clone();
+    options.db.rate_limiter = Some(limiter.clone());
+    let db = Db::open(DIR, &options).expect("it opens");
+    let family = db.default_column_family();
+    let write = |keys: std::ops::Range<usize>| {
+        // As a flush does, of more than is granted at once; then no time passes.
+        limiter.request_until(1 << 30, IoPriority::High, &AtomicBool::new(false));
+        keys.for_each(|n| db.put(&key(n), &[7; 9000]).expect("the disk is well"));
+        db.flush().expect("the disk is well");
+        db.compact_range(&Default::default(), &family, None, None)
+            .expect("the disk is well");
+    };
+    let moved = || db.statistics().get(Ticker::BlobDbGcNumKeysRelocated);
+    let settle = || db.wait_for_background_work().expect("the disk is well");
+    write(0..10);
+    // Six of ten are dead. Nobody looks again while no time passes, however long one waits.
+    write(0..6);
+    SystemClock.sleep(Duration::from_millis(300));
+    assert_eq!(moved(), 0);
+    // Nine of ten, which is worth it at any time.
+    write(6..9);
+    settle();
+    assert_eq!(moved(), 1);
+    // Four of the six.
+    write(0..4);
+    SystemClock.sleep(Duration::from_millis(300));
+    assert_eq!(moved(), 1);
+    clock.advance(Duration::from_secs(1));
+    settle();
+    assert_eq!(moved(), 3);
+    assert_exact(&db, &family);
 }

@@ -50,6 +50,7 @@ fn half() -> Rules {
         output_bytes: 1 << 30,
         table_bytes_max: 1 << 30,
         at_any_cost: false,
+        by_cost: false,
         made_before: FileNo::MAX,
         after_holes: false,
     }
@@ -228,6 +229,36 @@ fn by_default_what_holes_leave_is_emptied_from_half_of_it_on() {
     let v = version(TABLES, &files);
     v.blob_files()[&10].file.leave_holes.set(true);
     assert_eq!(chosen(&v, &Rules::of(&v, &options)), [10]);
+}
+
+#[test]
+fn while_flushes_wait_only_what_is_nearly_all_garbage_is_emptied() {
+    let options = ColumnFamilyOptions {
+        blob_hole_punching: false,
+        merge_small_file_threshold: 0,
+        ..ColumnFamilyOptions::default()
+    };
+    let files = [(10, 10_000, 6000), (11, 10_000, 8000)];
+    let v = version(TABLES, &files);
+    let beside =
+        |options: &ColumnFamilyOptions| chosen(&v, &Rules::of(&v, options).beside_flushes());
+    let options = ColumnFamilyOptions {
+        min_gc_batch_size: 0,
+        ..options
+    };
+    assert_eq!(chosen(&v, &Rules::of(&v, &options)), [10, 11]);
+    assert_eq!(beside(&options), [11]);
+    // Who has said a ratio, or a ceiling that is passed, gets that.
+    let told = ColumnFamilyOptions {
+        blob_file_discardable_ratio: 0.55,
+        ..options.clone()
+    };
+    assert_eq!(beside(&told), [10, 11]);
+    let ceiling = ColumnFamilyOptions {
+        max_space_amp: 1.5,
+        ..options
+    };
+    assert_eq!(beside(&ceiling), [10, 11]);
 }
 
 #[test]
