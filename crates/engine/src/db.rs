@@ -539,8 +539,8 @@ impl Db {
 
     /// The sequence number of the newest write to a key, deletions included; 0 if there is none. A compaction may
     /// have set it to 0 where no snapshot is older, so it is exact for whoever holds one: greater than the
-    /// snapshot's if and only if the key was written since. One thing leaves no trace: a key that was put and then
-    /// deleted by a single delete, both since the snapshot, once a flush or a compaction has seen both.
+    /// snapshot's if and only if the key was written since. One thing leaves a trace only for a snapshot of
+    /// [`Self::snapshot_to_check`]: a key that was put and then deleted by a single delete, both since the snapshot.
     ///
     /// # Errors
     /// `Corruption` or `Io` met on the way.
@@ -565,6 +565,20 @@ impl Db {
     /// `Corruption` or `Io` if a table cannot be opened.
     pub fn iter(&self, options: &ReadOptions, family: &ColumnFamily) -> Result<DbIterator> {
         view::iter(self.context(), &family.0, options)
+    }
+
+    /// A snapshot for who finds out by [`Self::newest_write`] which keys were written since, as transactions do: as
+    /// [`Self::snapshot`], and while it is held a put and the single delete after it, both since, do not vanish together.
+    #[must_use]
+    pub fn snapshot_to_check(&self) -> Snapshot {
+        if let Some(follower) = &self.follower {
+            return follower.snapshot();
+        }
+        let context = self.context();
+        let now_secs = context.clock.unix_secs();
+        context
+            .snapshots
+            .acquire_to_check(|| context.sequence.visible(), now_secs)
     }
 
     /// Keeps what readers see now readable until it is dropped.

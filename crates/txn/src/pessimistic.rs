@@ -344,7 +344,7 @@ impl Transaction {
 
     /// Takes a snapshot: keys that it locks from now on must not have been written since.
     pub fn set_snapshot(&mut self) {
-        self.snapshot = Some(self.db.snapshot());
+        self.snapshot = Some(self.db.snapshot_to_check());
         self.snapshot_on_next = false;
     }
 

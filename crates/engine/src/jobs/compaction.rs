@@ -606,8 +606,10 @@ impl CompactionJob {
             source: Some(source.clone()),
             ..blob_options(context, &self.family)
         };
+        let (snapshots, checked_since) = context.snapshots.for_job();
         let rules = CompactionIterOptions {
-            snapshots: context.snapshots.sorted_seqnos(),
+            snapshots,
+            earliest_write_conflict_snapshot: checked_since,
             merge_operator: options.merge_operator.clone(),
             filter: filter.map(|f| (f, self.plan.start_level)),
             start,

@@ -228,7 +228,7 @@ pub(crate) fn write_level0_table(
         })
         .collect();
     let tombstones = Arc::new(FragmentedRangeTombstones::new(order, tombstones));
-    let snapshots = context.snapshots.sorted_seqnos();
+    let (snapshots, checked_since) = context.snapshots.for_job();
     let rules = |start: Option<Vec<u8>>, end: Option<Vec<u8>>| {
         let watch = job.map(|job| -> Arc<dyn JobWatch> {
             Arc::new(Counting {
@@ -241,6 +241,7 @@ pub(crate) fn write_level0_table(
             start,
             end,
             watch,
+            earliest_write_conflict_snapshot: checked_since,
             ..CompactionIterOptions::for_flush(order.clone(), snapshots.clone(), merge_operator)
         }
     };

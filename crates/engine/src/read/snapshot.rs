@@ -6,10 +6,12 @@
 
 use std::any::Any;
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::fmt;
 use std::sync::{Arc, OnceLock};
 
 use orogen_base::SeqNo;
+use orogen_base::seqno::SEQNO_MAX;
 use orogen_base::sync::Mutex;
 
 /// The live snapshots of a database.
@@ -24,6 +26,8 @@ pub struct SnapshotList {
 struct Live {
     /// For each sequence number, when each of its snapshots was taken.
     taken: BTreeMap<SeqNo, Vec<u64>>,
+    /// How many of each sequence number find out what was written since them.
+    checking: BTreeMap<SeqNo, usize>,
     /// Somebody waits until the oldest snapshot is beyond this one.
     wake_behind: Option<SeqNo>,
 }
@@ -44,6 +48,16 @@ impl SnapshotList {
         self.acquire_pinned(seqno, now_secs, None)
     }
 
+    /// The same for who finds out which keys were written since: whatever is, keeps a trace while it is held.
+    #[must_use]
+    pub fn acquire_to_check(
+        self: &Arc<Self>,
+        seqno: impl FnOnce() -> SeqNo,
+        now_secs: u64,
+    ) -> Snapshot {
+        self.hold(seqno, now_secs, true, None)
+    }
+
     /// The same, with what keeps its view readable where the list does not.
     #[must_use]
     pub fn acquire_pinned(
@@ -52,14 +66,28 @@ impl SnapshotList {
         now_secs: u64,
         pinned: Option<Arc<dyn Any + Send + Sync>>,
     ) -> Snapshot {
+        self.hold(seqno, now_secs, false, pinned)
+    }
+
+    fn hold(
+        self: &Arc<Self>,
+        seqno: impl FnOnce() -> SeqNo,
+        taken_secs: u64,
+        checks: bool,
+        pinned: Option<Arc<dyn Any + Send + Sync>>,
+    ) -> Snapshot {
         let mut live = self.live.lock();
         let seqno = seqno();
-        live.taken.entry(seqno).or_default().push(now_secs);
+        live.taken.entry(seqno).or_default().push(taken_secs);
+        if checks {
+            *live.checking.entry(seqno).or_default() += 1;
+        }
         drop(live);
         Snapshot(Arc::new(Held {
             list: self.clone(),
             seqno,
-            taken_secs: now_secs,
+            taken_secs,
+            checks,
             pinned,
         }))
     }
@@ -87,6 +115,15 @@ impl SnapshotList {
         self.live.lock().taken.keys().copied().collect()
     }
 
+    /// The same, and the lowest of those of [`Self::acquire_to_check`]; [`SEQNO_MAX`] if there is none.
+    #[must_use]
+    pub fn for_job(&self) -> (Vec<SeqNo>, SeqNo) {
+        let live = self.live.lock();
+        let checking = live.checking.keys().next().copied();
+        let all = live.taken.keys().copied().collect();
+        (all, checking.unwrap_or(SEQNO_MAX))
+    }
+
     /// For each sequence number, rising, when each of its snapshots was taken.
     #[must_use]
     pub fn taken(&self) -> Vec<(SeqNo, Vec<u64>)> {
@@ -108,6 +145,14 @@ impl SnapshotList {
 
     fn release(&self, held: &Held) {
         let mut live = self.live.lock();
+        if held.checks
+            && let Entry::Occupied(mut count) = live.checking.entry(held.seqno)
+        {
+            *count.get_mut() -= 1;
+            if *count.get() == 0 {
+                count.remove();
+            }
+        }
         let taken = live
             .taken
             .get_mut(&held.seqno)
@@ -142,6 +187,8 @@ struct Held {
     list: Arc<SnapshotList>,
     seqno: SeqNo,
     taken_secs: u64,
+    /// It finds out what was written since.
+    checks: bool,
     pinned: Option<Arc<dyn Any + Send + Sync>>,
 }
 
@@ -219,6 +266,22 @@ mod tests {
         );
         drop(c);
         assert_eq!((list.sorted_seqnos(), list.count()), (vec![], 0));
+    }
+
+    #[test]
+    fn a_job_is_told_since_when_writes_are_checked() {
+        let list = SnapshotList::new();
+        let plain = list.acquire(|| 3, 0);
+        assert_eq!(list.for_job(), (vec![3], SEQNO_MAX));
+        let later = list.acquire_to_check(|| 9, 0);
+        let [a, b] = [5, 5].map(|n| list.acquire_to_check(|| n, 0));
+        assert_eq!(list.for_job(), (vec![3, 5, 9], 5));
+        drop(a);
+        assert_eq!(list.for_job(), (vec![3, 5, 9], 5));
+        drop((b, plain));
+        assert_eq!(list.for_job(), (vec![9], 9));
+        drop(later);
+        assert_eq!(list.for_job(), (vec![], SEQNO_MAX));
     }
 
     #[test]

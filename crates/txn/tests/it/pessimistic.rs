@@ -338,6 +338,39 @@ fn a_family_that_was_dropped_keeps_nobody_from_opening() {
 }
 
 #[test]
+fn a_key_that_came_and_went_since_the_snapshot_is_noticed_after_a_flush() {
+    for level in ["memtable", "level 0", "below"] {
+        let (db, family) = new();
+        let mut txn = begin(&db);
+        txn.set_snapshot();
+        db.db().put(b"k", b"1").unwrap();
+        if level == "below" {
+            db.db().flush().unwrap();
+        }
+        let mut gone = WriteBatch::new();
+        gone.single_delete(0, b"k");
+        db.write(&WriteOptions::default(), &mut gone).unwrap();
+        if level != "memtable" {
+            db.db().flush().unwrap();
+        }
+        if level == "below" {
+            let all = orogen_engine::CompactRangeOptions::default();
+            db.db().compact_range(&all, &family, None, None).unwrap();
+        }
+        let told = txn.put(&family, b"k", b"2").unwrap_err();
+        assert_eq!(told.kind(), ErrorKind::Busy, "{level}");
+        // Nobody asks any more: nothing of it is kept.
+        drop(txn);
+        let force = orogen_engine::CompactRangeOptions {
+            bottommost_level_compaction: orogen_engine::BottommostLevelCompaction::Force,
+            ..Default::default()
+        };
+        db.db().compact_range(&force, &family, None, None).unwrap();
+        assert!(db.db().live_files().is_empty(), "{level}");
+    }
+}
+
+#[test]
 fn one_that_is_expired_cannot_commit_and_loses_its_locks() {
     let (db, family) = new();
     let short = TransactionOptions {
