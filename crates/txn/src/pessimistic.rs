@@ -8,8 +8,7 @@
 //! 1. A key is locked from the moment a transaction writes it, or reads it for update, until it ends. A range that is
 //!    deleted is locked as a whole.
 //! 2. With a snapshot, who locks a key that was written since gets `Busy`: what it reads at its snapshot is
-//!    what it overwrites. Ranges are locked and not looked at. A put and a single delete that came since and
-//!    vanished together in a flush are not noticed: who reads at the snapshot found nothing before, and there is nothing.
+//!    what it overwrites. Ranges are locked and not looked at.
 //! 3. What a transaction wrote is in memory only, and seen by itself only, until it commits: then all at once.
 //! 4. Who writes to the database beside its [`TransactionDb`] asks for no locks.
 //!
@@ -31,7 +30,6 @@ use std::time::Duration;
 
 use orogen_base::sync::Mutex;
 use orogen_base::{Error, PinnedValue, Result, SeqNo};
-use orogen_engine::batch::BatchOp;
 use orogen_engine::{ColumnFamily, Db, Options, ReadOptions, Snapshot, WriteBatch, WriteOptions};
 
 use crate::OwnWritesIterator;
@@ -40,6 +38,7 @@ use crate::lock_manager::{
     FamilyLocks, KeyRange, LockManager, LockManagerOptions, LockMode, Locked,
     SavePoint as LockSavePoint, TxnId, TxnLockOptions, TxnLocks,
 };
+use crate::lock_order;
 
 /// Settings of a database with transactions.
 #[derive(Clone, Copy, Debug)]
@@ -285,12 +284,7 @@ impl Inner {
         if let Some(locks) = families.get(&id) {
             return Ok(locks.clone());
         }
-        let all = self.db.column_families();
-        let family = all.iter().find(|f| f.id() == id).ok_or_else(|| {
-            Error::invalid_argument("column family does not exist").with("column_family_id", id)
-        })?;
-        let order = family.options().comparator.clone();
-        let locks = self.locks.add_family(id, order);
+        let locks = lock_order::family(&self.db, &self.locks, id)?;
         families.insert(id, locks.clone());
         Ok(locks)
     }
@@ -662,44 +656,14 @@ impl Transaction {
         }
     }
 
-    /// Locks all that a batch writes to families that are `wanted`, keys in their order, so that two who do this do
-    /// not wait for each other.
+    /// Locks all that a batch writes to families that are `wanted`; it holds nothing else.
     fn lock_all(&mut self, batch: &WriteBatch, wanted: impl Fn(u32) -> bool) -> Result<()> {
-        let timeout = self.options.lock_timeout;
-        let mut keys = Vec::new();
-        let mut ranges = Vec::new();
-        for op in batch {
-            let op = op?;
-            if !op.family().is_some_and(&wanted) {
-                continue;
-            }
-            match op {
-                BatchOp::Put { cf, key, .. }
-                | BatchOp::Merge { cf, key, .. }
-                | BatchOp::Delete { cf, key }
-                | BatchOp::SingleDelete { cf, key } => keys.push((cf, key)),
-                BatchOp::DeleteRange { cf, start, end } => ranges.push((cf, start, end)),
-                _ => {}
-            }
-        }
-        keys.sort_unstable();
-        keys.dedup();
-        for (cf, key) in keys {
-            let locks = self.family(cf)?;
-            self.locks
-                .try_lock(&mut self.held, &locks, key, LockMode::Exclusive, timeout)?;
-        }
-        ranges.sort_unstable();
-        for (cf, start, end) in ranges {
-            let locks = self.family(cf)?;
-            let range = KeyRange::new(start, end, false);
-            if !range.is_empty(locks.order()) {
-                let mode = LockMode::Exclusive;
-                self.locks
-                    .try_lock_range(&mut self.held, &locks, &range, mode, timeout)?;
-            }
-        }
-        Ok(())
+        let parts = lock_order::parts_of(batch, wanted)?;
+        let (locks, timeout) = (self.locks.clone(), self.options.lock_timeout);
+        let mut held = self.take_locks();
+        let locked = lock_order::lock(&locks, &mut held, |id| self.family(id), parts, timeout);
+        self.held = held;
+        locked
     }
 }
 

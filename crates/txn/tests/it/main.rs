@@ -2,4 +2,5 @@
 
 mod indexed_batch;
 mod isolation;
+mod optimistic;
 mod pessimistic;

@@ -1,0 +1,501 @@
+//! Transactions that lock nothing before they commit, and find out then whether what they went by was written meanwhile.
+//!
+//! ```text
+//! begin -> note what is written or read for update -> commit: lock it, look it up, write, unlock
+//!                                                  '-> roll back, or drop
+//! ```
+//! 1. A key is noted when a transaction first writes it or reads it for update, with the newest write that there was then, or that its
+//!    snapshot sees. If it was written since, the commit is refused with `Busy` and nothing is written.
+//! 2. What is looked at are the keys themselves, in memory and in tables: however much was flushed meanwhile, a commit is not
+//!    refused for want of history (as it is where memtables alone are asked). From the first key that it notes
+//!    a transaction holds a snapshot, so that what was written and deleted since has left a trace.
+//! 3. Commits lock their keys, all at once as far as anybody can tell, so that nobody who writes through the same
+//!    [`OptimisticTransactionDb`] comes between the look and the write. Who writes to the database beside it does.
+//! 4. Ranges that are deleted are locked by the commit and not looked at.
+//!
+//! | | lost update | unrepeatable read | phantom | write skew |
+//! |---|---|---|---|---|
+//! | `get` and `put` | no, `Busy` if written after the put | yes | yes | yes |
+//! | `get_for_update` of what is written | no | of other keys | yes | yes |
+//! | a snapshot, reads at it (snapshot isolation) | no | no | no | yes |
+//! | a snapshot, `get_for_update` of all that is read | no | no | yes | no |
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use orogen_base::sync::Mutex;
+use orogen_base::{Error, PinnedValue, Result, SeqNo};
+use orogen_engine::{ColumnFamily, Db, Options, ReadOptions, Snapshot, WriteBatch, WriteOptions};
+
+use crate::OwnWritesIterator;
+use crate::indexed_batch::IndexedBatch;
+use crate::lock_manager::{FamilyLocks, LockManager, LockManagerOptions, TxnLockOptions, TxnLocks};
+use crate::lock_order::{self, Part};
+
+/// Settings of a database with optimistic transactions.
+#[derive(Clone, Copy, Debug)]
+pub struct OptimisticTransactionDbOptions {
+    /// Those of the locks that commits take.
+    pub locks: LockManagerOptions,
+    /// How long a commit waits for others that commit the same keys; `None`: for ever. Default one second.
+    pub lock_timeout: Option<Duration>,
+}
+
+impl Default for OptimisticTransactionDbOptions {
+    fn default() -> Self {
+        Self {
+            locks: LockManagerOptions::default(),
+            lock_timeout: Some(Duration::from_secs(1)),
+        }
+    }
+}
+
+/// Settings of one transaction.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct OptimisticTransactionOptions {
+    /// It begins with a snapshot. Default false.
+    pub set_snapshot: bool,
+    /// How its commit is written.
+    pub write: WriteOptions,
+}
+
+struct Inner {
+    db: Db,
+    locks: LockManager,
+    families: Mutex<BTreeMap<u32, Arc<FamilyLocks>>>,
+    options: OptimisticTransactionDbOptions,
+}
+
+/// A database whose transactions look at their end whether they may write. Clones share it.
+#[derive(Clone)]
+pub struct OptimisticTransactionDb(Arc<Inner>);
+
+/// An optimistic transaction; see the module's head. Dropped without a commit it has written nothing.
+pub struct OptimisticTransaction {
+    home: Arc<Inner>,
+    own: RefCell<IndexedBatch>,
+    tracked: Tracked,
+    /// Held from the first key on that is noted.
+    hold: Option<Snapshot>,
+    snapshot: Option<Snapshot>,
+    options: OptimisticTransactionOptions,
+    save_points: Vec<SavePoint>,
+    has_ended: bool,
+}
+
+struct SavePoint {
+    /// Keys that were noted before.
+    keys: usize,
+    snapshot: Option<Snapshot>,
+}
+
+/// The newest write that there was to each key when it was noted.
+type Keys = BTreeMap<Arc<[u8]>, SeqNo>;
+
+/// Keys that must not be written after the numbers that they have.
+#[derive(Default)]
+struct Tracked {
+    families: BTreeMap<u32, (ColumnFamily, Keys)>,
+    /// In the order in which they were noted.
+    noted: Vec<(u32, Arc<[u8]>)>,
+}
+
+impl Tracked {
+    fn has(&self, family: &ColumnFamily, key: &[u8]) -> bool {
+        let of_family = self.families.get(&family.id());
+        of_family.is_some_and(|(_, keys)| keys.contains_key(key))
+    }
+
+    fn note(&mut self, family: &ColumnFamily, key: &[u8], seen: SeqNo) {
+        let key: Arc<[u8]> = key.into();
+        let (_, keys) = self
+            .families
+            .entry(family.id())
+            .or_insert_with(|| (family.clone(), BTreeMap::new()));
+        keys.insert(key.clone(), seen);
+        self.noted.push((family.id(), key));
+    }
+
+    /// Forgets all but the first `len`.
+    fn truncate(&mut self, len: usize) {
+        for (family, key) in self.noted.drain(len..) {
+            if let Some((_, keys)) = self.families.get_mut(&family) {
+                keys.remove(&key);
+            }
+        }
+    }
+
+    fn clear(&mut self) {
+        self.families.clear();
+        self.noted.clear();
+    }
+}
+
+impl OptimisticTransactionDb {
+    /// Opens a database.
+    ///
+    /// # Errors
+    /// Those of [`Db::open`].
+    pub fn open(
+        dir: impl AsRef<Path>,
+        options: &Options,
+        own: OptimisticTransactionDbOptions,
+    ) -> Result<Self> {
+        Ok(Self::new(Db::open(dir, options)?, own))
+    }
+
+    /// Takes an open database. What writes to it must go through this from now on.
+    #[must_use]
+    pub fn new(db: Db, options: OptimisticTransactionDbOptions) -> Self {
+        Self(Arc::new(Inner {
+            db,
+            locks: LockManager::new(options.locks),
+            families: Mutex::default(),
+            options,
+        }))
+    }
+
+    /// The database.
+    #[must_use]
+    pub fn db(&self) -> &Db {
+        &self.0.db
+    }
+
+    /// The locks that commits take.
+    #[must_use]
+    pub fn locks(&self) -> &LockManager {
+        &self.0.locks
+    }
+
+    /// Begins a transaction.
+    ///
+    /// # Errors
+    /// `NoMemory`.
+    pub fn begin(&self, options: OptimisticTransactionOptions) -> Result<OptimisticTransaction> {
+        let mut txn = OptimisticTransaction {
+            home: self.0.clone(),
+            own: RefCell::new(IndexedBatch::new()?),
+            tracked: Tracked::default(),
+            hold: None,
+            snapshot: None,
+            options,
+            save_points: Vec::new(),
+            has_ended: false,
+        };
+        if options.set_snapshot {
+            txn.set_snapshot();
+        }
+        Ok(txn)
+    }
+
+    /// Writes a batch, between the commits of transactions that note its keys.
+    ///
+    /// # Errors
+    /// `LockTimeout`; those of [`Db::write_opt`].
+    pub fn write(&self, options: &WriteOptions, batch: &mut WriteBatch) -> Result<()> {
+        let _held = self.0.lock(lock_order::parts_of(batch, |_| true)?)?;
+        self.0.db.write_opt(options, batch)
+    }
+
+    /// Sets a key; see [`Self::write`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn put(
+        &self,
+        options: &WriteOptions,
+        family: &ColumnFamily,
+        key: &[u8],
+        value: &[u8],
+    ) -> Result<()> {
+        let mut batch = WriteBatch::new();
+        batch.put(family.id(), key, value);
+        self.write(options, &mut batch)
+    }
+
+    /// Deletes a key; see [`Self::write`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn delete(&self, options: &WriteOptions, family: &ColumnFamily, key: &[u8]) -> Result<()> {
+        let mut batch = WriteBatch::new();
+        batch.delete(family.id(), key);
+        self.write(options, &mut batch)
+    }
+}
+
+impl Inner {
+    fn family(&self, id: u32) -> Result<Arc<FamilyLocks>> {
+        let mut families = self.families.lock();
+        if let Some(locks) = families.get(&id) {
+            return Ok(locks.clone());
+        }
+        let locks = lock_order::family(&self.db, &self.locks, id)?;
+        families.insert(id, locks.clone());
+        Ok(locks)
+    }
+
+    /// Locks these until what is returned is dropped.
+    fn lock(&self, parts: Vec<Part<'_>>) -> Result<TxnLocks> {
+        let mut held = self.locks.begin(TxnLockOptions::default());
+        let timeout = self.options.lock_timeout;
+        lock_order::lock(&self.locks, &mut held, |id| self.family(id), parts, timeout)?;
+        Ok(held)
+    }
+}
+
+impl OptimisticTransaction {
+    /// Keys that it has noted.
+    #[must_use]
+    pub fn tracked_count(&self) -> usize {
+        self.tracked.noted.len()
+    }
+
+    /// Operations so far.
+    #[must_use]
+    pub fn count(&self) -> u32 {
+        self.own.borrow().count()
+    }
+
+    /// Takes a snapshot, to read at: keys that it notes from now on must not have been written since.
+    pub fn set_snapshot(&mut self) {
+        self.snapshot = Some(self.home.db.snapshot_to_check());
+    }
+
+    /// Its snapshot.
+    #[must_use]
+    pub fn snapshot(&self) -> Option<&Snapshot> {
+        self.snapshot.as_ref()
+    }
+
+    /// Gives the snapshot up; keys that are noted stay so.
+    pub fn clear_snapshot(&mut self) {
+        self.snapshot = None;
+    }
+
+    /// Sets a key, which it notes.
+    ///
+    /// # Errors
+    /// `InvalidArgument` after its end, or for what is too large; `NoMemory`.
+    pub fn put(&mut self, family: &ColumnFamily, key: &[u8], value: &[u8]) -> Result<()> {
+        self.track(family, key)?;
+        self.own.get_mut().put(family, key, value)
+    }
+
+    /// Adds a merge operand to a key, which it notes.
+    ///
+    /// # Errors
+    /// As [`Self::put`].
+    pub fn merge(&mut self, family: &ColumnFamily, key: &[u8], operand: &[u8]) -> Result<()> {
+        self.track(family, key)?;
+        self.own.get_mut().merge(family, key, operand)
+    }
+
+    /// Deletes a key, which it notes.
+    ///
+    /// # Errors
+    /// As [`Self::put`].
+    pub fn delete(&mut self, family: &ColumnFamily, key: &[u8]) -> Result<()> {
+        self.track(family, key)?;
+        self.own.get_mut().delete(family, key)
+    }
+
+    /// Deletes a key that was put once, which it notes; see [`WriteBatch::single_delete`].
+    ///
+    /// # Errors
+    /// As [`Self::put`].
+    pub fn single_delete(&mut self, family: &ColumnFamily, key: &[u8]) -> Result<()> {
+        self.track(family, key)?;
+        self.own.get_mut().single_delete(family, key)
+    }
+
+    /// Deletes the keys from `start` up to but not including `end`. Whether they are written before it commits is not looked at.
+    ///
+    /// # Errors
+    /// As [`Self::put`].
+    pub fn delete_range(&mut self, family: &ColumnFamily, start: &[u8], end: &[u8]) -> Result<()> {
+        self.check_started()?;
+        self.own.get_mut().delete_range(family, start, end)
+    }
+
+    /// The value of a key as this transaction sees it: its own writes over the database, at the snapshot of
+    /// `options` if there is one, else as it is now. The key is not noted.
+    ///
+    /// # Errors
+    /// Those of [`IndexedBatch::get`].
+    pub fn get(
+        &self,
+        options: &ReadOptions,
+        family: &ColumnFamily,
+        key: &[u8],
+    ) -> Result<Option<PinnedValue>> {
+        self.own.borrow().get(&self.home.db, options, family, key)
+    }
+
+    /// The same of a key that it notes first.
+    ///
+    /// # Errors
+    /// Those of [`Self::put`] and [`Self::get`].
+    pub fn get_for_update(
+        &mut self,
+        options: &ReadOptions,
+        family: &ColumnFamily,
+        key: &[u8],
+    ) -> Result<Option<PinnedValue>> {
+        self.track(family, key)?;
+        self.get(options, family, key)
+    }
+
+    /// Iterates over a family as this transaction sees it; notes nothing.
+    ///
+    /// # Errors
+    /// Those of [`Db::iter`].
+    pub fn iter(
+        &self,
+        options: &ReadOptions,
+        family: &ColumnFamily,
+    ) -> Result<OwnWritesIterator<'_>> {
+        OwnWritesIterator::new(&self.own, &self.home.db, options, family)
+    }
+
+    /// Remembers writes, noted keys and snapshot as they are now.
+    pub fn set_save_point(&mut self) {
+        self.own.get_mut().set_save_point();
+        self.save_points.push(SavePoint {
+            keys: self.tracked.noted.len(),
+            snapshot: self.snapshot.clone(),
+        });
+    }
+
+    /// Undoes what was written since the last save point, forgets the keys that were noted since, and the save point.
+    ///
+    /// # Errors
+    /// `NotFound` if there is none; `InvalidArgument` after its end.
+    pub fn rollback_to_save_point(&mut self) -> Result<()> {
+        self.check_started()?;
+        self.own.get_mut().rollback_to_save_point()?;
+        if let Some(to) = self.save_points.pop() {
+            self.tracked.truncate(to.keys);
+            self.snapshot = to.snapshot;
+        }
+        Ok(())
+    }
+
+    /// Forgets the last save point and keeps what came since.
+    ///
+    /// # Errors
+    /// `NotFound` if there is none.
+    pub fn pop_save_point(&mut self) -> Result<()> {
+        self.own.get_mut().pop_save_point()?;
+        self.save_points.pop();
+        Ok(())
+    }
+
+    /// Writes what it has, at once and whole, if no key that it noted was written since.
+    ///
+    /// # Errors
+    /// `Busy` if one was: nothing is written, and a commit will be refused again; it is to be rolled back and done anew. `LockTimeout`
+    /// if others commit the same keys for too long; `InvalidArgument` after its end; those of [`Db::write_opt`]: it
+    /// may be committed again, and after an `Io` error it is not known what the log has.
+    pub fn commit(&mut self) -> Result<()> {
+        self.check_started()?;
+        let own = self.own.get_mut();
+        let home = &*self.home;
+        let keys = &self.tracked.families;
+        let noted = keys
+            .iter()
+            .flat_map(|(&family, (_, keys))| keys.keys().map(move |key| Part::key(family, key)));
+        // All other keys that it writes are noted.
+        let written = lock_order::parts_of(own.batch(), |_| true)?.into_iter();
+        let ranges = written.filter(|part| part.end.is_some());
+        let held = home.lock(noted.chain(ranges).collect())?;
+        for (family, keys) in keys.values() {
+            for (key, &seen) in keys {
+                check(&home.db, family, key, seen)?;
+            }
+        }
+        if !own.is_empty() {
+            own.write(&home.db, &self.options.write)?;
+        }
+        drop(held);
+        self.end();
+        Ok(())
+    }
+
+    /// Forgets what it wrote and noted.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if it has ended.
+    pub fn rollback(&mut self) -> Result<()> {
+        self.check_started()?;
+        self.end();
+        Ok(())
+    }
+
+    /// Makes a transaction that has ended into a new one, with the memory that it has.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if it has not ended.
+    pub fn restart(&mut self, options: OptimisticTransactionOptions) -> Result<()> {
+        if !self.has_ended {
+            return Err(Error::invalid_argument("transaction has not ended"));
+        }
+        self.options = options;
+        self.has_ended = false;
+        if options.set_snapshot {
+            self.set_snapshot();
+        }
+        Ok(())
+    }
+
+    fn end(&mut self) {
+        self.has_ended = true;
+        self.own.get_mut().clear();
+        self.tracked.clear();
+        self.save_points.clear();
+        self.snapshot = None;
+        self.hold = None;
+    }
+
+    fn check_started(&self) -> Result<()> {
+        match self.has_ended {
+            false => Ok(()),
+            true => Err(Error::invalid_argument("transaction has ended")),
+        }
+    }
+
+    fn track(&mut self, family: &ColumnFamily, key: &[u8]) -> Result<()> {
+        self.check_started()?;
+        if self.tracked.has(family, key) {
+            return Ok(());
+        }
+        let db = &self.home.db;
+        // Before the number: what is written from it on leaves a trace.
+        let of_snapshot = self.snapshot.clone();
+        self.hold
+            .get_or_insert_with(|| of_snapshot.unwrap_or_else(|| db.snapshot_to_check()));
+        let seen = match &self.snapshot {
+            Some(snapshot) => snapshot.seqno(),
+            None => db.latest_sequence_number(),
+        };
+        self.tracked.note(family, key, seen);
+        Ok(())
+    }
+}
+
+fn check(db: &Db, family: &ColumnFamily, key: &[u8], seen: SeqNo) -> Result<()> {
+    let newest = db.newest_write(family, key)?;
+    if newest <= seen {
+        return Ok(());
+    }
+    Err(
+        Error::busy("key was written since the transaction noted it")
+            .with("column_family", family.name())
+            .with("key", key.escape_ascii())
+            .with("seqno", newest)
+            .with("noted", seen),
+    )
+}
