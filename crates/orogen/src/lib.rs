@@ -47,6 +47,44 @@
 //! | [`WriteOptions::sync`] | survives | survives |
 //! | [`WriteOptions::disable_wal`] | lost unless flushed | lost unless flushed |
 //!
+//! # Transactions
+//!
+//! [`TransactionDb`] locks what its transactions write, and [`OptimisticTransactionDb`] looks at their end whether it was written
+//! meanwhile. [`txn`] tells which anomalies each way of use allows.
+//!
+//! ```
+//! use orogen::txn::lock_manager::LockMode;
+//! use orogen::{
+//!     ErrorKind, Options, ReadOptions, TransactionDb, TransactionDbOptions, TransactionOptions,
+//! };
+//!
+//! # fn main() -> orogen::Result<()> {
+//! let mut options = Options::default();
+//! options.db.create_if_missing = true;
+//! # options.db.fs = std::sync::Arc::new(orogen::MemFileSystem::new());
+//! let db = TransactionDb::open("bank", &options, TransactionDbOptions::default())?;
+//! let accounts = db.db().default_column_family();
+//! let mut txn = db.begin(TransactionOptions::default())?;
+//! let now = ReadOptions::default();
+//! let before = txn.get_for_update(&now, &accounts, b"ann", LockMode::Exclusive)?;
+//! assert!(before.is_none());
+//! txn.put(&accounts, b"ann", b"100")?;
+//!
+//! // Who else writes it waits, and is told after a while.
+//! let at_once = TransactionOptions {
+//!     lock_timeout: Some(std::time::Duration::ZERO),
+//!     ..TransactionOptions::default()
+//! };
+//! let mut other = db.begin(at_once)?;
+//! let refused = other.put(&accounts, b"ann", b"0").unwrap_err();
+//! assert_eq!(refused.kind(), ErrorKind::LockTimeout);
+//!
+//! txn.commit()?;
+//! assert_eq!(db.db().get(b"ann")?.as_deref(), Some(&b"100"[..]));
+//! # Ok(())
+//! # }
+//! ```
+//!
 //! # Where to look
 //!
 //! - [`Db`]: open, write, read, families, snapshots, flush, compaction, checkpoints.
@@ -54,12 +92,13 @@
 //! - [`Error`]: one type; [`ErrorKind`] says what to do about it.
 //! - [`FileSystem`] and [`Clock`]: what the engine asks of the machine. [`MemFileSystem`] keeps
 //!   a database in memory and loses power on request, for tests.
-//! - [`sst`], [`engine`], [`base`], [`env`](mod@env): everything behind this page.
+//! - [`sst`], [`engine`], [`txn`], [`base`], [`env`](mod@env): everything behind this page.
 
 pub use orogen_base as base;
 pub use orogen_engine as engine;
 pub use orogen_env as env;
 pub use orogen_sst as sst;
+pub use orogen_txn as txn;
 
 pub use orogen_base::metrics::{HistogramKind, Statistics, Ticker};
 pub use orogen_base::perf::{self, PerfContext, PerfCounter, PerfLevel};
@@ -96,4 +135,9 @@ pub use orogen_env::{
 };
 pub use orogen_sst::{
     BlockBasedOptions, BlockCache, BlockIndex, CompressionOptions, CompressionType,
+};
+pub use orogen_txn::{
+    OptimisticTransaction, OptimisticTransactionDb, OptimisticTransactionDbOptions,
+    OptimisticTransactionOptions, Transaction, TransactionDb, TransactionDbOptions,
+    TransactionOptions, TransactionState,
 };
