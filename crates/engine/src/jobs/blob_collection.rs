@@ -147,7 +147,9 @@ pub(crate) fn next(context: &Context) -> Result<Option<CollectionJob>> {
             version: Arc::downgrade(&version),
             options: Arc::downgrade(&options),
             jobs_ended: is_busy.then_some(jobs_ended),
-            beside_flushes: flushes_wait,
+            // What holds whatever waits need not be looked for again.
+            beside_flushes: rules.discardable_ratio
+                > rules_of(context, &version, &options, false).discardable_ratio,
         });
         picked?;
     }
