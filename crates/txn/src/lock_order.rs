@@ -8,7 +8,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use orogen_base::{Error, ErrorKind, Result};
+use orogen_base::{Error, ErrorKind, Result, memory};
 use orogen_engine::batch::BatchOp;
 use orogen_engine::{Db, WriteBatch};
 
@@ -51,7 +51,7 @@ pub(crate) fn family(db: &Db, locks: &LockManager, id: u32) -> Result<Arc<Family
 /// What a batch writes in families that are `wanted`.
 ///
 /// # Errors
-/// `Corruption` of a batch that is none.
+/// `Corruption` of a batch that is none; `NoMemory`.
 pub(crate) fn parts_of(batch: &WriteBatch, wanted: impl Fn(u32) -> bool) -> Result<Vec<Part<'_>>> {
     let mut parts = Vec::new();
     for op in batch {
@@ -67,7 +67,7 @@ pub(crate) fn parts_of(batch: &WriteBatch, wanted: impl Fn(u32) -> bool) -> Resu
             _ => continue,
         };
         if wanted(part.family) {
-            parts.push(part);
+            memory::push(&mut parts, part, "keys of a batch")?;
         }
     }
     Ok(parts)

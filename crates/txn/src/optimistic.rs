@@ -15,7 +15,7 @@
 //!
 //! | | lost update | unrepeatable read | phantom | write skew |
 //! |---|---|---|---|---|
-//! | `get` and `put` | no, `Busy` if written after the put | yes | yes | yes |
+//! | `get` and `put` | yes, of what is written between the two | yes | yes | yes |
 //! | `get_for_update` of what is written | no | of other keys | yes | yes |
 //! | a snapshot, reads at it (snapshot isolation) | no | no | no | yes |
 //! | a snapshot, `get_for_update` of all that is read | no | no | yes | no |
@@ -27,7 +27,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use orogen_base::sync::Mutex;
-use orogen_base::{Error, PinnedValue, Result, SeqNo};
+use orogen_base::{Error, PinnedValue, Result, SeqNo, memory};
 use orogen_engine::{ColumnFamily, Db, Options, ReadOptions, Snapshot, WriteBatch, WriteOptions};
 
 use crate::OwnWritesIterator;
@@ -109,14 +109,21 @@ impl Tracked {
         of_family.is_some_and(|(_, keys)| keys.contains_key(key))
     }
 
-    fn note(&mut self, family: &ColumnFamily, key: &[u8], seen: SeqNo) {
+    /// # Errors
+    /// `NoMemory`; it is not noted.
+    fn note(&mut self, family: &ColumnFamily, key: &[u8], seen: SeqNo) -> Result<()> {
         let key: Arc<[u8]> = key.into();
+        memory::push(
+            &mut self.noted,
+            (family.id(), key.clone()),
+            "keys of a transaction",
+        )?;
         let (_, keys) = self
             .families
             .entry(family.id())
             .or_insert_with(|| (family.clone(), BTreeMap::new()));
-        keys.insert(key.clone(), seen);
-        self.noted.push((family.id(), key));
+        keys.insert(key, seen);
+        Ok(())
     }
 
     /// Forgets all but the first `len`.
@@ -411,7 +418,11 @@ impl OptimisticTransaction {
         // All other keys that it writes are noted.
         let written = lock_order::parts_of(own.batch(), |_| true)?.into_iter();
         let ranges = written.filter(|part| part.end.is_some());
-        let held = home.lock(noted.chain(ranges).collect())?;
+        let mut parts = Vec::new();
+        for part in noted.chain(ranges) {
+            memory::push(&mut parts, part, "keys of a transaction")?;
+        }
+        let held = home.lock(parts)?;
         for (family, keys) in keys.values() {
             for (key, &seen) in keys {
                 check(&home.db, family, key, seen)?;
@@ -481,8 +492,7 @@ impl OptimisticTransaction {
             Some(snapshot) => snapshot.seqno(),
             None => db.latest_sequence_number(),
         };
-        self.tracked.note(family, key, seen);
-        Ok(())
+        self.tracked.note(family, key, seen)
     }
 }
 
