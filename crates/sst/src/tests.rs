@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::Arc;
 
+use orogen_base::ErrorKind;
 use orogen_base::checksum::ChecksumType;
 use orogen_base::key::{InternalKeyComparator, append_internal_key, append_seek_key};
 use orogen_base::metrics::{Statistics, Ticker};
@@ -266,7 +267,7 @@ fn entries_that_do_not_rise_are_refused() {
         let mut builder = new();
         builder.add(&a, b"v").unwrap();
         let kind = builder.add(&b, b"v").unwrap_err().kind();
-        assert_eq!(kind, orogen_base::ErrorKind::InvalidArgument);
+        assert_eq!(kind, ErrorKind::InvalidArgument);
         builder.abandon();
     }
 }
@@ -325,7 +326,7 @@ fn other_key_orders_work_and_must_match() {
     let wrong = open(&file.bytes(), TableReaderOptions::default())
         .err()
         .unwrap();
-    assert_eq!(wrong.kind(), orogen_base::ErrorKind::InvalidArgument);
+    assert_eq!(wrong.kind(), ErrorKind::InvalidArgument);
     let right = TableReaderOptions {
         comparator: order,
         ..Default::default()
@@ -460,6 +461,24 @@ fn no_flip_in_a_table_gives_wrong_answers_in_silence() {
         for n in 0..bytes.len() {
             assert!(scan(&bytes[..n]).is_err());
         }
+    }
+}
+
+#[test]
+fn a_footer_that_says_none_does_not_turn_checksums_off() {
+    let mut rng = Rng::new(8);
+    let model = random_model(&mut rng, 40, 50);
+    for checksum in 1..=4 {
+        let mut options = all_options(&mut rng);
+        options.table.format_version = 5;
+        options.table.checksum = ChecksumType::from_u8(checksum).unwrap();
+        let (mut bytes, _) = build_with(options, &model);
+        let footer = bytes.len() - 53;
+        assert_eq!(bytes[footer], checksum);
+        bytes[footer] = 0;
+        let told = open(&bytes, TableReaderOptions::default()).map(|_| ());
+        let told = told.unwrap_err();
+        assert_eq!(told.kind(), ErrorKind::Corruption, "{checksum}");
     }
 }
 

@@ -68,7 +68,7 @@ fn rocksdbs_tables_hold_what_rocksdb_says() {
                 Ok(table) => table.verify_checksums().unwrap_err(),
                 Err(e) => e,
             };
-            assert_eq!(error.kind(), orogen_base::ErrorKind::NotSupported, "{name}");
+            assert_eq!(error.kind(), ErrorKind::NotSupported, "{name}");
             continue;
         }
         for cached in [false, true] {

@@ -124,6 +124,6 @@ fn filters_in_partitions_need_an_index_in_partitions() {
     let mut options = options();
     options.table.index_type = BlockIndex::BinarySearch;
     let refused = TableBuilder::new(Box::new(MemFile::default()), options).err();
-    let kind = orogen_base::ErrorKind::InvalidArgument;
+    let kind = ErrorKind::InvalidArgument;
     assert_eq!(refused.map(|e| e.kind()), Some(kind));
 }
