@@ -192,6 +192,14 @@ tickers! {
     ErrorHandlerAutoresumeRetryTotalCount = "rocksdb.error.handler.autoresume.retry.total.count",
     /// How often it succeeded.
     ErrorHandlerAutoresumeSuccessCount = "rocksdb.error.handler.autoresume.success.count",
+    /// Transactions that were committed.
+    TxnCommits = "orogen.txn.commits",
+    /// Transactions that were rolled back, but for those that were dropped.
+    TxnRollbacks = "orogen.txn.rollbacks",
+    /// Transactions that were prepared.
+    TxnPrepares = "orogen.txn.prepares",
+    /// Keys that had been written since a transaction's snapshot, or since it noted them: it was told `Busy`.
+    TxnConflicts = "orogen.txn.conflicts",
     /// Requests of transactions that had to wait for a lock.
     TxnLockWaits = "orogen.txn.lock.waits",
     /// Requests for locks that were not granted in time, or at once where they were not to wait.

@@ -536,6 +536,15 @@ impl WriteBatch {
         operations.read()?.ok_or_else(none)
     }
 
+    /// The operations from byte `offset` on, where one begins, as for [`Self::operation_at`]; all of them from 0.
+    #[must_use]
+    pub fn operations_from(&self, offset: usize) -> Operations<'_> {
+        let rest = self.rep.get(offset.max(HEADER_LEN)..);
+        Operations {
+            decoder: Decoder::new(rest.unwrap_or_default()),
+        }
+    }
+
     /// Adds all operations of `other` behind these.
     pub fn append(&mut self, other: &Self) {
         self.too_large |= other.too_large;
@@ -670,6 +679,12 @@ pub struct Operations<'a> {
 }
 
 impl<'a> Operations<'a> {
+    /// Bytes of the operations that were not read yet.
+    #[must_use]
+    pub fn left(&self) -> usize {
+        self.decoder.rest().len()
+    }
+
     fn read(&mut self) -> Result<Option<BatchOp<'a>>> {
         let d = &mut self.decoder;
         loop {

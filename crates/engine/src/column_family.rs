@@ -112,6 +112,8 @@ pub(crate) struct ColumnFamilyData {
     pub(crate) cache: Arc<BlockCache>,
     pub(crate) tables: Arc<FamilyTables>,
     pub(crate) dropped: AtomicBool,
+    /// The keys of what was flushed last were written in their order: what comes next may be, too.
+    pub(crate) keys_rise: AtomicBool,
     /// Bytes that compactions owe, as of the newest version; for properties and stalls.
     pub(crate) pending_compaction_bytes: AtomicU64,
     /// Lock rank 2: below the MANIFEST's, above the queues'. No I/O under it.
@@ -162,6 +164,7 @@ impl ColumnFamilyData {
             cache: tables.cache.clone(),
             tables: Arc::new(tables),
             dropped: AtomicBool::new(false),
+            keys_rise: AtomicBool::new(false),
             pending_compaction_bytes: AtomicU64::new(0),
             state: Mutex::new(FamilyState {
                 mem,

@@ -145,6 +145,10 @@ pub struct CompactionIterStats {
     pub input_key_bytes: u64,
     /// Bytes of their values.
     pub input_value_bytes: u64,
+    /// User keys among them.
+    pub input_keys: u64,
+    /// Keys whose newest version is newer than that of the key before: they were written behind it.
+    pub rising_keys: u64,
     /// Entries that came out.
     pub output_records: u64,
     /// Dropped: a newer version of the stripe hides them.
@@ -168,6 +172,8 @@ impl CompactionIterStats {
         self.input_deletions += other.input_deletions;
         self.input_key_bytes += other.input_key_bytes;
         self.input_value_bytes += other.input_value_bytes;
+        self.input_keys += other.input_keys;
+        self.rising_keys += other.rising_keys;
         self.output_records += other.output_records;
         self.dropped_hidden += other.dropped_hidden;
         self.dropped_obsolete += other.dropped_obsolete;
@@ -229,6 +235,8 @@ pub struct CompactionIter<I> {
     has_key: bool,
     /// The sequence number of the last version of the current key that was passed.
     last_seqno: SeqNo,
+    /// The sequence number of the newest version of the current key.
+    newest: SeqNo,
     /// True until the first version of the current key was judged.
     newest_version: bool,
     /// True once the current key has come out.
@@ -275,6 +283,7 @@ impl<I: InternalIterator> CompactionIter<I> {
             operands: Operands::default(),
             has_key: false,
             last_seqno: SEQNO_MAX,
+            newest: SEQNO_MAX,
             newest_version: false,
             has_output: false,
             answered: None,
@@ -469,7 +478,8 @@ impl<I: InternalIterator> CompactionIter<I> {
             self.stats.dropped_obsolete += 1;
             return Ok(false);
         }
-        if self.options.bottommost {
+        // A transaction may have to see that the key was written, though it was not there before.
+        if self.options.bottommost && seqno <= self.options.earliest_write_conflict_snapshot {
             // Only older versions that are still in the inputs can need it.
             while let Peek::SameKey(older, _) = self.peek()?
                 && self.stripe_of(older) == stripe
@@ -597,6 +607,9 @@ impl<I: InternalIterator> CompactionIter<I> {
         self.key.clear();
         self.key.extend_from_slice(self.input.key());
         self.has_key = true;
+        self.stats.input_keys += 1;
+        self.stats.rising_keys += u64::from(trailer(&self.key) >> 8 > self.newest);
+        self.newest = trailer(&self.key) >> 8;
         self.last_seqno = SEQNO_MAX;
         self.newest_version = true;
         self.has_output = false;

@@ -245,13 +245,24 @@ impl Context {
     /// A new memtable whose first entries will be in log `log_number`.
     pub(crate) fn new_memtable(
         &self,
+        family: &ColumnFamilyData,
+        log_number: FileNo,
+    ) -> Arc<MemHandle> {
+        let keys_rise = family.keys_rise.load(Ordering::Relaxed);
+        self.first_memtable(&family.options(), keys_rise, log_number)
+    }
+
+    /// The same for a family that there is not yet, or by what is known of its keys.
+    pub(crate) fn first_memtable(
+        &self,
         options: &ColumnFamilyOptions,
+        keys_rise: bool,
         log_number: FileNo,
     ) -> Arc<MemHandle> {
         let table = if options.memtable_protection_bytes_per_key > 0 {
             GuidedListMemTable::with_protection(options.comparator.clone(), true)
         } else {
-            options.make_memtable()
+            options.make_memtable(keys_rise)
         };
         self.memtable_of(table, options, log_number)
     }
@@ -263,7 +274,7 @@ impl Context {
         log_number: FileNo,
     ) -> Arc<MemHandle> {
         if options.memtable_protection_bytes_per_key > 0 {
-            return self.new_memtable(options, log_number);
+            return self.first_memtable(options, false, log_number);
         }
         let table = VectorMemTable::new(options.comparator.clone());
         self.memtable_of(table, options, log_number)

@@ -400,15 +400,20 @@ impl Db {
         self.context().prepared.list()
     }
 
-    /// The operations that are prepared under `name`.
-    #[must_use]
-    pub fn prepared_batch(&self, name: &[u8]) -> Option<WriteBatch> {
-        let section = self.context().prepared.section(name)?;
+    /// The operations that are prepared under `name`; `None` if nothing is.
+    ///
+    /// # Errors
+    /// `NoMemory`.
+    pub fn prepared_batch(&self, name: &[u8]) -> Result<Option<WriteBatch>> {
+        let Some(section) = self.context().prepared.section(name) else {
+            return Ok(None);
+        };
         let mut batch = WriteBatch::new();
         for op in section.iter().flatten() {
             batch.add(op);
         }
-        Some(batch)
+        batch.check_whole()?;
+        Ok(Some(batch))
     }
 
     fn write_one(&self, options: &WriteOptions, fill: impl FnOnce(&mut WriteBatch)) -> Result<()> {

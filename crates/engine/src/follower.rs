@@ -201,7 +201,7 @@ impl Follower {
             let empty = memtables.pop_if(|(_, mem)| mem.is_empty());
             memtables.retain(|(log, _)| *log >= from);
             if memtables.is_empty() {
-                let fresh = || context.new_memtable(&followed.family.options(), from);
+                let fresh = || context.new_memtable(&followed.family, from);
                 let mem = empty.map_or_else(fresh, |(_, mem)| mem);
                 memtables.push((from, mem));
             }
@@ -451,7 +451,9 @@ impl State {
             let wanted = |cf: u32| families.get(&cf).is_some_and(|f| number >= f.log_number);
             let end = self
                 .prepared
-                .take(&batch, |op, seqno| memtables.apply_one(op, seqno, &wanted))
+                .take(number, &batch, |op, seqno| {
+                    memtables.apply_one(op, seqno, &wanted)
+                })
                 .map_err(at)?;
             self.logs_until = self.logs_until.max(end.saturating_sub(1));
             Ok(Taken::Yes)
@@ -472,7 +474,7 @@ impl State {
                     (family.clone(), mem.clone())
                 }
                 _ => {
-                    let fresh = context.new_memtable(&family.options(), log);
+                    let fresh = context.new_memtable(family, log);
                     memtables.push((log, fresh.clone()));
                     (family.clone(), fresh)
                 }

@@ -125,7 +125,7 @@ impl MemoryBudget {
         self.limit.load(Relaxed)
     }
 
-    /// Changes the limit; blocks are evicted down to it at once.
+    /// Changes the limit; blocks are evicted down to it at once. What jobs and cursors read ahead gives way when they read on.
     pub fn set_limit(&self, limit_bytes: u64) {
         self.limit.store(limit_bytes.max(1 << 20), Relaxed);
         self.balance();
@@ -252,6 +252,7 @@ impl MemoryBudget {
             memtable: Arc::downgrade(memtable),
             told: Arc::downgrade(&told),
         });
+        memtable.allocate_ahead_at_most(to_usize(self.limit() / STEPS));
         memtable.watch_growth(Box::new(move |moment, bytes| {
             let (budget, bytes) = (&told.budget, bytes as u64);
             match moment {

@@ -2,16 +2,21 @@
 #![expect(unsafe_code, reason = "advice is given for raw addresses")]
 
 use std::mem::MaybeUninit;
+use std::os::fd::OwnedFd;
+use std::path::Path;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use orogen_base::{Error, Result};
 use parking_lot::Mutex;
 
 use crate::ahead::Ahead;
+use rustix::fs::{FallocateFlags, Mode, OFlags, fallocate, open, unlink};
+use rustix::io::{Errno, pwrite};
 use rustix::mm::{
-    Advice, MapFlags, MprotectFlags, ProtFlags, madvise, mmap_anonymous, mprotect, munmap,
+    Advice, MapFlags, MprotectFlags, ProtFlags, madvise, mmap, mmap_anonymous, mprotect, munmap,
 };
 
 /// Bytes of a huge page.
@@ -88,23 +93,68 @@ impl Drop for HugePage {
 /// [`HUGE_PAGE_LEN`] are backed by small pages and so cost a small user little, the others by huge
 /// ones where the system gives them. All goes back to the system when it is dropped.
 pub struct Reserved {
+    /// Of these `whole` bytes are `len` from `start` on used.
+    all: NonNull<u8>,
+    whole: usize,
     start: NonNull<u8>,
     len: usize,
     /// Bytes from the start that are committed.
     committed: Mutex<usize>,
+    /// Bytes from the start that its user has written to, or will at once.
+    used: AtomicUsize,
+    /// Most bytes that are committed ahead of what is wanted, a power of two.
+    step_max: AtomicUsize,
+    /// Where the bytes are instead of memory.
+    file: Option<OwnedFd>,
 }
 
-/// Committed bytes of all that is reserved.
-static COMMITTED: AtomicUsize = AtomicUsize::new(0);
+/// Used bytes of all that is reserved.
+static USED: AtomicUsize = AtomicUsize::new(0);
 
-/// Bytes of memory behind all [`Reserved`] addresses: as [`huge_page_bytes`], no allocator knows.
+/// Bytes that are used of all [`Reserved`] memory: as of [`huge_page_bytes`], no allocator knows of them. What is committed
+/// and was never used is no memory yet.
 #[must_use]
 pub fn reserved_bytes() -> usize {
-    COMMITTED.load(Ordering::Relaxed)
+    USED.load(Ordering::Relaxed)
 }
 
-/// What is committed at once while a block is small.
-const COMMIT_MIN: usize = 64 << 10;
+/// Addresses of all that is reserved, up to a bound: those that are left are for allocators.
+struct Addresses {
+    taken: AtomicUsize,
+    max: usize,
+}
+
+/// A quarter of what a process has with page tables of four levels.
+static ADDRESSES: Addresses = Addresses::new(32 << 40);
+
+impl Addresses {
+    const fn new(max: usize) -> Self {
+        Self {
+            taken: AtomicUsize::new(0),
+            max,
+        }
+    }
+
+    fn take(&self, bytes: usize) -> bool {
+        let taken = self.taken.fetch_add(bytes, Ordering::Relaxed);
+        let is_there = taken.checked_add(bytes).is_some_and(|all| all <= self.max);
+        if !is_there {
+            self.give_back(bytes);
+        }
+        is_there
+    }
+
+    fn give_back(&self, bytes: usize) {
+        self.taken.fetch_sub(bytes, Ordering::Relaxed);
+    }
+}
+
+/// What is committed at once while a block is small: pages are no larger.
+const COMMIT_MIN: usize = if cfg!(target_arch = "x86_64") {
+    4 << 10
+} else {
+    64 << 10
+};
 
 // SAFETY: plain memory that this value owns.
 unsafe impl Send for Reserved {}
@@ -113,32 +163,57 @@ unsafe impl Sync for Reserved {}
 
 impl Reserved {
     /// At least `len` bytes of addresses at a multiple of [`HUGE_PAGE_LEN`]; `None` if the system
-    /// has none.
+    /// has none, or 32 TiB are reserved in all.
     #[must_use]
     pub fn new(len: usize) -> Option<Self> {
+        Self::with(len, None)
+    }
+
+    /// The same with bytes that are in a file without a name in `dir`, of which the system keeps in memory what is used. It
+    /// grows by what is committed, whose blocks are taken from the disk then: writing to them cannot fail later, but on file
+    /// systems that write elsewhere what is written anew.
+    ///
+    /// # Errors
+    /// `Io`, `NoSpace`: no file could be made; `NoMemory`: no addresses.
+    pub fn in_dir(len: usize, dir: &Path) -> Result<Self> {
+        let refused =
+            |e: Errno| Error::io("no file instead of memory", e.into()).with("dir", dir.display());
+        let file = unnamed_file(dir).map_err(refused)?;
+        Self::with(len, Some(file)).ok_or_else(|| orogen_base::memory::refused("addresses", len))
+    }
+
+    fn with(len: usize, file: Option<OwnedFd>) -> Option<Self> {
         let len = len.max(1).checked_next_multiple_of(HUGE_PAGE_LEN)?;
         let whole = len.checked_add(HUGE_PAGE_LEN)?;
-        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
-        // SAFETY: at an address of the system's choice, so over nothing that is there.
-        let all = unsafe { mmap_anonymous(std::ptr::null_mut(), whole, ProtFlags::empty(), flags) };
-        let all: *mut u8 = all.ok()?.cast();
-        let before = all.align_offset(HUGE_PAGE_LEN);
-        // SAFETY: `before < HUGE_PAGE_LEN`, so this and `len` bytes behind it are within `all`.
-        let start = unsafe { all.add(before) };
-        // SAFETY: as above.
-        let end = unsafe { start.add(len) };
-        for (unused, len) in [(all, before), (end, HUGE_PAGE_LEN - before)] {
-            if len > 0 {
-                // SAFETY: a part of `all` that nobody uses. If it fails, addresses are wasted.
-                let _ = unsafe { munmap(unused.cast(), len) };
-            }
+        if !ADDRESSES.take(whole) {
+            return None;
         }
+        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
+        let (nowhere, none) = (std::ptr::null_mut(), ProtFlags::empty());
+        let all = match &file {
+            // SAFETY: at an address of the system's choice, so over nothing that is there.
+            None => unsafe { mmap_anonymous(nowhere, whole, none, flags) },
+            // SAFETY: as above. Nothing can be read or written before the file has it.
+            Some(file) => unsafe { mmap(nowhere, whole, none, MapFlags::SHARED, file, 0) },
+        };
+        let Ok(all) = all else {
+            ADDRESSES.give_back(whole);
+            return None;
+        };
+        let all: *mut u8 = all.cast();
+        // What is beyond either end stays reserved, too: giving addresses back waits for all who do so.
+        // SAFETY: less than `HUGE_PAGE_LEN`, so this and `len` bytes behind it are within `all`.
+        let start = unsafe { all.add(all.align_offset(HUGE_PAGE_LEN)) };
         let committed = Mutex::new(0);
-        let start = NonNull::new(start)?;
         Some(Self {
-            start,
+            all: NonNull::new(all)?,
+            whole,
+            start: NonNull::new(start)?,
             len,
             committed,
+            used: AtomicUsize::new(0),
+            step_max: AtomicUsize::new(HUGE_PAGE_LEN),
+            file,
         })
     }
 
@@ -148,9 +223,16 @@ impl Reserved {
         self.start
     }
 
-    /// Up to where `commit` of `len` bytes goes, if it does: twice as far each time, then a huge page at a time.
+    /// Bounds what is committed ahead of what is wanted from now on: to less than `bytes`, but for a page.
+    pub fn commit_ahead_at_most(&self, bytes: usize) {
+        let bytes = bytes.clamp(COMMIT_MIN, HUGE_PAGE_LEN);
+        let step = 1 << bytes.ilog2();
+        self.step_max.store(step, Ordering::Relaxed);
+    }
+
+    /// Up to where `commit` of `len` bytes goes, if it does: twice as far each time, then by the largest step.
     fn end_of_commit(&self, is: usize, len: usize) -> usize {
-        let step = is.clamp(COMMIT_MIN, HUGE_PAGE_LEN);
+        let step = is.clamp(COMMIT_MIN, self.step_max.load(Ordering::Relaxed));
         let end = len.max(is.saturating_add(step)).min(self.len);
         end.next_multiple_of(step).min(self.len)
     }
@@ -197,34 +279,91 @@ impl Reserved {
         let end = self.end_of_commit(is, len);
         // SAFETY: `is` is within what is reserved.
         let from = unsafe { self.start.add(is) };
+        if let Some(file) = &self.file {
+            // The file is mapped from before `start` on.
+            let before = self.start.as_ptr().addr() - self.all.as_ptr().addr();
+            if take_blocks(file, (before + is) as u64, (end - is) as u64).is_err() {
+                return false;
+            }
+        }
         let access = MprotectFlags::READ | MprotectFlags::WRITE;
         // SAFETY: a part of what is reserved that nobody has used yet.
         if unsafe { mprotect(from.as_ptr().cast(), end - is, access) }.is_err() {
             return false;
         }
-        // SAFETY: committed just now, and any content is a content of uninitialised bytes.
-        prefer_huge_pages(unsafe {
-            std::slice::from_raw_parts_mut(from.as_ptr().cast(), end - is)
-        });
-        COMMITTED.fetch_add(end - is, Ordering::Relaxed);
+        // Before it there is no whole one.
+        if self.file.is_none() && end > HUGE_PAGE_LEN {
+            // SAFETY: committed just now, and any content is a content of uninitialised bytes.
+            prefer_huge_pages(unsafe {
+                std::slice::from_raw_parts_mut(from.as_ptr().cast(), end - is)
+            });
+        }
         *committed = end;
         true
     }
 
-    /// Bytes from the start that are memory.
+    /// Notes that the first `len` bytes are used from now on, if it was less before: one thread at a time.
+    pub fn use_up_to(&self, len: usize) {
+        let before = self.used.load(Ordering::Relaxed);
+        if len > before && self.file.is_none() {
+            self.used.store(len, Ordering::Relaxed);
+            USED.fetch_add(len - before, Ordering::Relaxed);
+        }
+    }
+
+    /// Bytes from the start that are used, by what [`Self::use_up_to`] was told; none in a file.
+    #[must_use]
+    pub fn used(&self) -> usize {
+        self.used.load(Ordering::Relaxed)
+    }
+
+    /// Bytes from the start that can be used.
     #[must_use]
     pub fn committed(&self) -> usize {
         *self.committed.lock()
+    }
+
+    /// True if the bytes are in a file: they cost memory only as far as the system sees fit.
+    #[must_use]
+    pub fn is_file(&self) -> bool {
+        self.file.is_some()
     }
 }
 
 impl Drop for Reserved {
     fn drop(&mut self) {
         // SAFETY: reserved by `new`, and nobody has an address of it any more.
-        let unmapped = unsafe { munmap(self.start.as_ptr().cast(), self.len) };
-        COMMITTED.fetch_sub(*self.committed.get_mut(), Ordering::Relaxed);
+        let unmapped = unsafe { munmap(self.all.as_ptr().cast(), self.whole) };
+        USED.fetch_sub(*self.used.get_mut(), Ordering::Relaxed);
+        ADDRESSES.give_back(self.whole);
         debug_assert!(unmapped.is_ok(), "the addresses were reserved");
     }
+}
+
+/// A new file that nobody else finds: its name is gone at once.
+fn unnamed_file(dir: &Path) -> rustix::io::Result<OwnedFd> {
+    static FILES: AtomicU64 = AtomicU64::new(0);
+    let number = FILES.fetch_add(1, Ordering::Relaxed);
+    let path = dir.join(format!("orogen-{}-{number}.tmp", std::process::id()));
+    let new = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+    let file = open(&path, new, Mode::RUSR | Mode::WUSR)?;
+    unlink(&path)?;
+    Ok(file)
+}
+
+/// Makes a file longer by zeros that have their place on disk.
+fn take_blocks(file: &OwnedFd, from: u64, len: u64) -> rustix::io::Result<()> {
+    let taken = fallocate(file, FallocateFlags::empty(), from, len);
+    if taken != Err(Errno::OPNOTSUPP) {
+        return taken;
+    }
+    let zeros = [0; 16 << 10];
+    let mut at = from;
+    while at < from + len {
+        let some = (from + len - at).min(zeros.len() as u64);
+        at += pwrite(file, &zeros[..some as usize], at)? as u64;
+    }
+    Ok(())
 }
 
 /// Asks for huge pages under `memory`, which nobody has touched yet: its first use then costs
@@ -365,6 +504,61 @@ mod tests {
     fn what_is_reserved_is_committed_bit_by_bit_and_zeroed() {
         assert!(Reserved::new(usize::MAX).is_none());
         let reserved = Reserved::new(5 * HUGE_PAGE_LEN - 1).unwrap();
+        assert!(!reserved.is_file());
+        commit_bit_by_bit(&reserved);
+        assert_eq!(reserved.used(), 0, "nobody said so");
+        reserved.use_up_to(3 * HUGE_PAGE_LEN);
+        reserved.use_up_to(HUGE_PAGE_LEN);
+        assert_eq!(reserved.used(), 3 * HUGE_PAGE_LEN);
+        assert!(reserved_bytes() >= 3 * HUGE_PAGE_LEN);
+    }
+
+    #[test]
+    fn not_all_addresses_are_taken() {
+        let addresses = Addresses::new(100);
+        assert!(addresses.take(60));
+        assert!(!addresses.take(41) && !addresses.take(usize::MAX));
+        assert!(addresses.take(40));
+        addresses.give_back(60);
+        assert!(addresses.take(59));
+    }
+
+    #[test]
+    fn no_more_is_committed_ahead_than_one_may() {
+        let reserved = Reserved::new(4 * HUGE_PAGE_LEN).unwrap();
+        reserved.commit_ahead_at_most(100 << 10);
+        for len in (1..HUGE_PAGE_LEN).step_by(50_000) {
+            assert!(reserved.commit(len));
+            assert!(reserved.committed() <= len + (64 << 10).max(COMMIT_MIN));
+        }
+        reserved.commit_ahead_at_most(usize::MAX);
+        assert!(reserved.commit(HUGE_PAGE_LEN + 1));
+        assert_eq!(reserved.committed(), 2 * HUGE_PAGE_LEN);
+        reserved.commit_ahead_at_most(0);
+        assert!(reserved.commit(2 * HUGE_PAGE_LEN + 1));
+        assert_eq!(reserved.committed(), 2 * HUGE_PAGE_LEN + COMMIT_MIN);
+    }
+
+    #[test]
+    fn a_file_instead_of_memory_has_no_name_and_its_blocks() {
+        let dir = std::env::temp_dir().join(format!("orogen-reserved-{}", std::process::id()));
+        assert!(Reserved::in_dir(1, &dir).is_err(), "no such directory");
+        std::fs::create_dir(&dir).unwrap();
+        let reserved = Reserved::in_dir(5 * HUGE_PAGE_LEN - 1, &dir).unwrap();
+        assert!(reserved.is_file());
+        commit_bit_by_bit(&reserved);
+        assert_eq!(std::fs::read_dir(&dir).unwrap().count(), 0);
+        let file = rustix::fs::fstat(reserved.file.as_ref().unwrap()).unwrap();
+        let len = 5 * HUGE_PAGE_LEN as i64;
+        assert!((len..=len + HUGE_PAGE_LEN as i64).contains(&file.st_size));
+        assert!(file.st_blocks * 512 >= len, "it can be written to");
+        reserved.use_up_to(1);
+        assert_eq!(reserved.used(), 0, "it is no memory");
+        drop(reserved);
+        std::fs::remove_dir(&dir).unwrap();
+    }
+
+    fn commit_bit_by_bit(reserved: &Reserved) {
         assert_eq!(reserved.start().addr().get() % HUGE_PAGE_LEN, 0);
         assert_eq!(reserved.committed(), 0);
         let mut before = 0;
@@ -386,7 +580,6 @@ mod tests {
         assert!(!reserved.commit(5 * HUGE_PAGE_LEN + 1));
         assert_eq!(reserved.missing(5 * HUGE_PAGE_LEN + 1), 0);
         assert_eq!(reserved.committed(), 5 * HUGE_PAGE_LEN);
-        assert!(reserved_bytes() >= 5 * HUGE_PAGE_LEN);
     }
 
     #[test]

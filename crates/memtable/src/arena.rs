@@ -137,6 +137,8 @@ pub(crate) struct Arena {
     /// Bytes that were promised and may not be allocated yet.
     promised: AtomicUsize,
     chunks: Mutex<Chunks>,
+    /// Chunks that several pieces share are no larger.
+    chunk_max: AtomicUsize,
     /// Where huge pages come from.
     pool: OnceLock<Arc<PagePool>>,
     /// Told of new chunks, and by its end that there are none any more: last.
@@ -164,6 +166,7 @@ impl Arena {
             spare_bytes: AtomicUsize::new(0),
             promised: AtomicUsize::new(0),
             chunks: Mutex::new(chunks),
+            chunk_max: AtomicUsize::new(CHUNK_MAX),
             pool: OnceLock::new(),
             grows: OnceLock::new(),
         }
@@ -229,9 +232,14 @@ impl Arena {
         if let Some(spare) = self.take_spare(&mut chunks, size) {
             return Ok(self.make_current(&mut chunks, spare, size));
         }
+        let chunk_max = self.chunk_max();
+        if size > chunk_max / 4 {
+            drop(chunks);
+            return self.allocate_alone(size);
+        }
         let next_size = (full.size * 2)
             .max((size * 4).next_power_of_two())
-            .min(CHUNK_MAX);
+            .min(chunk_max);
         let chunk = Box::new(self.new_chunk(next_size)?);
         let memory = self.make_current(&mut chunks, chunk, size);
         drop(chunks);
@@ -291,7 +299,7 @@ impl Arena {
             return Ok(());
         }
         let size = (current.size * 2)
-            .min(CHUNK_MAX)
+            .min(self.chunk_max())
             .max(promised.next_multiple_of(ALIGNMENT));
         let spare = Box::new(self.new_chunk(size)?);
         self.spare_bytes.store(size, Ordering::Relaxed);
@@ -311,6 +319,16 @@ impl Arena {
     /// Has `grows` told of chunks from now on; the first call counts.
     pub(crate) fn watch_growth(&self, grows: Growth) {
         let _ = self.grows.set(grows);
+    }
+
+    fn chunk_max(&self) -> usize {
+        self.chunk_max.load(Ordering::Relaxed)
+    }
+
+    /// Bounds what is taken from the system ahead of what is wanted from now on.
+    pub(crate) fn allocate_ahead_at_most(&self, bytes: usize) {
+        let bytes = bytes.clamp(CHUNK_MIN, CHUNK_MAX);
+        self.chunk_max.store(1 << bytes.ilog2(), Ordering::Relaxed);
     }
 
     /// Takes huge pages from `pool` from now on; the first call counts.
@@ -398,6 +416,26 @@ mod tests {
     #[test]
     fn what_is_promised_is_there_in_whatever_pieces() {
         let arena = Arena::new();
+        there_in_whatever_pieces(&arena);
+        let arena = Arena::new();
+        arena.allocate_ahead_at_most(70 << 10);
+        there_in_whatever_pieces(&arena);
+    }
+
+    #[test]
+    fn no_more_is_taken_ahead_than_one_may() {
+        let arena = Arena::new();
+        arena.allocate_ahead_at_most(100 << 10);
+        let mut used = 0;
+        for size in [100, 20_000, 16, 90_000].into_iter().cycle().take(400) {
+            arena.allocate(size).unwrap();
+            used += size.next_multiple_of(ALIGNMENT);
+            // Ends of chunks are lost, of each less than a quarter.
+            assert!(arena.memory_allocated() <= used * 4 / 3 + (64 << 10) + CHUNK_MIN);
+        }
+    }
+
+    fn there_in_whatever_pieces(arena: &Arena) {
         for pieces in [
             vec![100; 1000],
             vec![5000; 30],

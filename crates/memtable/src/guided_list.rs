@@ -176,6 +176,10 @@ impl MemTable for GuidedListMemTable {
         self.list.watch_growth(grows);
     }
 
+    fn allocate_ahead_at_most(&self, bytes: usize) {
+        self.list.allocate_ahead_at_most(bytes);
+    }
+
     fn use_pages(&self, pool: Arc<PagePool>) {
         self.list.use_pages(pool);
     }

@@ -60,12 +60,21 @@ pub type Growth = Box<dyn Fn(Moment, usize) + Send + Sync>;
 /// All methods may be called from any thread at once. An entry is visible to readers when its
 /// `insert` has returned; which entries a reader may see is decided by sequence numbers above.
 pub trait MemTable: Send + Sync {
+    /// Looks whether so many entries of so many bytes are something that [`Self::promise`] could promise at all.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if no memory would be enough.
+    fn check_group(&self, entries: usize, bytes: usize) -> Result<()> {
+        let _ = (entries, bytes);
+        Ok(())
+    }
+
     /// Sees to it that so many entries, whose keys and values have so many bytes, find memory when
     /// they are inserted, beside those that were promised before; [`Self::release`] ends it. One
     /// thread at a time promises. Without it an insert may find none.
     ///
     /// # Errors
-    /// `NoMemory`; nothing is promised.
+    /// `NoMemory`; those of [`Self::check_group`]; nothing is promised.
     fn promise(&self, entries: usize, bytes: usize) -> Result<()> {
         let _ = (entries, bytes);
         Ok(())
@@ -123,6 +132,12 @@ pub trait MemTable: Send + Sync {
     /// counts. Without it nobody is told.
     fn watch_growth(&self, grows: Growth) {
         let _ = grows;
+    }
+
+    /// Takes less than so many bytes from the system ahead of what entries need from now on, but for a few KiB.
+    /// Without it these are up to 2 MiB.
+    fn allocate_ahead_at_most(&self, bytes: usize) {
+        let _ = bytes;
     }
 
     /// Takes huge pages from `pool` from now on; the first call counts. Without it, or in a

@@ -99,6 +99,10 @@ impl List {
         self.arena.watch_growth(grows);
     }
 
+    pub(crate) fn allocate_ahead_at_most(&self, bytes: usize) {
+        self.arena.allocate_ahead_at_most(bytes);
+    }
+
     pub(crate) fn use_pages(&self, pool: Arc<PagePool>) {
         self.arena.use_pages(pool);
     }

@@ -12,6 +12,7 @@
 mod iter;
 mod versions;
 
+use std::path::Path;
 use std::sync::Arc;
 
 use orogen_base::range_del::{FragmentedRangeTombstones, RangeTombstone};
@@ -29,21 +30,27 @@ use versions::{BESIDE_MAX, ROOT, Record};
 
 /// Addresses beside those of the write buffer: for the group that makes it full, and what is promised for it.
 const SPARE_ADDRESSES: usize = 6 << 30;
-/// Most bytes of one promise; more are no single piece of the trie.
-const GROUP_MAX: usize = 2 << 30;
+/// Most bytes of one promise: a value of so many with its record is a single piece of the trie.
+const GROUP_MAX: usize = (2 << 30) - 64;
+/// Threads that may be slower than others at the same place.
+const RACING_MAX: u64 = 16;
+
+/// Words that stay promised between groups, so that a small group need not ask the trie for its own.
+const KEPT_WORDS: u64 = 1 << 10;
 
 /// What was promised and not released.
 #[derive(Default)]
 struct Promised {
     entries: u64,
     bytes: u64,
-    /// Words that the trie promised for them.
+    /// Words that the trie promised for them, or [`KEPT_WORDS`].
     words: u64,
 }
 
 /// A memtable that is a trie of user keys, for bytewise order.
 ///
-/// What it holds is committed in steps: a first one of 64 KiB, and as much again each time, up to 2 MiB at once.
+/// Memory is committed in steps: a first one of a page of 4 KiB, and as much again each time, up to 2 MiB or what
+/// [`MemTable::allocate_ahead_at_most`] leaves. It counts from when it is used.
 pub struct TrieMemTable {
     trie: Trie,
     range_tombstones: RangeTombstones,
@@ -53,27 +60,47 @@ pub struct TrieMemTable {
     promised: Mutex<Promised>,
 }
 
+/// # Errors
+/// `InvalidArgument` of more than a block can hold.
+fn capacity_for(write_buffer_size: u64) -> Result<usize> {
+    usize::try_from(write_buffer_size)
+        .ok()
+        .and_then(|size| size.checked_add(SPARE_ADDRESSES))
+        .filter(|&capacity| capacity <= BLOCK_MAX)
+        .ok_or_else(|| {
+            Error::invalid_argument("write buffer of a trie")
+                .with("write_buffer_size", write_buffer_size)
+        })
+}
+
 impl TrieMemTable {
     /// An empty memtable that takes at least `write_buffer_size` bytes, and 2 GiB more in one promise.
     ///
     /// # Errors
     /// `InvalidArgument` of more than 10 GiB; `NoMemory` if the system has not so many addresses.
     pub fn new(write_buffer_size: u64) -> Result<Arc<Self>> {
-        let capacity = usize::try_from(write_buffer_size)
-            .ok()
-            .and_then(|size| size.checked_add(SPARE_ADDRESSES))
-            .filter(|&capacity| capacity <= BLOCK_MAX);
-        let Some(capacity) = capacity else {
-            return Err(Error::invalid_argument("write buffer of a trie")
-                .with("write_buffer_size", write_buffer_size));
-        };
-        Ok(Arc::new(Self {
-            trie: Trie::new(capacity, 1, 1)?,
+        let trie = Trie::new(capacity_for(write_buffer_size)?, 1, 1)?;
+        Ok(Self::with(trie))
+    }
+
+    /// The same with keys and values in a file without a name in `dir`, which goes with the memtable: for write buffers that are
+    /// larger than memory. It counts as no memory; the log is what survives a crash, as ever.
+    ///
+    /// # Errors
+    /// As [`Self::new`]; `Io`, `NoSpace` if there can be no file. A disk that gets full later gives `NoMemory` to who writes.
+    pub fn in_dir(dir: &Path, write_buffer_size: u64) -> Result<Arc<Self>> {
+        let trie = Trie::in_dir(dir, capacity_for(write_buffer_size)?, 1, 1)?;
+        Ok(Self::with(trie))
+    }
+
+    fn with(trie: Trie) -> Arc<Self> {
+        Arc::new(Self {
+            trie,
             range_tombstones: RangeTombstones::default(),
             entries: AtomicU64::new(0),
             deletions: AtomicU64::new(0),
             promised: Mutex::default(),
-        }))
+        })
     }
 
     /// Words that entries need at most, beside `present` others.
@@ -81,11 +108,14 @@ impl TrieMemTable {
     /// Of each entry, beside its bytes: leaf, record, small nodes, and the same again where another thread was
     /// faster. An insert may have a node copied that has got full: a large one for each insert, but all of them together are at
     /// most a few times as large as the tree is then. A path is as long as the key, in nodes of which each has room for
-    /// three of four bytes.
+    /// three of four bytes. Of threads that race at one place each may have a copy of its own, and another piece for each
+    /// time that it was late.
     pub(crate) fn words_max(entries: u64, bytes: u64, present: u64) -> u64 {
+        let racing = entries.min(RACING_MAX);
         let again = bytes.min(2 * BESIDE_MAX as u64 * entries);
-        let copies = (330 * entries).min(10 * present + 32 * entries);
-        64 * entries + bytes * 7 / 12 + again / 4 + copies
+        let late = again / entries.max(1) * racing * racing / 8;
+        let copies = (330 * entries).min(10 * present + 32 * entries + 266 * racing);
+        64 * entries + bytes * 7 / 12 + again / 4 + late + copies
     }
 
     /// Words for what is promised now.
@@ -97,15 +127,22 @@ impl TrieMemTable {
 
 impl MemTable for TrieMemTable {
     /// # Errors
-    /// Also `InvalidArgument` of more than 2 GiB.
-    fn promise(&self, entries: usize, bytes: usize) -> Result<()> {
-        if bytes > GROUP_MAX {
+    /// `InvalidArgument` of more than 2 GiB, or of so many entries that an empty memtable may not hold them.
+    fn check_group(&self, entries: usize, bytes: usize) -> Result<()> {
+        let words = Self::words_max(entries as u64, bytes as u64, 0);
+        if bytes > GROUP_MAX || words > self.trie.capacity_words() {
             return Err(
                 Error::invalid_argument("more than a memtable takes at once")
+                    .with("operations", entries)
                     .with("bytes", bytes)
                     .with("most", GROUP_MAX),
             );
         }
+        Ok(())
+    }
+
+    fn promise(&self, entries: usize, bytes: usize) -> Result<()> {
+        self.check_group(entries, bytes)?;
         let mut promised = self.promised.lock();
         let after = Promised {
             entries: promised.entries + entries as u64,
@@ -113,7 +150,10 @@ impl MemTable for TrieMemTable {
             words: 0,
         };
         let words = self.words_for(&after).max(promised.words);
-        self.trie.promise(words - promised.words)?;
+        // What is kept is not there any more if the system refused memory: pieces were taken of it then.
+        if words > promised.words || !self.trie.backs(words) {
+            self.trie.promise(words - promised.words)?;
+        }
         *promised = Promised { words, ..after };
         Ok(())
     }
@@ -122,9 +162,11 @@ impl MemTable for TrieMemTable {
         let mut promised = self.promised.lock();
         promised.entries -= entries as u64;
         promised.bytes -= bytes as u64;
-        let words = self.words_for(&promised).min(promised.words);
-        self.trie.release(promised.words - words);
-        promised.words = words;
+        let words = self.words_for(&promised).max(KEPT_WORDS);
+        if words < promised.words {
+            self.trie.release(promised.words - words);
+            promised.words = words;
+        }
     }
 
     fn insert(&self, key: &[u8], seqno: SeqNo, kind: ValueKind, value: &[u8]) -> Result<()> {
@@ -187,8 +229,7 @@ impl MemTable for TrieMemTable {
     }
 
     fn memory_usage(&self) -> usize {
-        let usage = self.trie.usage();
-        usage.taken.saturating_sub(usage.uncut) as usize + self.range_tombstones.memory_usage()
+        self.trie.cut() as usize + self.range_tombstones.memory_usage()
     }
 
     fn watch_growth(&self, grows: Growth) {
@@ -196,14 +237,17 @@ impl MemTable for TrieMemTable {
             let moment = match moment {
                 orogen_trie::Moment::Before => Moment::Before,
                 orogen_trie::Moment::After => Moment::After,
-                orogen_trie::Moment::Not => Moment::Not,
             };
             grows(moment, bytes);
         }));
     }
 
+    fn allocate_ahead_at_most(&self, bytes: usize) {
+        self.trie.commit_ahead_at_most(bytes);
+    }
+
     fn memory_allocated(&self) -> usize {
-        self.trie.committed() + Trie::bytes_beside() + self.range_tombstones.memory_usage()
+        self.trie.held() + Trie::bytes_beside() + self.range_tombstones.memory_usage()
     }
 
     fn entry_count(&self) -> u64 {

@@ -112,7 +112,7 @@ pub use orogen_engine::events::{
     ErrorRecoveryInfo, EventListener, FlushInfo, StallCondition, StallInfo,
 };
 pub use orogen_engine::options::{
-    FileChecksumKind, InfoLogLevel, MemTableFactory, MemTableKind, WalRecoveryMode,
+    FileChecksumKind, InfoLogLevel, MemTableFactory, MemTableKind, MemTableRequest, WalRecoveryMode,
 };
 pub use orogen_engine::plugin::compaction_filter::{
     CompactionFilter, CompactionFilterFactory, FilterDecision,

@@ -16,7 +16,7 @@ use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 use orogen_base::memory::BIG_ALLOCATION;
-use orogen_env::memory::huge_page_bytes;
+use orogen_env::memory::{huge_page_bytes, reserved_bytes};
 
 static LIVE: AtomicUsize = AtomicUsize::new(0);
 static MAX: AtomicUsize = AtomicUsize::new(0);
@@ -95,7 +95,7 @@ pub fn inside<R>(body: impl FnOnce() -> R) -> R {
 pub struct CountingAllocator;
 
 fn took(bytes: usize) {
-    let taken = LIVE.fetch_add(bytes, Relaxed) + bytes + huge_page_bytes();
+    let taken = LIVE.fetch_add(bytes, Relaxed) + bytes + huge_page_bytes() + reserved_bytes();
     if taken > MAX.load(Relaxed) {
         MAX.fetch_max(taken, Relaxed);
     }
@@ -153,7 +153,7 @@ unsafe impl GlobalAlloc for CountingAllocator {
 pub fn taken_bytes() -> u64 {
     match LIVE.load(Relaxed) {
         0 => 0,
-        live => (live + huge_page_bytes()) as u64,
+        live => (live + huge_page_bytes() + reserved_bytes()) as u64,
     }
 }
 

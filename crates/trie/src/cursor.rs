@@ -151,6 +151,10 @@ impl Cursor {
             } else if cursor.key != key {
                 cursor.step(view, To::Prev);
             }
+            // Keys may have come between it and where it first went.
+            while cursor.cell != 0 && cursor.key.as_slice() > key {
+                cursor.step(view, To::Prev);
+            }
         });
     }
 

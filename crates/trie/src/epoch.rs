@@ -16,10 +16,19 @@
 
 use std::cell::Cell;
 
+#[cfg(all(test, orogen_loom))]
+use loom::sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
+#[cfg(not(all(test, orogen_loom)))]
 use orogen_base::sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
 
 /// Places to say an epoch in.
-const PLACES: usize = if cfg!(orogen_shuttle) { 4 } else { 64 };
+const PLACES: usize = if cfg!(orogen_loom) {
+    1
+} else if cfg!(orogen_shuttle) {
+    4
+} else {
+    64
+};
 /// Nobody.
 const FREE: u64 = 0;
 
@@ -30,7 +39,7 @@ struct Alone<T>(T);
 /// Who is inside, and the epoch.
 pub(crate) struct Epochs {
     now: Alone<AtomicU64>,
-    places: Box<[Alone<AtomicU64>]>,
+    places: Box<[Alone<AtomicU64>; PLACES]>,
     /// Who found no place.
     others: AtomicUsize,
 }
@@ -38,7 +47,11 @@ pub(crate) struct Epochs {
 /// A fence behind an exchange in the same thread: where that is one itself, only for the compiler.
 #[inline(always)]
 fn fence_behind_exchange() {
-    if cfg!(all(target_arch = "x86_64", not(orogen_shuttle))) {
+    if cfg!(all(
+        target_arch = "x86_64",
+        not(orogen_shuttle),
+        not(orogen_loom)
+    )) {
         std::sync::atomic::compiler_fence(Ordering::SeqCst);
     } else {
         fence(Ordering::SeqCst);
@@ -68,7 +81,7 @@ impl Epochs {
     pub(crate) fn new() -> Self {
         Self {
             now: Alone(AtomicU64::new(1)),
-            places: (0..PLACES).map(|_| Alone(AtomicU64::new(FREE))).collect(),
+            places: Box::new(std::array::from_fn(|_| Alone(AtomicU64::new(FREE)))),
             others: AtomicUsize::new(0),
         }
     }
@@ -83,8 +96,8 @@ impl Epochs {
     #[inline]
     fn say(&self, epoch: u64) -> Option<usize> {
         let first = thread_number();
-        for i in 0..self.places.len() {
-            let place = (first + i) % self.places.len();
+        for i in 0..PLACES {
+            let place = (first + i) % PLACES;
             let said = self.places[place].0.compare_exchange(
                 FREE,
                 epoch,
@@ -123,7 +136,7 @@ impl Epochs {
         if self.others.load(Ordering::SeqCst) != 0 {
             return 0;
         }
-        for place in &self.places {
+        for place in self.places.iter() {
             let epoch = place.0.load(Ordering::SeqCst);
             if epoch != FREE {
                 oldest = oldest.min(epoch);
@@ -155,5 +168,86 @@ impl Drop for Inside<'_> {
                 self.epochs.others.fetch_sub(1, Ordering::Release);
             }
         }
+    }
+}
+
+/// Under loom, which tries what each load may see: every order of steps and of memory.
+#[cfg(all(test, orogen_loom))]
+#[expect(unsafe_code, reason = "pieces are written to as those of a block are")]
+mod loom_model {
+    use loom::cell::UnsafeCell;
+    use loom::sync::Arc;
+    use loom::thread;
+
+    use super::*;
+
+    /// A slot that names one of two pieces; the first becomes free and is written anew.
+    struct Block {
+        epochs: Epochs,
+        slot: AtomicUsize,
+        pieces: [UnsafeCell<u32>; 2],
+    }
+
+    impl Block {
+        fn new() -> Self {
+            Self {
+                epochs: Epochs::new(),
+                slot: AtomicUsize::new(0),
+                pieces: [UnsafeCell::new(7), UnsafeCell::new(8)],
+            }
+        }
+
+        /// Loom tells of a read beside a write.
+        fn read(&self) -> u32 {
+            let inside = self.epochs.enter(self.epochs.now());
+            let piece = self.slot.load(Ordering::Acquire);
+            // SAFETY: found inside, so nobody writes to it: that is what is tried.
+            let found = self.pieces[piece].with(|piece| unsafe { *piece });
+            drop(inside);
+            found
+        }
+
+        /// True if the piece was used again.
+        fn replace(&self) -> bool {
+            self.slot.store(1, Ordering::Release);
+            let tag = self.epochs.tag();
+            self.epochs.advance();
+            let is_free = tag < self.epochs.oldest();
+            if is_free {
+                // SAFETY: nobody finds it any more: that is what is tried.
+                self.pieces[0].with_mut(|piece| unsafe { *piece = 9 });
+            }
+            is_free
+        }
+    }
+
+    fn explore(readers: usize, preemptions: Option<usize>) {
+        let mut model = loom::model::Builder::new();
+        model.preemption_bound = preemptions;
+        model.check(move || {
+            let block = Arc::new(Block::new());
+            let readers: Vec<_> = (0..readers)
+                .map(|_| {
+                    let block = block.clone();
+                    thread::spawn(move || assert!([7, 8].contains(&block.read())))
+                })
+                .collect();
+            block.replace();
+            for reader in readers {
+                reader.join().unwrap();
+            }
+            // With nobody inside all is free.
+            assert!(block.replace());
+        });
+    }
+
+    #[test]
+    fn what_a_reader_may_find_is_not_used_again() {
+        explore(1, None);
+    }
+
+    #[test]
+    fn nor_where_one_finds_no_place() {
+        explore(2, Some(3));
     }
 }

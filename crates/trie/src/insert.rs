@@ -319,6 +319,7 @@ fn make_leaf<H: Host>(
     Ok((at, words, at + cell))
 }
 
+#[inline(always)]
 fn set_empty<H: Host>(
     host: &mut H,
     place: &Place,
@@ -338,6 +339,7 @@ fn set_empty<H: Host>(
     Ok(Some(cell))
 }
 
+#[inline(always)]
 fn append<H: Host>(
     host: &mut H,
     place: &Place,

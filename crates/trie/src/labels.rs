@@ -40,21 +40,21 @@ impl<'a> Labels<'a> {
             .store_relaxed(at, word | u32::from(label) << shift);
     }
 
-    /// Up to sixteen labels from a multiple of that on, and how many of them count.
+    /// Up to sixteen labels from a multiple of that on, the first one in the lowest byte, and how many of them count.
     #[inline(always)]
-    fn vector(self, from: usize) -> ([u8; LANES], usize) {
+    fn vector(self, from: usize) -> (u128, usize) {
+        let at = self.at + from as u32 / 4;
         let left = self.count - from;
-        let mut lanes = [0; LANES];
         if left >= LANES {
-            let bytes = self.view.bytes(self.at + from as u32 / 4, 0, LANES);
-            lanes.copy_from_slice(bytes);
+            let bytes = self.view.bytes(at, 0, LANES);
+            let lanes = u128::from_le_bytes(bytes.try_into().expect("sixteen of them"));
             return (lanes, LANES);
         }
-        for (i, lanes) in lanes.chunks_exact_mut(4).take(left.div_ceil(4)).enumerate() {
-            let word = self.view.load_relaxed(self.at + (from / 4 + i) as u32);
-            lanes.copy_from_slice(&word.to_le_bytes());
-        }
-        (lanes, left)
+        // Behind fewer than sixteen are children, at least as many. Not through memory: a vector that is loaded
+        // from words just stored waits for them.
+        let word = |i| u64::from(self.view.load_relaxed(at + i));
+        let (low, high) = (word(0) | word(1) << 32, word(2) | word(3) << 32);
+        (u128::from(low) | u128::from(high) << 64, left)
     }
 
     /// Where `label` is.
@@ -70,7 +70,7 @@ impl<'a> Labels<'a> {
         let mut from = 0;
         while from < self.count {
             let (lanes, counted) = self.vector(from);
-            let found = equal(&lanes, label) & ((1 << counted) - 1);
+            let found = equal(lanes, label) & ((1 << counted) - 1);
             if found != 0 {
                 return Some(from + found.trailing_zeros() as usize);
             }
@@ -84,7 +84,7 @@ impl<'a> Labels<'a> {
         let mut best = u8::MAX;
         for from in (0..self.count).step_by(LANES) {
             let (lanes, counted) = self.vector(from);
-            for (i, lane) in lanes.into_iter().enumerate() {
+            for (i, lane) in lanes.to_le_bytes().into_iter().enumerate() {
                 let is_meant = lane >= low && i < counted;
                 best = best.min(if is_meant { lane } else { u8::MAX });
             }
@@ -98,7 +98,7 @@ impl<'a> Labels<'a> {
         let mut best = 0;
         for from in (0..self.count).step_by(LANES) {
             let (lanes, counted) = self.vector(from);
-            for (i, lane) in lanes.into_iter().enumerate() {
+            for (i, lane) in lanes.to_le_bytes().into_iter().enumerate() {
                 let is_meant = lane <= high && i < counted;
                 best = best.max(if is_meant { lane } else { 0 });
             }
@@ -110,14 +110,13 @@ impl<'a> Labels<'a> {
 /// A bit for each lane that is `label`.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
-fn equal(lanes: &[u8; LANES], label: u8) -> u32 {
-    use std::arch::x86_64::{_mm_cmpeq_epi8, _mm_loadu_si128, _mm_movemask_epi8, _mm_set1_epi8};
+fn equal(lanes: u128, label: u8) -> u32 {
+    use std::arch::x86_64::{_mm_cmpeq_epi8, _mm_movemask_epi8, _mm_set_epi64x, _mm_set1_epi8};
 
     #[inline]
     #[target_feature(enable = "sse2")]
-    fn equal(lanes: &[u8; LANES], label: u8) -> u32 {
-        // SAFETY: sixteen bytes of an array, at any address.
-        let lanes = unsafe { _mm_loadu_si128(lanes.as_ptr().cast()) };
+    fn equal(lanes: u128, label: u8) -> u32 {
+        let lanes = _mm_set_epi64x((lanes >> 64) as i64, lanes as i64);
         let wanted = _mm_set1_epi8(label.cast_signed());
         _mm_movemask_epi8(_mm_cmpeq_epi8(lanes, wanted)).cast_unsigned()
     }
@@ -127,7 +126,10 @@ fn equal(lanes: &[u8; LANES], label: u8) -> u32 {
 
 /// A bit for each lane that is `label`.
 #[cfg(not(target_arch = "x86_64"))]
-fn equal(lanes: &[u8; LANES], label: u8) -> u32 {
-    let same = lanes.iter().map(|lane| u32::from(*lane == label));
+fn equal(lanes: u128, label: u8) -> u32 {
+    let same = lanes
+        .to_le_bytes()
+        .into_iter()
+        .map(|lane| u32::from(lane == label));
     same.rev().fold(0, |bits, bit| bits << 1 | bit)
 }

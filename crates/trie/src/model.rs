@@ -141,6 +141,28 @@ fn a_cursor_that_stands() {
     assert!(map.usage().waiting <= 1 << 10);
 }
 
+/// A cursor that goes to the last key not after another, which was never there, while a key comes between.
+fn a_cursor_that_goes_back() {
+    let map = Arc::new(Trie::new(1 << 20, 1, 1).unwrap());
+    ["a1", "b"].iter().for_each(|key| insert(&map, key));
+    let writer = {
+        let map = map.clone();
+        spawn(move || ["a7", "c"].iter().for_each(|key| insert(&map, key)))
+    };
+    for target in ["a5", "bb"] {
+        let mut cursor = Cursor::new();
+        cursor.seek_for_prev(&*map, ROOT, target.as_bytes());
+        let expected = if target == "a5" { "a1" } else { "b" };
+        assert_eq!(cursor.key(), expected.as_bytes());
+    }
+    writer.join().unwrap();
+}
+
+#[test]
+fn a_cursor_that_goes_back_holds() {
+    explore("trie: cursor back", a_cursor_that_goes_back);
+}
+
 #[test]
 fn one_node_holds() {
     let sums = sums();

@@ -4,7 +4,9 @@
     reason = "its memory is untyped, and owners get pieces of it for their own use"
 )]
 
+use std::path::Path;
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use orogen_base::sync::atomic::AtomicU32;
 use orogen_base::sync::{Mistake, Mutex, makes};
@@ -26,23 +28,12 @@ use crate::{BLOCK_MAX, ROOTS_MAX, map_number};
 pub enum Moment {
     /// They are not counted yet.
     Before,
-    /// They are in [`Trie::committed`].
+    /// They are in [`Trie::held`].
     After,
-    /// There were none: what was told before is not to be.
-    Not,
 }
 
-/// Told of bytes that a map takes from the system, under a lock of the map: of the map it may ask what is
-/// committed, and no more.
+/// Told of bytes that a map begins to use, under a lock of the map: of the map it may ask what it holds, and no more.
 pub type Growth = Box<dyn Fn(Moment, usize) + Send + Sync>;
-
-/// What the lock guards; it is a leaf.
-struct Room {
-    /// Words that lanes have, from the start.
-    taken: u64,
-    /// Words that were promised.
-    promised: u64,
-}
 
 /// Where the bytes of a map are.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -68,7 +59,12 @@ pub struct Usage {
 pub struct Trie {
     epochs: Epochs,
     lanes: Lanes,
-    room: Mutex<Room>,
+    /// Words that were promised. Its lock is a leaf.
+    promised: Mutex<u64>,
+    /// Words that lanes have, from the start: raised under that lock.
+    taken: AtomicU64,
+    /// Words that the system has given, from the start: raised under that lock.
+    backed: AtomicU64,
     capacity: u64,
     cell_words: usize,
     roots: u32,
@@ -79,6 +75,20 @@ pub struct Trie {
     grows: OnceLock<Growth>,
 }
 
+/// # Errors
+/// `InvalidArgument` of what is out of bounds.
+fn check_shape(capacity: usize, cell_words: usize, roots: u32) -> Result<()> {
+    if !(64 << 10..=BLOCK_MAX).contains(&capacity) {
+        return Err(Error::invalid_argument("capacity of a trie").with("bytes", capacity));
+    }
+    if cell_words > 64 || roots == 0 || roots > ROOTS_MAX {
+        return Err(Error::invalid_argument("shape of a trie")
+            .with("cell_words", cell_words)
+            .with("roots", roots));
+    }
+    Ok(())
+}
+
 impl Trie {
     /// An empty map of up to `capacity` bytes, 64 KiB to [`BLOCK_MAX`], of which only what is used
     /// becomes memory; with so many words for each key, 0 to 64, and so many roots, 1 to [`ROOTS_MAX`].
@@ -86,25 +96,26 @@ impl Trie {
     /// # Errors
     /// `InvalidArgument`; `NoMemory` if the system has not so many addresses, or no memory for the roots.
     pub fn new(capacity: usize, cell_words: usize, roots: u32) -> Result<Self> {
-        if !(64 << 10..=BLOCK_MAX).contains(&capacity) {
-            return Err(Error::invalid_argument("capacity of a trie").with("bytes", capacity));
-        }
-        if cell_words > 64 || roots == 0 || roots > ROOTS_MAX {
-            return Err(Error::invalid_argument("shape of a trie")
-                .with("cell_words", cell_words)
-                .with("roots", roots));
-        }
+        check_shape(capacity, cell_words, roots)?;
+        let memory = Reserved::new(capacity).ok_or_else(|| memory::refused("trie", capacity))?;
+        Self::with(memory, capacity, cell_words, roots)
+    }
+
+    fn with(memory: Reserved, capacity: usize, cell_words: usize, roots: u32) -> Result<Self> {
         let refused = || memory::refused("trie", capacity);
-        let memory = Reserved::new(capacity).ok_or_else(refused)?;
         let taken = u64::from(roots) + 1;
         let capacity = (capacity / WORD) as u64;
         if taken > capacity || !memory.commit(taken as usize * WORD) {
             return Err(refused());
         }
+        memory.use_up_to(taken as usize * WORD);
+        let backed = AtomicU64::new((memory.committed() / WORD) as u64);
         Ok(Self {
             epochs: Epochs::new(),
             lanes: Lanes::new(),
-            room: Mutex::new(Room { taken, promised: 0 }),
+            promised: Mutex::new(0),
+            taken: AtomicU64::new(taken),
+            backed,
             // The last word's number has to fit, too.
             capacity: capacity.min(u64::from(u32::MAX)),
             cell_words,
@@ -115,15 +126,30 @@ impl Trie {
         })
     }
 
-    /// Has `grows` told of memory that is taken from the system from now on; the first call counts.
+    /// The same in a file without a name in `dir`, for maps that may be larger than memory; see [`Reserved::in_dir`].
+    ///
+    /// # Errors
+    /// As [`Self::new`], and `Io`, `NoSpace`.
+    pub fn in_dir(dir: &Path, capacity: usize, cell_words: usize, roots: u32) -> Result<Self> {
+        check_shape(capacity, cell_words, roots)?;
+        let memory = Reserved::in_dir(capacity, dir)?;
+        Self::with(memory, capacity, cell_words, roots)
+    }
+
+    /// Has `grows` told of memory that is used from now on; the first call counts.
     pub fn watch_growth(&self, grows: Growth) {
         let _ = self.grows.set(grows);
     }
 
-    /// Bytes of the block that are backed by the system, or will be when they are used.
+    /// Takes less than so many bytes from the system ahead of what is wanted from now on; see [`Reserved::commit_ahead_at_most`].
+    pub fn commit_ahead_at_most(&self, bytes: usize) {
+        self.memory.commit_ahead_at_most(bytes);
+    }
+
+    /// Bytes of the block that are used, or made ready: what was promised and never taken is no memory yet. None in a file.
     #[must_use]
-    pub fn committed(&self) -> usize {
-        self.memory.committed()
+    pub fn held(&self) -> usize {
+        self.memory.used()
     }
 
     /// Words that were allocated.
@@ -159,46 +185,62 @@ impl Trie {
     /// # Errors
     /// `NoMemory`; what was ready before is.
     pub fn prepare(&self, bytes: usize) -> Result<()> {
-        let room = self.room.lock();
-        let start = room.taken;
+        let promised = self.promised.lock();
+        let start = self.taken();
         let end = (start + (bytes / WORD) as u64).min(self.capacity);
         if !self.commit(end) {
             return Err(memory::refused("trie", bytes));
         }
-        drop(room);
+        self.use_up_to(end);
+        drop(promised);
         self.memory
             .populate(start as usize * WORD, end as usize * WORD);
         Ok(())
     }
 
-    /// Sees to it that so many words are memory. Under the lock of `room`.
+    /// Sees to it that so many words are memory. Under the lock.
     fn commit(&self, words: u64) -> bool {
-        let bytes = words as usize * WORD;
-        let more = self.memory.missing(bytes);
+        if words <= self.backed.load(Ordering::Relaxed) {
+            return true;
+        }
+        let is_there = self.memory.commit(words as usize * WORD);
+        let backed = (self.memory.committed() / WORD) as u64;
+        self.backed.store(backed, Ordering::Relaxed);
+        is_there
+    }
+
+    /// Tells of words up to `end` that are used from now on; they are committed. Under the lock.
+    fn use_up_to(&self, end: u64) {
+        let end = end as usize * WORD;
+        let more = end.saturating_sub(self.memory.used());
+        let grows = self
+            .grows
+            .get()
+            .filter(|_| more > 0 && !self.memory.is_file());
         let tell = |moment| {
-            if let Some(grows) = self.grows.get()
-                && more > 0
-            {
+            if let Some(grows) = grows {
                 grows(moment, more);
             }
         };
         tell(Moment::Before);
-        let is_there = self.memory.commit(bytes);
-        tell(if is_there { Moment::After } else { Moment::Not });
-        is_there
+        self.memory.use_up_to(end);
+        tell(Moment::After);
     }
 
     /// Takes all keys away. The block and its memory are kept: filling it again costs no page of the system. Cursors
     /// that were at a key of it belong to another map.
     pub fn clear(&mut self) {
         let taken = self.roots + 1;
-        *self.room.get_mut() = Room {
-            taken: u64::from(taken),
-            promised: 0,
-        };
+        *self.promised.get_mut() = 0;
+        *self.taken.get_mut() = u64::from(taken);
         self.memory_view().clear(0, taken as usize);
         self.lanes = Lanes::new();
         self.number = map_number();
+    }
+
+    #[inline]
+    fn taken(&self) -> u64 {
+        self.taken.load(Ordering::Relaxed)
     }
 
     #[inline(always)]
@@ -251,18 +293,31 @@ impl Trie {
     /// # Errors
     /// `NoMemory`; nothing is promised.
     pub fn promise(&self, words: u64) -> Result<()> {
-        let mut room = self.room.lock();
-        let end = room.taken + room.promised + words;
+        let mut promised = self.promised.lock();
+        let end = self.taken() + *promised + words;
         if end > self.capacity || !self.commit(end) {
             return Err(memory::refused("trie", words as usize * WORD));
         }
-        room.promised += words;
+        *promised += words;
         Ok(())
+    }
+
+    /// Words that it may take in all.
+    #[must_use]
+    pub fn capacity_words(&self) -> u64 {
+        self.capacity
+    }
+
+    /// True if the system has given all that is taken and `words` beside: nothing more than that is promised.
+    #[inline]
+    #[must_use]
+    pub fn backs(&self, words: u64) -> bool {
+        self.taken() + words <= self.backed.load(Ordering::Relaxed)
     }
 
     /// Ends a promise.
     pub fn release(&self, words: u64) {
-        self.room.lock().promised -= words;
+        *self.promised.lock() -= words;
     }
 
     /// Words that the insert of a key of so many bytes takes at most.
@@ -277,8 +332,8 @@ impl Trie {
     #[must_use]
     pub fn usage(&self) -> Usage {
         let mut usage = Usage {
-            taken: self.room.lock().taken * WORD as u64,
-            committed: self.committed() as u64,
+            taken: self.taken() * WORD as u64,
+            committed: self.memory.committed() as u64,
             ..Usage::default()
         };
         self.lanes.add_usage(&mut usage);
@@ -286,6 +341,13 @@ impl Trie {
             .taken
             .saturating_sub(usage.listed + usage.uncut + usage.waiting);
         usage
+    }
+
+    /// Bytes that were taken from the block and cut: nodes, leaves, what was allocated, and what was freed of them.
+    #[inline]
+    #[must_use]
+    pub fn cut(&self) -> u64 {
+        self.taken().saturating_sub(self.lanes.uncut_words()) * WORD as u64
     }
 
     /// How often each [`Event`] happened, by its number. Waits for those who write.
@@ -378,21 +440,22 @@ impl Ground for &Trie {
     }
 
     fn take(&mut self, least: u32, wanted: u32) -> Result<(Ref, u32)> {
-        let mut room = self.room.lock();
-        let unpromised = self.capacity.saturating_sub(room.taken + room.promised);
+        let promised = self.promised.lock();
+        let taken = self.taken();
+        let unpromised = self.capacity.saturating_sub(taken + *promised);
         let least = u64::from(least);
         let mut len = u64::from(wanted).min(unpromised).max(least);
         // What a chunk takes is not taken from what was promised. Where there is no more than that, each piece
         // gets just its own words, so none are lost at the ends of chunks.
-        if len > unpromised || !self.commit(room.taken + len + room.promised) {
+        if len > unpromised || !self.commit(taken + len + *promised) {
             len = least;
         }
-        let end = room.taken + len;
+        let end = taken + len;
         if end > self.capacity || !self.commit(end) {
             return Err(memory::refused("trie", least as usize * WORD));
         }
-        let at = room.taken as Ref;
-        room.taken = end;
-        Ok((at, len as u32))
+        self.use_up_to(end);
+        self.taken.store(end, Ordering::Relaxed);
+        Ok((taken as Ref, len as u32))
     }
 }

@@ -58,7 +58,11 @@ struct Lane {
 }
 
 /// All lanes of a map.
-pub(crate) struct Lanes(Box<[Lane]>);
+pub(crate) struct Lanes {
+    lanes: Box<[Lane; LANES]>,
+    /// A bit for each lane that was written with: the others hold nothing.
+    used: AtomicU64,
+}
 
 impl Lanes {
     /// What they hold, without what their writers remember.
@@ -76,28 +80,36 @@ impl Lanes {
             }),
             usage: LaneUsage::default(),
         };
-        Self((0..LANES).map(lane).collect())
+        Self {
+            lanes: Box::new(std::array::from_fn(lane)),
+            used: AtomicU64::new(0),
+        }
     }
 
     /// A free lane, from the thread's own on; waits if there is none.
     #[inline]
     pub(crate) fn writer<'a>(&'a self, trie: &'a Trie) -> Writer<'a> {
         let first = thread_number();
-        let lanes = (0..self.0.len()).map(|i| &self.0[(first + i) % self.0.len()]);
-        let mut free = lanes.filter_map(|lane| Some((lane, lane.state.try_lock()?)));
-        let (lane, state) = match free.next() {
+        let lanes = (0..LANES).map(|i| (first + i) % LANES);
+        let mut free = lanes.filter_map(|i| Some((i, self.lanes[i].state.try_lock()?)));
+        let (number, state) = match free.next() {
             Some(free) => free,
             None => {
-                let lane = &self.0[first % self.0.len()];
-                (lane, lane.state.lock())
+                let own = first % LANES;
+                (own, self.lanes[own].state.lock())
             }
         };
+        let bit = 1 << number;
+        if self.used.load(Ordering::Relaxed) & bit == 0 {
+            self.used.fetch_or(bit, Ordering::Relaxed);
+        }
+        let lane = &self.lanes[number];
         Writer { trie, lane, state }
     }
 
     /// Adds bytes that no key has.
     pub(crate) fn add_usage(&self, usage: &mut Usage) {
-        for lane in &self.0 {
+        for lane in self.used() {
             let bytes = |words: &AtomicU64| words.load(Ordering::Relaxed) * WORD as u64;
             usage.listed += bytes(&lane.usage.listed);
             usage.uncut += bytes(&lane.usage.uncut);
@@ -105,10 +117,27 @@ impl Lanes {
         }
     }
 
+    /// Words that lanes have and have not cut.
+    #[inline]
+    pub(crate) fn uncut_words(&self) -> u64 {
+        let uncut = |lane: &Lane| lane.usage.uncut.load(Ordering::Relaxed);
+        self.used().map(uncut).sum()
+    }
+
+    #[inline]
+    fn used(&self) -> impl Iterator<Item = &Lane> {
+        let mut left = self.used.load(Ordering::Relaxed);
+        std::iter::from_fn(move || {
+            let number = left.trailing_zeros() as usize;
+            left &= left.wrapping_sub(1);
+            self.lanes.get(number)
+        })
+    }
+
     /// Sums of events.
     pub(crate) fn events(&self) -> [u64; Event::COUNT] {
         let mut sums = [0; Event::COUNT];
-        for lane in &self.0 {
+        for lane in self.used() {
             let state = lane.state.lock();
             sums.iter_mut().zip(state.events).for_each(|(a, b)| *a += b);
         }

@@ -2,16 +2,18 @@
 //!
 //! ```text
 //! batch    operations as they will stand in the log
-//! entries  for each operation on a key: where it is in the batch, and the one before on the same key
-//! index    per family, key -> newest entry: a trie's root, or a sorted list where the order is not by bytes
-//! ranges   per family, each with the number of entries that were there before it: it hides those
+//! ranges   per family, each with the number of keys that were written before it: it hides those
+//! index    of what was written up to the last read (indexed_batch/index.rs)
 //! ```
-//! 1. Entries and operations on keys are in the same order, so undoing the newest entries is undoing the newest operations.
-//!    An undo takes an entry off its key's chain, and the key away with the first.
+//! 1. A write goes to the batch alone; who reads has the index catch up first. Who only writes never pays for it.
 //! 2. What is refused has changed nothing.
 //!
-//! Cost: an operation is one insert into the trie and 16 bytes beside the batch's own; rolling back costs what was written since.
+//! Cost: a key that is read for the first time since it was written is one insert into a trie and 12 bytes beside the batch's own;
+//! rolling back costs what was written since.
 
+mod index;
+
+use std::cell::{Ref, RefCell};
 use std::sync::{Arc, OnceLock};
 
 use orogen_base::range_del::{FragmentedRangeTombstones, RangeTombstone};
@@ -19,18 +21,21 @@ use orogen_base::{Error, PinnedValue, Result, SeqNo, UserComparator, memory};
 use orogen_engine::batch::{BatchMark, BatchOp};
 use orogen_engine::plugin::merge_operator::MergeOperator;
 use orogen_engine::{ColumnFamily, Db, ReadOptions, WriteBatch, WriteOptions};
-use orogen_trie::{BLOCK_MAX, Cursor, LocalTrie, Root};
+use orogen_trie::Cursor;
 
-/// Families whose keys are in the trie; those of more are in sorted lists.
-const ROOTS: u32 = 64;
+use index::Index;
+
+/// Keys of so many bytes are none for a trie.
+const INDEXED_KEY_MAX: usize = 2 << 30;
 /// What memory is asked for.
 const WHAT: &str = "index of a write batch";
 
 /// A write batch whose operations are found by key.
 pub struct IndexedBatch {
     batch: WriteBatch,
-    map: LocalTrie,
-    entries: Vec<Entry>,
+    /// Operations on keys.
+    keys: u32,
+    index: RefCell<Index>,
     families: Vec<Family>,
     /// The families that ranges were deleted in, in that order.
     range_order: Vec<u32>,
@@ -40,19 +45,9 @@ pub struct IndexedBatch {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Entry {
-    /// In the batch.
-    offset: u32,
-    /// The entry before on the same key, plus one.
-    before: u32,
-    /// The place of the family in the list.
-    family: u32,
-}
-
-#[derive(Clone, Copy, Debug)]
 struct SavePoint {
     mark: BatchMark,
-    entries: usize,
+    keys: u32,
     ranges: usize,
 }
 
@@ -60,8 +55,6 @@ pub(crate) struct Family {
     id: u32,
     pub(crate) order: UserComparator,
     merge_operator: Option<Arc<dyn MergeOperator>>,
-    /// Where keys are not in the order of their bytes, or there is no root left: the newest entry of each key, in order.
-    sorted: Option<Vec<u32>>,
     ranges: Vec<RangeTombstone>,
     fragments: OnceLock<FragmentedRangeTombstones>,
 }
@@ -110,8 +103,8 @@ impl IndexedBatch {
         }
         Ok(Self {
             batch,
-            map: LocalTrie::new(BLOCK_MAX, 1, ROOTS)?,
-            entries: Vec::new(),
+            keys: 0,
+            index: RefCell::default(),
             families: Vec::new(),
             range_order: Vec::new(),
             save_points: Vec::new(),
@@ -148,14 +141,14 @@ impl IndexedBatch {
     /// Bytes of memory that it holds, the batch's own and the index.
     #[must_use]
     pub fn memory_usage(&self) -> usize {
-        self.batch.size_bytes() + self.map.bytes().0 + self.entries.capacity() * size_of::<Entry>()
+        self.batch.size_bytes() + self.index.borrow().memory_usage()
     }
 
     /// Forgets everything, save points too, and keeps the memory.
     pub fn clear(&mut self) {
         self.batch.clear();
-        self.map.clear();
-        self.entries.clear();
+        self.keys = 0;
+        self.index.get_mut().clear();
         self.families.clear();
         self.range_order.clear();
         self.save_points.clear();
@@ -226,7 +219,7 @@ impl IndexedBatch {
         family.ranges.push(RangeTombstone {
             start: start.to_vec(),
             end: end.to_vec(),
-            seqno: self.entries.len() as SeqNo + 1,
+            seqno: SeqNo::from(self.keys) + 1,
         });
         family.fragments = OnceLock::new();
         self.changes += 1;
@@ -247,7 +240,7 @@ impl IndexedBatch {
     pub fn set_save_point(&mut self) {
         self.save_points.push(SavePoint {
             mark: self.batch.mark(),
-            entries: self.entries.len(),
+            keys: self.keys,
             ranges: self.range_order.len(),
         });
     }
@@ -346,17 +339,25 @@ impl IndexedBatch {
         self.changes
     }
 
+    /// The index of all that was written.
+    fn index(&self) -> Result<Ref<'_, Index>> {
+        if !self.index.borrow().has_all_of(&self.batch) {
+            self.index
+                .borrow_mut()
+                .catch_up(&self.batch, &self.families)?;
+        }
+        Ok(self.index.borrow())
+    }
+
     fn family(&mut self, family: &ColumnFamily) -> Result<u32> {
         if let Some(at) = self.find_family(family.id()) {
             return Ok(at);
         }
         let options = family.options();
-        let is_in_trie = options.comparator.is_bytewise() && self.families.len() < ROOTS as usize;
         self.families.push(Family {
             id: family.id(),
             order: options.comparator.clone(),
             merge_operator: options.merge_operator.clone(),
-            sorted: (!is_in_trie).then(Vec::new),
             ranges: Vec::new(),
             fragments: OnceLock::new(),
         });
@@ -376,88 +377,18 @@ impl IndexedBatch {
         key: &[u8],
         write: impl FnOnce(&mut WriteBatch, u32),
     ) -> Result<()> {
-        let at = self.family(family)?;
-        memory::reserve(&mut self.entries, 1, WHAT)?;
+        if key.len() >= INDEXED_KEY_MAX {
+            return Err(
+                Error::invalid_argument("key is too long to be indexed").with("bytes", key.len())
+            );
+        }
+        self.family(family)?;
         let mark = self.batch.mark();
-        let offset = self.batch.size_bytes() as u32;
         write(&mut self.batch, family.id());
         self.check(&mark)?;
-        match self.index(at, key) {
-            Ok(before) => {
-                self.entries.push(Entry {
-                    offset,
-                    before,
-                    family: at,
-                });
-                self.changes += 1;
-                Ok(())
-            }
-            Err(e) => {
-                self.batch.roll_back_to(&mark);
-                Err(e)
-            }
-        }
-    }
-
-    /// Makes the next entry the newest of `key`; returns the one before, plus one.
-    fn index(&mut self, at: u32, key: &[u8]) -> Result<u32> {
-        let newest = self.entries.len() as u32 + 1;
-        if self.families[at as usize].sorted.is_none() {
-            let (cell, is_new) = self.map.insert(Root(at), key, &[newest])?;
-            if is_new {
-                return Ok(0);
-            }
-            let before = cell.load(0);
-            cell.store(0, newest);
-            return Ok(before);
-        }
-        let place = self.search(at, key)?;
-        let Some(sorted) = &mut self.families[at as usize].sorted else {
-            return Ok(0);
-        };
-        match place {
-            Ok(i) => Ok(std::mem::replace(&mut sorted[i], newest)),
-            Err(i) => {
-                memory::reserve(sorted, 1, WHAT)?;
-                sorted.insert(i, newest);
-                Ok(0)
-            }
-        }
-    }
-
-    /// The place of a key in the sorted list, or where it would be.
-    fn search(&self, at: u32, key: &[u8]) -> Result<std::result::Result<usize, usize>> {
-        let family = &self.families[at as usize];
-        let sorted = family.sorted.as_deref().unwrap_or_default();
-        let (mut low, mut high) = (0, sorted.len());
-        while low < high {
-            let mid = low + (high - low) / 2;
-            match family.order.compare(self.key_of(sorted[mid])?, key) {
-                std::cmp::Ordering::Less => low = mid + 1,
-                std::cmp::Ordering::Greater => high = mid,
-                std::cmp::Ordering::Equal => return Ok(Ok(mid)),
-            }
-        }
-        Ok(Err(low))
-    }
-
-    /// The key of an entry, which is given plus one.
-    fn key_of(&self, entry: u32) -> Result<&[u8]> {
-        let offset = self.entries[entry as usize - 1].offset;
-        match self.batch.operation_at(offset as usize)? {
-            BatchOp::Put { key, .. }
-            | BatchOp::Merge { key, .. }
-            | BatchOp::Delete { key, .. }
-            | BatchOp::SingleDelete { key, .. } => Ok(key),
-            _ => Err(Error::corruption("entry of a write batch has no key")),
-        }
-    }
-
-    fn newest(&self, at: u32, key: &[u8]) -> Result<u32> {
-        if let Some(sorted) = &self.families[at as usize].sorted {
-            return Ok(self.search(at, key)?.map_or(0, |i| sorted[i]));
-        }
-        Ok(self.map.get(Root(at), key).map_or(0, |cell| cell.load(0)))
+        self.keys += 1;
+        self.changes += 1;
+        Ok(())
     }
 
     /// What the batch says of a key of a family; `newest` where that is known.
@@ -467,9 +398,10 @@ impl IndexedBatch {
         key: &[u8],
         newest: Option<u32>,
     ) -> Result<BatchLookup<'_>> {
+        let index = self.index()?;
         let mut entry = match newest {
             Some(entry) => entry,
-            None => self.newest(at, key)?,
+            None => index.newest(&self.batch, &self.families, at, key)?,
         };
         let order = &self.families[at as usize].order;
         let hidden = self.ranges(at).map_or(0, |ranges| {
@@ -479,8 +411,8 @@ impl IndexedBatch {
         let mut base = None;
         // Entries before the range are hidden by it.
         while SeqNo::from(entry) >= hidden.max(1) {
-            let Entry { offset, before, .. } = self.entries[entry as usize - 1];
-            match self.batch.operation_at(offset as usize)? {
+            let (op, before) = index.operation(&self.batch, entry)?;
+            match op {
                 BatchOp::Merge { operand, .. } => operands.push(operand),
                 BatchOp::Put { value, .. } => {
                     base = Some(Some(value));
@@ -505,25 +437,9 @@ impl IndexedBatch {
     }
 
     fn undo(&mut self, to: &SavePoint) -> Result<()> {
-        while self.entries.len() > to.entries {
-            let newest = self.entries.len() as u32;
-            let key = self.key_of(newest)?.to_vec();
-            let Entry { before, family, .. } = self.entries[newest as usize - 1];
-            if self.families[family as usize].sorted.is_some() {
-                let place = self.search(family, &key)?;
-                if let (Ok(i), Some(sorted)) = (place, &mut self.families[family as usize].sorted) {
-                    match before {
-                        0 => drop(sorted.remove(i)),
-                        _ => sorted[i] = before,
-                    }
-                }
-            } else if before == 0 {
-                self.map.remove(Root(family), &key);
-            } else if let Some(cell) = self.map.get(Root(family), &key) {
-                cell.store(0, before);
-            }
-            self.entries.pop();
-        }
+        let index = self.index.get_mut();
+        index.undo(&self.batch, &self.families, to.keys)?;
+        self.keys = to.keys;
         while self.range_order.len() > to.ranges {
             if let Some(at) = self.range_order.pop() {
                 let family = &mut self.families[at as usize];
@@ -532,24 +448,15 @@ impl IndexedBatch {
             }
         }
         self.batch.roll_back_to(&to.mark);
+        self.index.get_mut().ends_with(&self.batch);
         self.changes += 1;
         Ok(())
     }
 
     /// Goes to a key of the family: the first not before `key`, or from `None` the first of all.
     pub(crate) fn seek(&self, at: u32, place: &mut Place, key: Option<&[u8]>) -> Result<()> {
-        if let Some(sorted) = &self.families[at as usize].sorted {
-            let i = match key {
-                Some(key) => self.search(at, key)?.unwrap_or_else(|i| i),
-                None => 0,
-            };
-            return self.go_to(place, sorted, Some(i));
-        }
-        match key {
-            Some(key) => place.trie.seek(&self.map, Root(at), key),
-            None => place.trie.first(&self.map, Root(at)),
-        }
-        Ok(())
+        self.index()?
+            .seek(&self.batch, &self.families, at, place, key)
     }
 
     /// The last not behind `key`, or from `None` the last of all.
@@ -559,71 +466,23 @@ impl IndexedBatch {
         place: &mut Place,
         key: Option<&[u8]>,
     ) -> Result<()> {
-        if let Some(sorted) = &self.families[at as usize].sorted {
-            let i = match key {
-                Some(key) => match self.search(at, key)? {
-                    Ok(i) => Some(i),
-                    Err(i) => i.checked_sub(1),
-                },
-                None => sorted.len().checked_sub(1),
-            };
-            return self.go_to(place, sorted, i);
-        }
-        match key {
-            Some(key) => place.trie.seek_for_prev(&self.map, Root(at), key),
-            None => place.trie.last(&self.map, Root(at)),
-        }
-        Ok(())
+        self.index()?
+            .seek_for_prev(&self.batch, &self.families, at, place, key)
     }
 
     /// The next key; nothing has changed since the last call.
     pub(crate) fn next(&self, at: u32, place: &mut Place) -> Result<()> {
-        match &self.families[at as usize].sorted {
-            Some(sorted) => {
-                let next = place.at.map(|i| i + 1);
-                self.go_to(place, sorted, next)
-            }
-            None => {
-                place.trie.next(&self.map);
-                Ok(())
-            }
-        }
+        self.index.borrow().next(&self.batch, at, place)
     }
 
     /// The key before; nothing has changed since the last call.
     pub(crate) fn prev(&self, at: u32, place: &mut Place) -> Result<()> {
-        match &self.families[at as usize].sorted {
-            Some(sorted) => {
-                let before = place.at.and_then(|i| i.checked_sub(1));
-                self.go_to(place, sorted, before)
-            }
-            None => {
-                place.trie.prev(&self.map);
-                Ok(())
-            }
-        }
-    }
-
-    fn go_to(&self, place: &mut Place, sorted: &[u32], i: Option<usize>) -> Result<()> {
-        place.at = i.filter(|&i| i < sorted.len());
-        place.key.clear();
-        if let Some(i) = place.at {
-            place.key.extend_from_slice(self.key_of(sorted[i])?);
-        }
-        Ok(())
+        self.index.borrow().prev(&self.batch, at, place)
     }
 
     /// The key and the newest entry at a place.
     pub(crate) fn at<'p>(&self, at: u32, place: &'p Place) -> Option<(&'p [u8], u32)> {
-        match &self.families[at as usize].sorted {
-            Some(sorted) => Some((&place.key, *sorted.get(place.at?)?)),
-            None => {
-                if !place.trie.valid() {
-                    return None;
-                }
-                Some((place.trie.key(), place.trie.cell(&self.map)?.load(0)))
-            }
-        }
+        self.index.borrow().at(at, place)
     }
 
     pub(crate) fn order(&self, at: u32) -> &UserComparator {

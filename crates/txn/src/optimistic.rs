@@ -20,20 +20,24 @@
 //! | a snapshot, reads at it (snapshot isolation) | no | no | no | yes |
 //! | a snapshot, `get_for_update` of all that is read | no | no | yes | no |
 
+mod tracked;
+
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use orogen_base::metrics::Ticker;
 use orogen_base::sync::Mutex;
-use orogen_base::{Error, PinnedValue, Result, SeqNo, memory};
+use orogen_base::{Error, PinnedValue, Result, memory};
 use orogen_engine::{ColumnFamily, Db, Options, ReadOptions, Snapshot, WriteBatch, WriteOptions};
 
 use crate::OwnWritesIterator;
 use crate::indexed_batch::IndexedBatch;
 use crate::lock_manager::{FamilyLocks, LockManager, LockManagerOptions, TxnLockOptions, TxnLocks};
 use crate::lock_order::{self, Part};
+use tracked::{End, Noted, Tracked};
 
 /// Settings of a database with optimistic transactions.
 #[derive(Clone, Copy, Debug)]
@@ -88,57 +92,8 @@ pub struct OptimisticTransaction {
 
 struct SavePoint {
     /// Keys that were noted before.
-    keys: usize,
+    keys: End,
     snapshot: Option<Snapshot>,
-}
-
-/// The newest write that there was to each key when it was noted.
-type Keys = BTreeMap<Arc<[u8]>, SeqNo>;
-
-/// Keys that must not be written after the numbers that they have.
-#[derive(Default)]
-struct Tracked {
-    families: BTreeMap<u32, (ColumnFamily, Keys)>,
-    /// In the order in which they were noted.
-    noted: Vec<(u32, Arc<[u8]>)>,
-}
-
-impl Tracked {
-    fn has(&self, family: &ColumnFamily, key: &[u8]) -> bool {
-        let of_family = self.families.get(&family.id());
-        of_family.is_some_and(|(_, keys)| keys.contains_key(key))
-    }
-
-    /// # Errors
-    /// `NoMemory`; it is not noted.
-    fn note(&mut self, family: &ColumnFamily, key: &[u8], seen: SeqNo) -> Result<()> {
-        let key: Arc<[u8]> = key.into();
-        memory::push(
-            &mut self.noted,
-            (family.id(), key.clone()),
-            "keys of a transaction",
-        )?;
-        let (_, keys) = self
-            .families
-            .entry(family.id())
-            .or_insert_with(|| (family.clone(), BTreeMap::new()));
-        keys.insert(key, seen);
-        Ok(())
-    }
-
-    /// Forgets all but the first `len`.
-    fn truncate(&mut self, len: usize) {
-        for (family, key) in self.noted.drain(len..) {
-            if let Some((_, keys)) = self.families.get_mut(&family) {
-                keys.remove(&key);
-            }
-        }
-    }
-
-    fn clear(&mut self) {
-        self.families.clear();
-        self.noted.clear();
-    }
 }
 
 impl OptimisticTransactionDb {
@@ -158,10 +113,10 @@ impl OptimisticTransactionDb {
     #[must_use]
     pub fn new(db: Db, options: OptimisticTransactionDbOptions) -> Self {
         Self(Arc::new(Inner {
-            db,
-            locks: LockManager::new(options.locks),
+            locks: LockManager::of_db(options.locks, &db),
             families: Mutex::default(),
             options,
+            db,
         }))
     }
 
@@ -258,7 +213,7 @@ impl OptimisticTransaction {
     /// Keys that it has noted.
     #[must_use]
     pub fn tracked_count(&self) -> usize {
-        self.tracked.noted.len()
+        self.tracked.count()
     }
 
     /// Operations so far.
@@ -372,7 +327,7 @@ impl OptimisticTransaction {
     pub fn set_save_point(&mut self) {
         self.own.get_mut().set_save_point();
         self.save_points.push(SavePoint {
-            keys: self.tracked.noted.len(),
+            keys: self.tracked.end(),
             snapshot: self.snapshot.clone(),
         });
     }
@@ -411,10 +366,7 @@ impl OptimisticTransaction {
         self.check_started()?;
         let own = self.own.get_mut();
         let home = &*self.home;
-        let keys = &self.tracked.families;
-        let noted = keys
-            .iter()
-            .flat_map(|(&family, (_, keys))| keys.keys().map(move |key| Part::key(family, key)));
+        let noted = self.tracked.iter().map(|n| Part::key(n.family, n.key));
         // All other keys that it writes are noted.
         let written = lock_order::parts_of(own.batch(), |_| true)?.into_iter();
         let ranges = written.filter(|part| part.end.is_some());
@@ -423,15 +375,14 @@ impl OptimisticTransaction {
             memory::push(&mut parts, part, "keys of a transaction")?;
         }
         let held = home.lock(parts)?;
-        for (family, keys) in keys.values() {
-            for (key, &seen) in keys {
-                check(&home.db, family, key, seen)?;
-            }
+        for noted in self.tracked.iter() {
+            check(home, self.tracked.family(&noted), &noted)?;
         }
         if !own.is_empty() {
             own.write(&home.db, &self.options.write)?;
         }
         drop(held);
+        home.locks.statistics().add(Ticker::TxnCommits, 1);
         self.end();
         Ok(())
     }
@@ -442,6 +393,7 @@ impl OptimisticTransaction {
     /// `InvalidArgument` if it has ended.
     pub fn rollback(&mut self) -> Result<()> {
         self.check_started()?;
+        self.home.locks.statistics().add(Ticker::TxnRollbacks, 1);
         self.end();
         Ok(())
     }
@@ -454,6 +406,10 @@ impl OptimisticTransaction {
         if !self.has_ended {
             return Err(Error::invalid_argument("transaction has not ended"));
         }
+        // What was asked of it after its end is nothing of the new one.
+        self.own.get_mut().clear();
+        self.save_points.clear();
+        self.snapshot = None;
         self.options = options;
         self.has_ended = false;
         if options.set_snapshot {
@@ -480,32 +436,32 @@ impl OptimisticTransaction {
 
     fn track(&mut self, family: &ColumnFamily, key: &[u8]) -> Result<()> {
         self.check_started()?;
-        if self.tracked.has(family, key) {
-            return Ok(());
-        }
         let db = &self.home.db;
+        let snapshot = &self.snapshot;
         // Before the number: what is written from it on leaves a trace.
-        let of_snapshot = self.snapshot.clone();
-        self.hold
-            .get_or_insert_with(|| of_snapshot.unwrap_or_else(|| db.snapshot_to_check()));
-        let seen = match &self.snapshot {
+        let is_newer = |hold: &Snapshot| matches!(snapshot, Some(s) if hold.seqno() > s.seqno());
+        if self.hold.as_ref().is_none_or(is_newer) {
+            let hold = snapshot.clone().unwrap_or_else(|| db.snapshot_to_check());
+            self.hold = Some(hold);
+        }
+        self.tracked.note(family, key, || match snapshot {
             Some(snapshot) => snapshot.seqno(),
             None => db.latest_sequence_number(),
-        };
-        self.tracked.note(family, key, seen)
+        })
     }
 }
 
-fn check(db: &Db, family: &ColumnFamily, key: &[u8], seen: SeqNo) -> Result<()> {
-    let newest = db.newest_write(family, key)?;
-    if newest <= seen {
+fn check(home: &Inner, family: &ColumnFamily, noted: &Noted<'_>) -> Result<()> {
+    let newest = home.db.newest_write(family, noted.key)?;
+    if newest <= noted.seen {
         return Ok(());
     }
+    home.locks.statistics().add(Ticker::TxnConflicts, 1);
     Err(
         Error::busy("key was written since the transaction noted it")
             .with("column_family", family.name())
-            .with("key", key.escape_ascii())
+            .with("key", noted.key.escape_ascii())
             .with("seqno", newest)
-            .with("noted", seen),
+            .with("noted", noted.seen),
     )
 }

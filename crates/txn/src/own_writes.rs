@@ -24,6 +24,8 @@ pub struct OwnWritesIterator<'b> {
     place: Place,
     /// The batch's changes that `place` knows; `None` if it stands nowhere.
     seen: Option<u64>,
+    /// Those that the base's place knows: what a batch deleted it has passed over.
+    base_seen: u64,
     is_forward: bool,
     at: At,
     key: Vec<u8>,
@@ -70,6 +72,7 @@ impl<'b> OwnWritesIterator<'b> {
             base: db.iter(options, family)?,
             place: Place::default(),
             seen: None,
+            base_seen: 0,
             is_forward: true,
             at: At::Nothing,
             key: Vec::new(),
@@ -145,7 +148,7 @@ impl<'b> OwnWritesIterator<'b> {
             return;
         }
         let current = self.take_key();
-        if !self.is_forward {
+        if !self.is_forward || self.has_changed() {
             self.base.seek(&current);
         }
         if self.base.valid() && self.base.key() == current {
@@ -161,7 +164,7 @@ impl<'b> OwnWritesIterator<'b> {
             return;
         }
         let current = self.take_key();
-        if self.is_forward {
+        if self.is_forward || self.has_changed() {
             self.base.seek_for_prev(&current);
         }
         if self.base.valid() && self.base.key() == current {
@@ -169,6 +172,10 @@ impl<'b> OwnWritesIterator<'b> {
         }
         self.backward(From::Beyond(&current));
         self.give_back(current);
+    }
+
+    fn has_changed(&self) -> bool {
+        self.base_seen != self.batch.borrow().changes()
     }
 
     fn take_key(&mut self) -> Vec<u8> {
@@ -208,6 +215,7 @@ impl<'b> OwnWritesIterator<'b> {
         self.error = None;
         self.at = At::Nothing;
         let batch = self.batch.borrow();
+        self.base_seen = batch.changes();
         let Some(family) = batch.find_family(self.family) else {
             self.seen = None;
             self.at = if self.base.valid() {

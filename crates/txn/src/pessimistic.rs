@@ -28,6 +28,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use orogen_base::metrics::Ticker;
 use orogen_base::sync::Mutex;
 use orogen_base::{Error, PinnedValue, Result, SeqNo};
 use orogen_engine::{ColumnFamily, Db, Options, ReadOptions, Snapshot, WriteBatch, WriteOptions};
@@ -110,9 +111,7 @@ pub enum TransactionState {
 /// A pessimistic transaction; see the module's head. Dropped before it was prepared it is rolled back; dropped
 /// while it is prepared it goes back to its database ([`TransactionDb::prepared_transactions`]).
 pub struct Transaction {
-    db: Db,
-    locks: LockManager,
-    home: std::sync::Weak<Inner>,
+    home: Arc<Inner>,
     own: RefCell<IndexedBatch>,
     held: TxnLocks,
     /// The families that it has locked something of.
@@ -150,14 +149,14 @@ impl TransactionDb {
     /// `NoMemory`; `LockLimit` if there is more prepared than may be locked.
     pub fn new(db: Db, options: TransactionDbOptions) -> Result<Self> {
         let this = Self(Arc::new(Inner {
-            locks: LockManager::new(options.locks),
+            locks: LockManager::of_db(options.locks, &db),
             families: Mutex::default(),
             options,
             prepared: Mutex::default(),
             db,
         }));
         for prepared in this.0.db.prepared_writes() {
-            let Some(batch) = this.0.db.prepared_batch(&prepared.name) else {
+            let Some(batch) = this.0.db.prepared_batch(&prepared.name)? else {
                 continue;
             };
             let mut txn = this.begin(TransactionOptions::default())?;
@@ -191,9 +190,7 @@ impl TransactionDb {
     /// `NoMemory`.
     pub fn begin(&self, options: TransactionOptions) -> Result<Transaction> {
         let mut txn = Transaction {
-            db: self.0.db.clone(),
-            locks: self.0.locks.clone(),
-            home: Arc::downgrade(&self.0),
+            home: self.0.clone(),
             own: RefCell::new(IndexedBatch::new()?),
             held: self.0.locks.begin(options.locks),
             families: Vec::new(),
@@ -217,12 +214,24 @@ impl TransactionDb {
         prepared.iter().map(|(name, _)| name.clone()).collect()
     }
 
-    /// Takes a prepared transaction that is in nobody's hands; it does not see what it wrote.
+    /// The name under which a transaction of this number is prepared, if it is in nobody's hands.
+    #[must_use]
+    pub fn prepared_name(&self, id: TxnId) -> Option<Vec<u8>> {
+        let prepared = self.0.prepared.lock();
+        let found = prepared.iter().find(|(_, held)| held.id() == id);
+        found.map(|(name, _)| name.clone())
+    }
+
+    /// Takes a prepared transaction that is in nobody's hands; it does not see what it wrote. Of `options` those count that
+    /// say how its end is written.
     ///
     /// # Errors
     /// `NotFound` if there is none of this name; `NoMemory`.
-    pub fn take_prepared(&self, name: &[u8]) -> Result<Transaction> {
-        let mut txn = self.begin(TransactionOptions::default())?;
+    pub fn take_prepared(&self, name: &[u8], options: TransactionOptions) -> Result<Transaction> {
+        let mut txn = self.begin(TransactionOptions {
+            set_snapshot: false,
+            ..options
+        })?;
         let mut prepared = self.0.prepared.lock();
         let at = prepared.iter().position(|(own, _)| own == name);
         let at = at.ok_or_else(|| {
@@ -338,7 +347,7 @@ impl Transaction {
 
     /// Takes a snapshot: keys that it locks from now on must not have been written since.
     pub fn set_snapshot(&mut self) {
-        self.snapshot = Some(self.db.snapshot_to_check());
+        self.snapshot = Some(self.home.db.snapshot_to_check());
         self.snapshot_on_next = false;
     }
 
@@ -403,6 +412,7 @@ impl Transaction {
     /// # Errors
     /// As [`Self::put`].
     pub fn delete_range(&mut self, family: &ColumnFamily, start: &[u8], end: &[u8]) -> Result<()> {
+        self.check_started()?;
         if family.options().comparator.less(start, end) {
             self.lock_range(
                 family,
@@ -424,7 +434,7 @@ impl Transaction {
         family: &ColumnFamily,
         key: &[u8],
     ) -> Result<Option<PinnedValue>> {
-        self.own.borrow().get(&self.db, options, family, key)
+        self.own.borrow().get(&self.home.db, options, family, key)
     }
 
     /// The same of a key that it locks first, exclusively or beside others who do this.
@@ -451,7 +461,7 @@ impl Transaction {
         options: &ReadOptions,
         family: &ColumnFamily,
     ) -> Result<OwnWritesIterator<'_>> {
-        OwnWritesIterator::new(&self.own, &self.db, options, family)
+        OwnWritesIterator::new(&self.own, &self.home.db, options, family)
     }
 
     /// Locks a range of keys.
@@ -465,10 +475,9 @@ impl Transaction {
         mode: LockMode,
     ) -> Result<()> {
         self.check_started()?;
-        let locks = self.family(family.id())?;
-        let timeout = self.options.lock_timeout;
-        self.locks
-            .try_lock_range(&mut self.held, &locks, range, mode, timeout)?;
+        let at = self.family(family.id())?;
+        let (locks, timeout) = (&self.home.locks, self.options.lock_timeout);
+        locks.try_lock_range(&mut self.held, &self.families[at], range, mode, timeout)?;
         self.note_lock();
         Ok(())
     }
@@ -491,7 +500,7 @@ impl Transaction {
         self.check_started()?;
         self.own.get_mut().rollback_to_save_point()?;
         if let Some(to) = self.save_points.pop() {
-            self.locks.unlock_since(&mut self.held, to.locks);
+            self.home.locks.unlock_since(&mut self.held, to.locks);
             self.snapshot = to.snapshot;
             self.snapshot_on_next = to.snapshot_on_next;
         }
@@ -520,7 +529,9 @@ impl Transaction {
             name.ok_or_else(|| Error::invalid_argument("transaction needs a name to be prepared"))?;
         self.held.keep()?;
         let batch = self.own.get_mut().batch().clone();
-        self.db.prepare(&self.options.write, name, batch)?;
+        let prepared = self.home.db.prepare(&self.options.write, name, batch);
+        prepared.inspect_err(|e| self.held.give_up_commit(e))?;
+        self.count_one(Ticker::TxnPrepares);
         self.state = TransactionState::Prepared;
         Ok(())
     }
@@ -536,14 +547,16 @@ impl Transaction {
                 self.held.keep()?;
                 let own = self.own.get_mut();
                 if !own.is_empty() {
-                    own.write(&self.db, &self.options.write)?;
+                    let written = own.write(&self.home.db, &self.options.write);
+                    written.inspect_err(|e| self.held.give_up_commit(e))?;
                 }
             }
             (TransactionState::Prepared, Some(name)) => {
-                self.db.commit_prepared(&self.options.write, name)?;
+                self.home.db.commit_prepared(&self.options.write, name)?;
             }
             _ => return Err(has_ended()),
         }
+        self.count_one(Ticker::TxnCommits);
         self.end();
         Ok(())
     }
@@ -556,10 +569,11 @@ impl Transaction {
         match (self.state, &self.name) {
             (TransactionState::Started, _) => {}
             (TransactionState::Prepared, Some(name)) => {
-                self.db.rollback_prepared(&self.options.write, name)?;
+                self.home.db.rollback_prepared(&self.options.write, name)?;
             }
             _ => return Err(has_ended()),
         }
+        self.count_one(Ticker::TxnRollbacks);
         self.end();
         Ok(())
     }
@@ -572,7 +586,11 @@ impl Transaction {
         if self.state != TransactionState::Ended {
             return Err(Error::invalid_argument("transaction has not ended"));
         }
-        self.locks.restart(&mut self.held, options.locks);
+        self.home.locks.restart(&mut self.held, options.locks);
+        // What was asked of it after its end is nothing of the new one.
+        self.own.get_mut().clear();
+        self.save_points.clear();
+        self.clear_snapshot();
         self.options = options;
         self.state = TransactionState::Started;
         if options.set_snapshot {
@@ -581,13 +599,17 @@ impl Transaction {
         Ok(())
     }
 
+    fn count_one(&self, ticker: Ticker) {
+        self.home.locks.statistics().add(ticker, 1);
+    }
+
     fn end(&mut self) {
         self.state = TransactionState::Ended;
         self.own.get_mut().clear();
         self.save_points.clear();
         self.clear_snapshot();
         self.name = None;
-        self.locks.unlock_all(&mut self.held);
+        self.home.locks.unlock_all(&mut self.held);
     }
 
     fn check_started(&self) -> Result<()> {
@@ -601,34 +623,36 @@ impl Transaction {
     }
 
     fn take_locks(&mut self) -> TxnLocks {
-        let none = self.locks.begin(TxnLockOptions::default());
+        let none = self.home.locks.begin(TxnLockOptions::default());
         std::mem::replace(&mut self.held, none)
     }
 
-    fn family(&mut self, id: u32) -> Result<Arc<FamilyLocks>> {
-        if let Some(locks) = self.families.iter().find(|f| f.id() == id) {
-            return Ok(locks.clone());
+    /// The place of a family in the list.
+    #[inline]
+    fn family(&mut self, id: u32) -> Result<usize> {
+        match self.families.iter().position(|f| f.id() == id) {
+            Some(at) => Ok(at),
+            None => self.new_family(id),
         }
-        let home = self.home.upgrade();
-        let home = home.ok_or_else(|| Error::closed("database of the transaction is closed"))?;
-        let locks = home.family(id)?;
-        self.families.push(locks.clone());
-        Ok(locks)
+    }
+
+    #[cold]
+    fn new_family(&mut self, id: u32) -> Result<usize> {
+        self.families.push(self.home.family(id)?);
+        Ok(self.families.len() - 1)
     }
 
     fn lock(&mut self, family: &ColumnFamily, key: &[u8], mode: LockMode) -> Result<()> {
         self.check_started()?;
-        let locks = self.family(family.id())?;
+        let at = self.family(family.id())?;
         let before = self.held.save_point();
-        let timeout = self.options.lock_timeout;
-        let locked = self
-            .locks
-            .try_lock(&mut self.held, &locks, key, mode, timeout)?;
+        let (locks, timeout) = (&self.home.locks, self.options.lock_timeout);
+        let locked = locks.try_lock(&mut self.held, &self.families[at], key, mode, timeout)?;
         // What was held before nobody can have written since.
         if let (Locked::New, Some(snapshot)) = (locked, &self.snapshot) {
             let seen = snapshot.seqno();
             if let Err(e) = self.check_not_written(family, key, seen) {
-                self.locks.unlock_since(&mut self.held, before);
+                self.home.locks.unlock_since(&mut self.held, before);
                 return Err(e);
             }
         }
@@ -637,10 +661,11 @@ impl Transaction {
     }
 
     fn check_not_written(&self, family: &ColumnFamily, key: &[u8], seen: SeqNo) -> Result<()> {
-        let newest = self.db.newest_write(family, key)?;
+        let newest = self.home.db.newest_write(family, key)?;
         if newest <= seen {
             return Ok(());
         }
+        self.count_one(Ticker::TxnConflicts);
         Err(
             Error::busy("key was written since the transaction's snapshot")
                 .with("column_family", family.name())
@@ -659,11 +684,14 @@ impl Transaction {
     /// Locks all that a batch writes to families that are `wanted`; it holds nothing else.
     fn lock_all(&mut self, batch: &WriteBatch, wanted: impl Fn(u32) -> bool) -> Result<()> {
         let parts = lock_order::parts_of(batch, wanted)?;
-        let (locks, timeout) = (self.locks.clone(), self.options.lock_timeout);
-        let mut held = self.take_locks();
-        let locked = lock_order::lock(&locks, &mut held, |id| self.family(id), parts, timeout);
-        self.held = held;
-        locked
+        let (home, timeout) = (&*self.home, self.options.lock_timeout);
+        lock_order::lock(
+            &home.locks,
+            &mut self.held,
+            |id| home.family(id),
+            parts,
+            timeout,
+        )
     }
 }
 
@@ -673,9 +701,9 @@ impl Drop for Transaction {
             return;
         }
         // Its locks stay for as long as it is prepared.
-        if let (Some(home), Some(name)) = (self.home.upgrade(), self.name.take()) {
+        if let Some(name) = self.name.take() {
             let held = self.take_locks();
-            home.prepared.lock().push((name, held));
+            self.home.prepared.lock().push((name, held));
         }
     }
 }

@@ -1,5 +1,5 @@
 //! `cargo x bench`: Orogen and other engines in turn, in one run. `peers` measures small values,
-//! `blob` and `gc` large ones, `memtable` ordered maps in memory.
+//! `blob` and `gc` large ones, `txn` transactions, `memtable` ordered maps in memory.
 //!
 //! Machines are noisy, so no figure of one run is compared with one of another: the engines run
 //! the same workloads one after the other, in an order that changes from pair to pair, and a
@@ -14,11 +14,12 @@ mod engines;
 mod report;
 mod large;
 mod memtable;
+mod transactions;
 
 use std::path::PathBuf;
 
 pub(crate) const HELP: &str = "
-usage: cargo x bench peers | blob | gc | memtable, with options
+usage: cargo x bench peers | blob | gc | txn | memtable, with options
 
 Small values:
 
@@ -91,6 +92,22 @@ output says so.
   --dir DIR          as above; it needs the space that is told before the run begins
   --json FILE, --markdown FILE  the figures, written anew after each cell
 
+Transactions:
+
+usage: cargo x bench txn [--pairs N] [--num N] [--only A,B] [--no-batches] [--dir DIR] [--json FILE]
+
+Indexed batches beside such with a skip list for an index; then Orogen's TransactionDb and OptimisticTransactionDb beside
+RocksDB's: ten puts under locks, rolled back or committed, with any keys or ten of two hundred, by 1 and 8
+threads; and large transactions that are read back, without locks. Transactions a second, and times RocksDB.
+
+  --pairs N      pairs (default 5)
+  --num N        transactions of ten puts in a phase; larger ones are as many fewer (default 200000)
+  --only A,B     locks-1t locks-8t locks-hot-1t locks-hot-8t commit-1t commit-8t commit-hot-1t commit-hot-8t
+                 batch-10 batch-100 batch-10000 (default all)
+  --no-batches   without the batches alone
+  --dir DIR      where the databases are made (default target/bench-txn); what DIR/db holds is deleted
+  --json FILE    the figures as JSON too
+
 Ordered maps in memory:
 
 usage: cargo x bench memtable [--num N] [--rounds N] [--keys 16,40,41] [--only A,B] [--no-pairs]
@@ -102,10 +119,10 @@ two threads; nanoseconds, times the skip list, bytes a key.
 
   --num N         keys (default 10000000)
   --rounds N      turns of each map, whose median is told with the smallest and the largest (default 3)
-  --keys A,B      16 or 40 random bytes, or 41: 40 bytes of which 24 are common (default 16,40)
+  --keys A,B      16 or 40 random bytes, 41: 40 bytes of which 24 are common, 17: 16 bytes that rise (default 16,40)
   --only A,B      trie, trie-ref (4 bytes for each key), skip-list, crossbeam, guided-list (default all)
   --no-pairs      without two threads
-  --batches       small maps of one owner instead, filled and emptied many times: trie and BTreeMap
+  --batches       indexed write batches instead, filled and emptied many times; beside one with a skip list
 
 All end with 0 when everything was measured, whatever the figures say, and with 1 when an option
 is wrong or something did not build or run.
@@ -126,14 +143,15 @@ struct Options {
 pub(crate) fn run(args: &[String]) -> Result<(), String> {
     let (what, rest) = args
         .split_first()
-        .ok_or("say what: peers, blob, gc or memtable")?;
+        .ok_or("say what: peers, blob, gc, txn or memtable")?;
     match what.as_str() {
         "peers" => peers(rest),
         "blob" => large::run(large::Bench::Blob, rest),
         "gc" => large::run(large::Bench::Gc, rest),
         "memtable" => memtable::run(rest),
+        "txn" => transactions::run(rest),
         other => Err(format!(
-            "nothing to measure is called `{other}`: peers, blob, gc, memtable"
+            "nothing to measure is called `{other}`: peers, blob, gc, txn, memtable"
         )),
     }
 }
@@ -236,7 +254,7 @@ mod tests {
 
     #[test]
     fn what_to_measure_must_be_said() {
-        assert!(run(&[]).unwrap_err().contains("peers, blob, gc or"));
+        assert!(run(&[]).unwrap_err().contains("peers, blob, gc, txn or"));
         assert!(run(&["speed".to_owned()]).unwrap_err().contains("`speed`"));
     }
 

@@ -13,12 +13,13 @@ Runs, and goes on after a failure so that one run shows all of them:
   clippy  every crate and target, warnings are errors
   docs    cargo doc, warnings are errors
   test    every test of the workspace but torture's
+  lists   tests of engine and transactions with guided lists for memtables
   model   cargo x model: the code of locks and waits under 20,000 schedules
   torture crash points, random histories, threads: a line with the count of each, and all
           of them in target/reliability.json
   fuzz    every fuzz target for 8 seconds on a kept corpus, two at a time, before the tests
-A table with the seconds of each step closes the run. `--fast` leaves out docs, fuzz and
-model.
+A table with the seconds of each step closes the run. `--fast` leaves out docs, fuzz, lists
+and model.
 Needs `cargo x setup` once.
 ";
 
@@ -71,6 +72,18 @@ pub(crate) fn run(args: &[String]) -> Result<(), String> {
         ]))
     });
     if !fast {
+        steps.run("lists", || {
+            shell(cargo().args([
+                "test",
+                "--locked",
+                "--package",
+                "orogen-engine",
+                "--package",
+                "orogen-txn",
+                "--features",
+                "orogen-engine/list-memtables",
+            ]))
+        });
         steps.run("model", || model::run(&[]));
     }
     // Apart, so that its figures are seen.

@@ -16,6 +16,7 @@ mod tidy;
 mod setup;
 mod fuzz;
 mod model;
+mod sanitize;
 mod check;
 mod rewrite;
 mod bench;
@@ -31,7 +32,7 @@ struct Subcommand {
     run: fn(&[String]) -> Result<(), String>,
 }
 
-const SUBCOMMANDS: [Subcommand; 8] = [
+const SUBCOMMANDS: [Subcommand; 9] = [
     Subcommand {
         name: "check",
         about: "all of the gate: fmt, clippy, tidy, docs, tests, fuzz",
@@ -61,6 +62,12 @@ const SUBCOMMANDS: [Subcommand; 8] = [
         about: "run the code of locks and waits under thousands of schedules",
         help: model::HELP,
         run: model::run,
+    },
+    Subcommand {
+        name: "sanitize",
+        about: "run tests under AddressSanitizer or ThreadSanitizer",
+        help: sanitize::HELP,
+        run: sanitize::run,
     },
     Subcommand {
         name: "bench",

@@ -10,7 +10,8 @@ usage: cargo x model [--schedules N] [--seed N] [name]
 Builds engine, memtable, cache, trie and transactions with `--cfg orogen_shuttle`, in target/model, and runs every model
 (or those with the name in theirs) under N schedules, 2,300 by default. Each mistake that the code
 can make on purpose in that build has to be found. A failure tells its schedule; the same seed and
-number repeat it. ADR: docs/adr/2026-11-21-models-run-the-real-code.md.
+number repeat it. Before that the trie's epochs run under loom (`--cfg orogen_loom`, target/loom), which tries each order of steps and
+of memory. ADR: docs/adr/2026-11-21-models-run-the-real-code.md.
 ";
 
 /// Schedules of each model.
@@ -34,6 +35,13 @@ pub(crate) fn run(args: &[String]) -> Result<(), String> {
         }
     }
     let flags = std::env::var("RUSTFLAGS").unwrap_or_default();
+    shell(
+        cargo()
+            .args(["test", "--locked", "--lib", "--target-dir"])
+            .arg(root().join("target/loom"))
+            .args(["-p", "orogen-trie", "--", "loom_model"])
+            .env("RUSTFLAGS", format!("{flags} --cfg orogen_loom")),
+    )?;
     shell(
         cargo()
             .args(["test", "--locked", "--lib", "--target-dir"])

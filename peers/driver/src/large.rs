@@ -159,7 +159,7 @@ impl Plan {
         let meter = Meter::start()?;
         let work = self.work(db, kind, pool)?;
         let elapsed = meter.elapsed();
-        let mut document = meter.foreground::<E>(name, 1, &work, elapsed)?;
+        let mut document = meter.foreground(E::NAME, name, 1, &work, elapsed)?;
         let cost = meter.cost()?;
         document["value_len"] = json!(self.value_len);
         document["device_read_bytes"] = json!(cost.device_read_bytes);

@@ -19,6 +19,7 @@ mod pages;
 mod measure;
 mod phases;
 mod large;
+pub mod transactions;
 mod arguments;
 
 use std::path::PathBuf;
@@ -188,10 +189,15 @@ fn run<E: Engine>(args: impl Iterator<Item = String>) -> Result<()> {
 /// asked for.
 #[must_use]
 pub fn main<E: Engine>() -> ExitCode {
-    let Err(error) = run::<E>(std::env::args().skip(1)) else {
-        return ExitCode::SUCCESS;
-    };
-    eprintln!("{}: {error}", E::NAME);
+    match run::<E>(std::env::args().skip(1)) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => fail(E::NAME, &error),
+    }
+}
+
+/// Says why a program ends, and gives the code with which it does.
+fn fail(name: &str, error: &Error) -> ExitCode {
+    eprintln!("{name}: {error}");
     if error.is::<Unsupported>() {
         ExitCode::from(UNSUPPORTED)
     } else {

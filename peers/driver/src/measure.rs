@@ -8,15 +8,24 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
+use crate::Result;
 use crate::histogram::Histogram;
 use crate::process::{Cost, peak_rss, reset_peak_rss};
-use crate::{Engine, Result};
 
 /// What the threads of a phase did.
 pub(crate) struct Work {
     pub(crate) latencies: Histogram,
     pub(crate) ops: u64,
     pub(crate) found: u64,
+}
+
+impl Work {
+    /// Adds what another thread did.
+    pub(crate) fn merge(&mut self, other: &Self) {
+        self.latencies.merge(&other.latencies);
+        self.ops += other.ops;
+        self.found += other.found;
+    }
 }
 
 /// Times operations: each look at the clock ends one and starts the next.
@@ -72,8 +81,9 @@ impl Meter {
     }
 
     /// The document of a phase whose last operation has just returned.
-    pub(crate) fn foreground<E: Engine>(
+    pub(crate) fn foreground(
         &self,
+        engine: &str,
         phase: &str,
         threads: u64,
         work: &Work,
@@ -82,7 +92,7 @@ impl Meter {
         let cost = self.cost()?;
         let seconds = elapsed.as_secs_f64();
         Ok(json!({
-            "engine": E::NAME,
+            "engine": engine,
             "phase": phase,
             "threads": threads,
             "ops": work.ops,

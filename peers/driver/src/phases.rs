@@ -243,11 +243,7 @@ fn run_threads<E: Engine>(
         let mut outcome = Ok(());
         for handle in handles {
             match handle.join().map_err(|_| "a thread panicked")? {
-                Ok(work) => {
-                    all.latencies.merge(&work.latencies);
-                    all.ops += work.ops;
-                    all.found += work.found;
-                }
+                Ok(work) => all.merge(&work),
                 Err(error) => outcome = Err(error),
             }
         }
@@ -307,7 +303,7 @@ fn measure<E: Engine>(
 ) -> Result<Value> {
     let meter = Meter::start()?;
     let (work, elapsed, beside) = run_threads(db, phase, num, reads, pool)?;
-    let mut document = meter.foreground::<E>(phase.name, phase.threads, &work, elapsed)?;
+    let mut document = meter.foreground(E::NAME, phase.name, phase.threads, &work, elapsed)?;
     document["multi_get_is_a_loop"] = json!(phase.kind == Kind::MultiRead && !E::HAS_MULTI_GET);
     if phase.kind == Kind::ReadWhileWriting {
         document["writes_beside_per_second"] = json!(beside as f64 / elapsed.as_secs_f64());
@@ -354,7 +350,7 @@ fn reopen<E: Engine>(settings: &Settings) -> Result<E> {
     watch.work.found = u64::from(db.get(&first)? == Some(VALUE_LEN));
     watch.done(1);
     let elapsed = meter.elapsed();
-    let document = meter.foreground::<E>("reopen", 1, &watch.work, elapsed)?;
+    let document = meter.foreground(E::NAME, "reopen", 1, &watch.work, elapsed)?;
     if watch.work.found != 1 || db.get(&last)? != Some(VALUE_LEN) {
         return Err("a pair that was in the WAL is gone".into());
     }

@@ -31,7 +31,7 @@ usage: cargo x bench memtable [--num N] [--rounds N] [--keys 16,40] [--values N]
 
   --num N       keys (default 10000000)
   --rounds N    rounds (default 3)
-  --keys A,B    lengths of keys: random ones of 16 and 40 bytes, or 41 for 40 bytes of which 24 are common (default 16,40)
+  --keys A,B    lengths of keys: random ones of 16 and 40 bytes, 41 for 40 bytes of which 24 are common, 17 for rising ones of 16 (default 16,40)
   --values N    bytes of values in memtables (default 0)
   --only A,B    contenders: trie, trie-ref (a cell of 4 bytes), skip-list, crossbeam, and the memtables guided-list, trie-memtable
   --no-pairs    without the phase of two threads
@@ -53,6 +53,8 @@ struct Keys {
     len: usize,
     /// Bytes that all begin with.
     common: usize,
+    /// They begin with their numbers, and end as `db_bench` has them end.
+    is_rising: bool,
 }
 
 impl Keys {
@@ -61,10 +63,17 @@ impl Keys {
             16 | 40 => Some(Self {
                 len: number,
                 common: 0,
+                is_rising: false,
+            }),
+            17 => Some(Self {
+                len: 16,
+                common: 0,
+                is_rising: true,
             }),
             41 => Some(Self {
                 len: 40,
                 common: 24,
+                is_rising: false,
             }),
             _ => None,
         }
@@ -73,6 +82,11 @@ impl Keys {
     /// The key with a number.
     #[inline]
     fn make(self, number: u64, key: &mut [u8; 40]) -> &[u8] {
+        if self.is_rising {
+            key[..8].copy_from_slice(&number.to_be_bytes());
+            key[8..self.len].fill(b'0');
+            return &key[..self.len];
+        }
         let mut state = mix(number);
         for chunk in key[self.common..self.len].chunks_mut(8) {
             chunk.copy_from_slice(&state.to_be_bytes()[..chunk.len()]);
@@ -246,7 +260,7 @@ fn main() {
     }
     for &number in &options.keys {
         let Some(keys) = Keys::of(number) else {
-            eprintln!("keys have 16, 40 or 41 bytes");
+            eprintln!("keys are of 16, 17, 40 or 41");
             std::process::exit(1);
         };
         measure(&options, keys);

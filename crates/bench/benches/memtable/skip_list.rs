@@ -73,6 +73,13 @@ impl SkipList {
         list
     }
 
+    /// Takes all keys away; memory is kept.
+    pub(crate) fn clear(&mut self) {
+        *self.used.get_mut() = 0;
+        *self.height.get_mut() = 1;
+        self.head = self.node(&[], HEIGHT_MAX);
+    }
+
     pub(crate) fn bytes(&self) -> usize {
         self.used.load(Ordering::Relaxed)
     }

@@ -8,6 +8,7 @@ mod check;
 mod compact;
 mod checkpoint;
 mod prepared;
+mod locks;
 mod ranges;
 mod updates;
 mod repair;
@@ -52,6 +53,8 @@ pub(crate) enum DbCommand {
     Checkpoint(checkpoint::Args),
     /// List writes that are prepared, and commit or roll back one.
     Prepared(prepared::Args),
+    /// Print the keys and ranges that prepared writes keep locked.
+    Locks(locks::Args),
     /// Draw its levels and files.
     Tree(tree::Args),
 }
@@ -73,6 +76,7 @@ pub(crate) fn run(command: DbCommand, terminal: &mut Terminal) -> Result<(), Fai
         DbCommand::Migrate(args) => migrate::run(&args, terminal),
         DbCommand::Checkpoint(args) => checkpoint::run(&args, terminal),
         DbCommand::Prepared(args) => prepared::run(&args, terminal),
+        DbCommand::Locks(args) => locks::run(&args, terminal),
         DbCommand::Tree(args) => tree::run(&args, terminal),
     }
 }

@@ -198,6 +198,9 @@ fn what_is_prepared_is_listed_and_ended() {
         for name in ["a", "b", "c"] {
             let mut batch = orogen::WriteBatch::new();
             batch.put(0, name.as_bytes(), b"1");
+            if name == "c" {
+                batch.delete_range(0, b"x", b"z");
+            }
             let how = orogen::WriteOptions::default();
             open.prepare(&how, name.as_bytes(), batch).unwrap();
         }
@@ -208,12 +211,20 @@ fn what_is_prepared_is_listed_and_ended() {
             .collect::<Vec<_>>()
     };
     assert_eq!(names(&json(&["db", "prepared", &db])), ["a", "b", "c"]);
+    let locks = &json(&["db", "locks", &db])["locks"];
+    assert_eq!(locks[0]["key"], "a");
+    assert_eq!(locks[0]["prepared"][0], "a");
+    assert_eq!(locks[3]["start"], "x");
+    assert_eq!(locks[3]["end"], "z");
+    assert!(ok(&["db", "locks", &db]).ends_with("default\tc\tc\ndefault\t[x, z)\tc\n"));
     let left = json(&["db", "prepared", &db, "--commit", "a"]);
     assert_eq!(names(&left), ["b", "c"]);
     assert_eq!(ok(&["db", "get", &db, "a"]), "1\n");
-    assert!(ok(&["db", "prepared", &db, "--rollback", "b"]).starts_with("c\t1 operation"));
+    assert!(ok(&["db", "prepared", &db, "--rollback", "b"]).starts_with("c\t2 operations"));
     fails(3, &["db", "get", &db, "b"]);
     fails(3, &["db", "prepared", &db, "--commit", "b"]);
+    ok(&["db", "prepared", &db, "--rollback", "c"]);
+    assert_eq!(ok(&["db", "locks", &db]), "");
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use super::ok;
 
-const COMMANDS: [&[&str]; 31] = [
+const COMMANDS: [&[&str]; 32] = [
     &["db", "create"],
     &["db", "put"],
     &["db", "get"],
@@ -18,6 +18,7 @@ const COMMANDS: [&[&str]; 31] = [
     &["db", "migrate"],
     &["db", "checkpoint"],
     &["db", "prepared"],
+    &["db", "locks"],
     &["db", "tree"],
     &["sst", "dump"],
     &["sst", "check"],

@@ -172,11 +172,18 @@ fn check_numbers(first: SeqNo, count: u32) -> Result<()> {
 /// What logs have prepared, read from the oldest on.
 #[derive(Debug, Default)]
 pub(crate) struct Sections {
-    by_name: BTreeMap<Box<[u8]>, WriteBatch>,
+    /// With the log that has it.
+    by_name: BTreeMap<Box<[u8]>, (WriteBatch, FileNo)>,
+    crossed_logs: bool,
 }
 
 impl Sections {
-    /// Takes the next record. `effect` is shown each operation that takes effect here, and its
+    /// True if a commit was in another log than what it committed, as other writers of this format leave it.
+    pub(crate) fn crossed_logs(&self) -> bool {
+        self.crossed_logs
+    }
+
+    /// Takes the next record, of `log`. `effect` is shown each operation that takes effect here, and its
     /// sequence number; returns the number after the last. The record was checked.
     ///
     /// # Errors
@@ -184,6 +191,7 @@ impl Sections {
     #[inline]
     pub(crate) fn take(
         &mut self,
+        log: FileNo,
         record: &BatchReader<'_>,
         mut effect: impl FnMut(BatchOp<'_>, SeqNo) -> Result<()>,
     ) -> Result<SeqNo> {
@@ -197,11 +205,14 @@ impl Sections {
                 (BatchOp::EndPrepare { name }, Some(_)) => {
                     let section = open.take().ok_or_else(section_not_whole)?;
                     section.check_whole()?;
-                    self.by_name.insert(name.into(), section);
+                    self.by_name.insert(name.into(), (section, log));
                 }
                 (BatchOp::Commit { name }, None) => {
                     // One that is not here is in all tables that it concerns.
-                    let section = self.by_name.remove(name);
+                    let section = self.by_name.remove(name).map(|(section, of)| {
+                        self.crossed_logs |= of != log;
+                        section
+                    });
                     check_numbers(seqno, section.as_ref().map_or(0, WriteBatch::count))?;
                     for op in section.iter().flatten() {
                         effect(op?, seqno)?;
@@ -228,7 +239,8 @@ impl Sections {
 
     /// What is neither committed nor rolled back, by name.
     pub(crate) fn left(self) -> impl Iterator<Item = (Box<[u8]>, WriteBatch)> {
-        self.by_name.into_iter()
+        let left = self.by_name.into_iter();
+        left.map(|(name, (section, _))| (name, section))
     }
 }
 
@@ -258,7 +270,7 @@ mod tests {
     fn take(sections: &mut Sections, batch: &WriteBatch) -> Result<SeqNo> {
         let record = BatchReader::new(batch.as_bytes())?;
         record.check()?;
-        sections.take(&record, |_, seqno| {
+        sections.take(1, &record, |_, seqno| {
             assert!(seqno <= SEQNO_MAX);
             Ok(())
         })
@@ -277,7 +289,10 @@ mod tests {
             for batch in [&mut commit, &mut plain] {
                 batch.set_seqno(seqno);
                 let by_name = sections.by_name.clone();
-                let mut again = Sections { by_name };
+                let mut again = Sections {
+                    by_name,
+                    crossed_logs: false,
+                };
                 let error = take(&mut again, batch).unwrap_err();
                 assert_eq!(error.kind(), ErrorKind::Corruption, "{seqno}");
             }

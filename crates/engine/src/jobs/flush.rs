@@ -14,7 +14,7 @@ use orogen_sst::{TableBuilderOptions, TableReadOptions};
 
 use crate::activity::{Counting, JobInfo, JobKind, JobState, Listed, RunningJob};
 use crate::column_family::ColumnFamilyData;
-use crate::compaction_iter::{CompactionIterOptions, JobWatch};
+use crate::compaction_iter::{CompactionIterOptions, CompactionIterStats, JobWatch};
 use crate::context::{Context, LogHolders};
 use crate::events::{BlobFileAdditionInfo, BlobFileCreationInfo, FlushInfo};
 use crate::filename::{DataFile, DataFileKind};
@@ -103,6 +103,10 @@ impl FlushJob {
             epoch,
             Some(&listed.job),
         )?;
+        let rise = keys_rise(&written.stats);
+        if let Some(rise) = rise {
+            self.family.keys_rise.store(rise, Ordering::Relaxed);
+        }
         info.file = written.files.first().map(|f| f.number);
         info.bytes = written.bytes;
         info.blob_file_additions = written.blob_files.iter().map(addition_info).collect();
@@ -188,6 +192,15 @@ impl FlushJob {
                 _ => context.set.note_doubtful(&created),
             })
     }
+}
+
+/// Keys that a flush must have to tell how the next ones will come.
+const KEYS_TO_TELL: u64 = 256;
+
+/// Whether the keys of a flush had been written in rising order, but for one of 16; `None` where they are too few to tell.
+fn keys_rise(stats: &CompactionIterStats) -> Option<bool> {
+    let falling = stats.input_keys - stats.rising_keys;
+    (stats.input_keys >= KEYS_TO_TELL).then_some(falling <= stats.input_keys / 16)
 }
 
 /// The epoch of the next table of level 0: tables of newer memtables have higher ones.

@@ -52,7 +52,7 @@ pub(crate) fn assemble(
             || budget.is_some(),
         budget,
     };
-    let mem = context.new_memtable(&options, log_number);
+    let mem = context.first_memtable(&options, false, log_number);
     let clock = context.clock.clone();
     let family =
         ColumnFamilyData::new((id, name), options, tables, mem, version, log_number, clock)?;

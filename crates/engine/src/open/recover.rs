@@ -265,9 +265,11 @@ fn finish_open(
         for &(log, bytes) in &replayed.logs {
             context.logs.keep(log, bytes);
         }
+        // One of them has each: all are kept.
+        let oldest = replayed.logs.first().map_or(0, |&(log, _)| log);
         for (name, batch) in replayed.prepared.left() {
             let batch = batch.into_prepare(&name, Arc::default())?;
-            context.prepared.restore(name, batch, 0);
+            context.prepared.restore(name, batch, oldest);
         }
         return Ok((default_family, WritePath::new(context.clone())));
     }
@@ -459,7 +461,9 @@ fn start_clean(
 ) -> Result<()> {
     let stays_in_memory = context.options.avoid_flush_during_recovery
         && replayed.tables.is_empty()
-        && replayed.bytes_dropped == 0;
+        && replayed.bytes_dropped == 0
+        // The log of a commit would be kept and that of what it commits would go.
+        && !replayed.prepared.crossed_logs();
     if stays_in_memory {
         for &(number, bytes) in &replayed.logs {
             rewrite_log(context, number)?;
@@ -505,7 +509,7 @@ fn start_clean(
         for table in tables {
             table.add_to(0, &mut edit);
         }
-        let fresh = context.new_memtable(&family.options(), log);
+        let fresh = context.new_memtable(family, log);
         changes.push(Change {
             family: family.clone(),
             edit,

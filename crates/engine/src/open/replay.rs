@@ -199,7 +199,9 @@ fn replay_one(
                 }
                 let end = replayed
                     .prepared
-                    .take(&batch, |op, seqno| memtables.apply_one(op, seqno, &wanted))
+                    .take(log, &batch, |op, seqno| {
+                        memtables.apply_one(op, seqno, &wanted)
+                    })
                     .map_err(at)?;
                 replayed.last_seqno = replayed.last_seqno.max(end.saturating_sub(1));
                 replayed.records += 1;
@@ -304,7 +306,7 @@ fn write_full_memtables(
                 continue;
             }
             let fresh = match stays(context) {
-                true => context.new_memtable(&family.options(), log),
+                true => context.new_memtable(family, log),
                 false => context.new_replay_memtable(&family.options(), log),
             };
             let full = std::mem::replace(&mut state.mem, fresh);

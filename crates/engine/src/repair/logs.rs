@@ -53,7 +53,7 @@ pub(super) fn each_record(
                             return Err(Error::corruption("sequence numbers of logs go back")
                                 .with("seqno", batch.seqno));
                         }
-                        let end = prepared.take(&batch, |op, seqno| {
+                        let end = prepared.take(number, &batch, |op, seqno| {
                             next_seqno = next_seqno.max(seqno.saturating_add(1));
                             visit(number, op, seqno)
                         });

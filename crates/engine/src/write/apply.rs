@@ -106,6 +106,11 @@ impl MemTables {
         self.full.load(Relaxed)
     }
 
+    /// Forgets that one is: the bytes of a memtable may become less when a writer is done.
+    pub(crate) fn none_full(&self) {
+        self.full.store(false, Relaxed);
+    }
+
     /// The families whose memtables are full.
     pub(crate) fn full_families(&self) -> Vec<Arc<ColumnFamilyData>> {
         self.entries
@@ -170,10 +175,23 @@ impl MemTables {
         Ok(())
     }
 
+    /// Looks whether a batch is something that memtables take at once.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if it is too large.
+    pub(crate) fn check_size(&self, batch: &WriteBatch) -> Result<()> {
+        let mut need = Need::default();
+        need.add(batch);
+        let tables = need.families().iter().filter_map(|&cf| self.find(cf));
+        tables
+            .map(|entry| &entry.handle.table)
+            .try_for_each(|table| table.check_group(need.entries, need.bytes))
+    }
+
     /// Sees to it that a group's operations find memory.
     ///
     /// # Errors
-    /// `NoMemory`; nothing is promised.
+    /// `NoMemory`, `InvalidArgument` of what is too large; nothing is promised.
     pub(crate) fn promise(&self, need: &Need) -> Result<()> {
         for (done, &cf) in need.families().iter().enumerate() {
             let Some(entry) = self.find(cf) else { continue };

@@ -65,6 +65,9 @@ const GATHER_YIELDS_MAX: usize = sync::spins(200);
 /// Looks at a waiter's state before it goes to sleep.
 const SPINS: usize = sync::spins(100);
 
+/// Batches of so many bytes may be too large for memtables.
+const LARGE: usize = 16 << 20;
+
 /// Writes come in here.
 pub(crate) struct WritePath {
     pub(crate) context: Arc<Context>,
@@ -191,6 +194,9 @@ impl WritePath {
         }
         if batch.needs_check() {
             self.memtables.load().check(batch)?;
+        }
+        if batch.inserted().is_some_and(|b| b.size_bytes() >= LARGE) {
+            self.memtables.load().check_size(batch)?;
         }
         loop {
             if self.context.stall.is_stalled() {
@@ -345,7 +351,10 @@ impl WritePath {
             need.add(&member.slot.lock().batch);
         }
         let memtables = self.memtables.load_full();
+        // Refused for want of memory, or because it is too large, the log is as it was.
+        let mut is_refused = true;
         let written = memtables.promise(&need).and_then(|()| {
+            is_refused = false;
             self.write_log(options, batch, &members, first)
                 .inspect_err(|_| memtables.release(&need))
         });
@@ -358,7 +367,7 @@ impl WritePath {
             Err(e) => {
                 // Before another leads; listeners are told when this one no longer does. Where it
                 // was memory the log is as it was.
-                if e.kind() != ErrorKind::NoMemory {
+                if !is_refused && e.kind() != ErrorKind::NoMemory {
                     context.health.note(&e);
                 }
                 self.hand_over();

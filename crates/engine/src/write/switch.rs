@@ -111,8 +111,11 @@ impl WritePath {
         let memtables = self.memtables.load();
         if memtables.any_full() {
             let full = memtables.full_families();
-            drop(memtables);
-            return self.seal(&full, Flush::WhenEnough);
+            if !full.is_empty() {
+                drop(memtables);
+                return self.seal(&full, Flush::WhenEnough);
+            }
+            memtables.none_full();
         }
         let db_max = context.options.db_write_buffer_size;
         if db_max > 0 && memtables.memory_usage() > db_max {
@@ -234,7 +237,7 @@ impl WritePath {
         }
         let log = context.logs.current();
         for family in &sealing {
-            let fresh = context.new_memtable(&family.options(), log);
+            let fresh = context.new_memtable(family, log);
             let mut state = family.state();
             let sealed = std::mem::replace(&mut state.mem, fresh);
             if flush == Flush::Now {

@@ -24,6 +24,8 @@ impl WritePath {
     ) -> Result<()> {
         check_logged(options)?;
         self.context.check_writable()?;
+        // It is to be committed one day.
+        self.memtables.load().check_size(&batch)?;
         let reserved = self.context.prepared.reserve(name)?;
         let mut batch = batch.into_prepare(name, reserved.log())?;
         self.write(options, &mut batch)?;

@@ -2,12 +2,16 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::Arc;
 
 use orogen_base::ErrorKind;
+use orogen_engine::options::MemTableKind;
 use orogen_engine::{
     BottommostLevelCompaction, CompactRangeOptions, Db, ReadOptions, WriteBatch, WriteOptions,
 };
 use orogen_env::{FileSystem, MemFileSystem};
+use orogen_testkit::TempDir;
+use parking_lot::Mutex;
 
 use crate::support::{DIR, scan, scan_backward, small};
 
@@ -209,4 +213,63 @@ fn tables_without_current_are_not_taken_for_strays() {
         db.write(WriteBatch::new()).unwrap_err().kind(),
         ErrorKind::Closed
     );
+}
+
+#[test]
+fn memtables_in_files_are_as_others_and_leave_nothing() {
+    let dir = TempDir::new("memtables-in-files");
+    for place in [dir.path().to_path_buf(), dir.path().join("not there")] {
+        let mut options = small(&MemFileSystem::new());
+        options.cf.memtable_factory = MemTableKind::trie_in(place);
+        options.cf.write_buffer_size = 1 << 20;
+        let db = Db::open(DIR, &options).unwrap();
+        let family = db.default_column_family();
+        for round in 0..3 {
+            for n in 0..4000 {
+                let n = n * 7919 % 4001;
+                db.put(&key(n), format!("{n} {round}").as_bytes()).unwrap();
+            }
+            assert_eq!(
+                db.get(&key(17)).unwrap().unwrap(),
+                *format!("17 {round}").as_bytes()
+            );
+            db.flush().unwrap();
+        }
+        assert_eq!(scan(&db, &family), scan_backward(&db, &family));
+        assert_eq!(scan(&db, &family).len(), 4000);
+    }
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
+}
+
+#[test]
+fn memtables_are_chosen_by_the_order_of_the_keys_before() {
+    let asked = Arc::new(Mutex::new(Vec::new()));
+    let mut options = small(&MemFileSystem::new());
+    options.cf.write_buffer_size = 64 << 20;
+    let kind = MemTableKind::Adaptive.factory();
+    let note = asked.clone();
+    options.cf.memtable_factory = Arc::new(move |request| {
+        note.lock().push(request.keys_rise);
+        kind(request)
+    });
+    let db = Db::open(DIR, &options).unwrap();
+    let last = || asked.lock().last().copied();
+    // Makes the memtable that is asked for next after a flush has told.
+    let fill = |keys: &mut dyn Iterator<Item = u32>| {
+        for n in keys {
+            db.put(&key(n), b"v").unwrap();
+        }
+        db.flush().unwrap();
+        db.put(&key(0), b"v").unwrap();
+        db.flush().unwrap();
+        last()
+    };
+    assert_eq!(fill(&mut (0..2000)), Some(true), "rising");
+    assert_eq!(fill(&mut (2000..2010)), Some(true), "too few to tell");
+    assert_eq!(fill(&mut (0..2000).rev()), Some(false), "falling");
+    let mut mostly = (0..2000).map(|n| if n % 40 == 0 { 9000 - n } else { n });
+    assert_eq!(fill(&mut mostly), Some(true), "rising but for one in 40");
+    let mut mixed = (0..2000).map(|n| n * 7919 % 2003);
+    assert_eq!(fill(&mut mixed), Some(false), "in any order");
+    assert_eq!(scan(&db, &db.default_column_family()).len(), 2060);
 }

@@ -7,6 +7,7 @@ use orogen_base::ErrorKind;
 use orogen_engine::backup::{BackupEngine, BackupOptions};
 use orogen_engine::batch::BatchOp;
 use orogen_engine::events::{EventListener, FlushInfo};
+use orogen_engine::options::MemTableKind;
 use orogen_engine::plugin::merge_operator;
 use orogen_engine::repair;
 use orogen_engine::{ColumnFamily, Db, Options, ReadOptions, WriteBatch, WriteOptions};
@@ -89,7 +90,7 @@ fn nobody_sees_it_before_its_commit_and_all_at_once_then() {
     assert_eq!(get(&db, "a").as_deref(), Some("old"));
     let prepared = db.prepared_writes();
     assert_eq!((prepared.len(), prepared[0].operations), (1, 4));
-    let inside = db.prepared_batch(b"one").unwrap();
+    let inside = db.prepared_batch(b"one").unwrap().unwrap();
     assert!(matches!(
         inside.iter().next(),
         Some(Ok(BatchOp::Put { key: b"a", .. }))
@@ -459,4 +460,74 @@ fn what_a_dropped_family_had_is_left_out() {
         (get(&db, "a"), get(&db, "z")),
         (Some("1".into()), Some("1".into()))
     );
+}
+
+#[test]
+fn copies_of_a_database_that_is_only_read_have_it() {
+    let fs = MemFileSystem::new();
+    let options = options(&fs);
+    let db = Db::open(DIR, &options).unwrap();
+    db.prepare(&synced(), b"t", puts(&[("a", "1")])).unwrap();
+    db.put(b"b", b"1").unwrap();
+    db.flush().unwrap();
+    drop(db);
+    let db = Db::open_read_only(DIR, &options).unwrap();
+    assert_eq!(names(&db), ["t"]);
+    db.checkpoint("/copy").unwrap();
+    drop(db);
+    let db = Db::open("/copy", &options).unwrap();
+    assert_eq!(names(&db), ["t"]);
+}
+
+#[test]
+fn a_commit_of_another_log_than_its_section_is_there_after_two_opens() {
+    let fs = MemFileSystem::new();
+    let mut options = options(&fs);
+    let db = Db::open(DIR, &options).unwrap();
+    db.prepare(&synced(), b"t", puts(&[("a", "1")])).unwrap();
+    db.put(b"b", b"1").unwrap();
+    db.flush().unwrap();
+    db.put(b"c", b"1").unwrap();
+    let next = db.latest_sequence_number() + 1;
+    drop(db);
+    // As RocksDB leaves it: the commit alone, in a later log.
+    let mut record = next.to_le_bytes().to_vec();
+    record.extend([0, 0, 0, 0, 0x0b, 1, b't']);
+    let logs = fs.list(DIR.as_ref()).unwrap();
+    let newest = logs
+        .iter()
+        .filter_map(|n| n.strip_suffix(".log")?.parse::<u64>().ok());
+    let number = newest.max().unwrap() + 1;
+    let path = Path::new(DIR).join(format!("{number:06}.log"));
+    let file = fs.create(&path).unwrap();
+    let mut log = orogen_wal::Writer::new(file, number, false);
+    log.add_record(&record).unwrap();
+    log.sync().unwrap();
+    drop(log);
+    options.db.avoid_flush_during_recovery = true;
+    for open in 0..3 {
+        let db = Db::open(DIR, &options).unwrap();
+        assert_eq!(get(&db, "a").as_deref(), Some("1"), "open {open}");
+        assert_eq!(get(&db, "c").as_deref(), Some("1"), "open {open}");
+    }
+}
+
+#[test]
+fn what_no_memtable_takes_at_once_is_refused_and_nothing_fails() {
+    let fs = MemFileSystem::new();
+    let mut options = options(&fs);
+    options.cf.memtable_factory = MemTableKind::Trie.factory();
+    let db = Db::open(DIR, &options).unwrap();
+    let mut batch = WriteBatch::new();
+    for n in 0..20_000_000u32 {
+        batch.delete(0, &n.to_be_bytes());
+    }
+    let told = db.prepare(&plain(), b"t", batch.clone()).unwrap_err();
+    assert_eq!(told.kind(), ErrorKind::InvalidArgument);
+    let told = db.write(batch).unwrap_err();
+    assert_eq!(told.kind(), ErrorKind::InvalidArgument);
+    db.put(b"a", b"1").unwrap();
+    db.prepare(&plain(), b"t", puts(&[("b", "1")])).unwrap();
+    db.commit_prepared(&plain(), b"t").unwrap();
+    assert_eq!(get(&db, "b").as_deref(), Some("1"));
 }

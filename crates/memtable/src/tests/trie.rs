@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use orogen_base::key::{append_seek_key, seqno_of};
-use orogen_base::{ErrorKind, ValueKind};
+use orogen_base::{ErrorKind, UserComparator, ValueKind};
 
 use super::{Rng, Table, get};
 use crate::{MemTable, Moment, TrieMemTable, Visit};
@@ -38,6 +38,37 @@ fn walk(table: &Table) -> Vec<u64> {
     backward.reverse();
     assert_eq!(forward, backward);
     forward
+}
+
+#[test]
+fn versions_of_one_tag_are_all_kept_and_the_last_one_stands_first() {
+    for table in [Table::trie(), Table::list(&UserComparator::BYTEWISE)] {
+        let versions = [
+            (5, "a"),
+            (5, "b"),
+            (9, "c"),
+            (5, "d"),
+            (9, "e"),
+            (2, "f"),
+            (2, "g"),
+        ];
+        for (seqno, value) in versions {
+            table
+                .insert(b"key", seqno, ValueKind::Value, value.as_bytes())
+                .unwrap();
+        }
+        let mut iter = Arc::clone(&table).iter();
+        let mut values = String::new();
+        iter.seek_to_first();
+        while iter.valid() {
+            values.push_str(std::str::from_utf8(iter.value()).unwrap());
+            iter.next();
+        }
+        assert_eq!(values, "ecdbagf");
+        if table.list.is_none() {
+            assert_eq!(walk(&table), [9, 9, 5, 5, 5, 2, 2]);
+        }
+    }
 }
 
 #[test]

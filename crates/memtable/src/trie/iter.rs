@@ -146,10 +146,14 @@ impl InternalIterator for Iter {
     }
 
     fn prev(&mut self) {
-        let tag = self.standing().tag();
-        let newer = self.newest().and_then(|n| n.around(tag).0);
-        if newer.is_some() {
-            return self.stand(newer.map(place));
+        let here = self.standing();
+        if let Some(newest) = self.newest().filter(|n| n.at() != here.at()) {
+            let mut newer = newest.around(here.tag()).0.unwrap_or(newest);
+            // One step, but among versions of one tag.
+            while let Some(older) = newer.older().filter(|o| o.at() != here.at()) {
+                newer = older;
+            }
+            return self.stand(Some(place(newer)));
         }
         self.cursor.prev(&self.table.trie);
         self.stand_on_oldest();

@@ -195,7 +195,7 @@ fn header<const WORDS: usize>(tag: u64, length: u32) -> [[u8; 4]; WORDS] {
     words
 }
 
-/// Adds a version, whose tag is new for its key.
+/// Adds a version. Of several with one tag, as only a damaged log brings them, the last one stands first, as in a list.
 ///
 /// # Errors
 /// `NoMemory`, `InvalidArgument` of a key or value of 2 GiB; it was not added.
@@ -233,7 +233,7 @@ pub(crate) fn add(trie: &Trie, key: &[u8], tag: u64, value: &[u8]) -> Result<()>
 /// Publishes a record where its tag belongs.
 fn link(cell: Cell<'_>, new: Record<'_>, tag: u64) {
     let mut head = Record::newest(new.trie, cell);
-    while head.tag() < tag {
+    while head.tag() <= tag {
         new.put_above(head);
         if makes(Mistake::LinkWithoutLooking) {
             return cell.store(0, new.at);

@@ -126,7 +126,11 @@ pub(super) fn family(rng: &mut Rng, fixed: &Fixed) -> ColumnFamilyOptions {
     o.max_space_amp = *rng.pick(&[0.0, 0.0, 1.1, 1.5]);
     o.min_gc_batch_size = 0;
     o.memtable_protection_bytes_per_key = *rng.pick(&[0, 0, 8]);
-    let kind = *rng.pick(&[MemTableKind::GuidedList, MemTableKind::Trie]);
+    let kind = *rng.pick(&[
+        MemTableKind::GuidedList,
+        MemTableKind::Trie,
+        MemTableKind::Adaptive,
+    ]);
     o.memtable_factory = kind.factory();
     o.block_protection_bytes_per_key = *rng.pick(&[0, 0, 8]);
     o.paranoid_file_checks = rng.chance(1, 4);

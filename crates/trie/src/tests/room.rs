@@ -129,10 +129,10 @@ fn what_is_freed_is_used_again_and_told() {
 #[test]
 fn growth_is_told_to_the_byte() {
     let map = Arc::new(Trie::new(8 << 20, 0, 1).unwrap());
-    let told = Arc::new(AtomicUsize::new(map.committed()));
+    let told = Arc::new(AtomicUsize::new(map.held()));
     let (sum, watched) = (told.clone(), Arc::downgrade(&map));
     map.watch_growth(Box::new(move |moment, bytes| {
-        let is = watched.upgrade().map(|map| map.committed());
+        let is = watched.upgrade().map(|map| map.held());
         let known = sum.load(Ordering::Relaxed);
         if moment == Moment::Before {
             assert_eq!(is, Some(known), "nothing is counted yet");
@@ -145,15 +145,18 @@ fn growth_is_told_to_the_byte() {
     for i in 0..40_000 {
         let key = super::keys::Shape::Random.draw(&mut random, i);
         map.writer().insert(ROOT, &key, &[]).unwrap();
-        assert_eq!(told.load(Ordering::Relaxed), map.committed());
+        assert_eq!(told.load(Ordering::Relaxed), map.held());
     }
-    let before = map.committed();
+    let before = map.held();
     map.prepare(3 << 20).unwrap();
-    assert!(map.committed() > before);
-    assert_eq!(told.load(Ordering::Relaxed), map.committed());
+    assert!(map.held() > before);
+    assert_eq!(told.load(Ordering::Relaxed), map.held());
+    let held = map.held();
     map.promise(100_000).unwrap();
+    assert!(map.backs(100_000));
     assert!(map.promise(10 << 20).is_err());
-    assert_eq!(told.load(Ordering::Relaxed), map.committed());
+    assert_eq!(map.held(), held, "nobody uses it yet");
+    assert_eq!(told.load(Ordering::Relaxed), map.held());
     let ready = map.usage();
     for i in 0..10_000 {
         let key = super::keys::Shape::Random.draw(&mut random, i);

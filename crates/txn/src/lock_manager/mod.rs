@@ -50,6 +50,7 @@ use orogen_base::UserComparator;
 use orogen_base::metrics::Statistics;
 use orogen_base::sync::Mutex;
 use orogen_base::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+use orogen_engine::Db;
 use orogen_env::{Clock, SystemClock};
 
 pub use family::FamilyLocks;
@@ -118,6 +119,11 @@ impl LockManager {
     #[must_use]
     pub fn new(options: LockManagerOptions) -> Self {
         Self::with(options, Arc::new(SystemClock), Arc::default())
+    }
+
+    /// A manager that counts where a database does.
+    pub(crate) fn of_db(options: LockManagerOptions, db: &Db) -> Self {
+        Self::with(options, Arc::new(SystemClock), db.statistics())
     }
 
     /// A manager that counts in `statistics`, by `clock`.

@@ -238,6 +238,16 @@ impl TxnLocks {
         Ok(())
     }
 
+    /// Undoes [`Self::keep`] behind an error after which nothing of it can be in a log: its time goes on.
+    pub(crate) fn give_up_commit(&self, error: &Error) {
+        if error.kind() != ErrorKind::Io {
+            let _ = self
+                .owner
+                .state
+                .compare_exchange(KEPT, ACTIVE, SeqCst, SeqCst);
+        }
+    }
+
     /// # Errors
     /// `Expired` if its time is over.
     #[inline]

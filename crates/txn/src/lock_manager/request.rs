@@ -261,6 +261,7 @@ impl Core {
     ) -> Result<(Locked, u32, Step<'_>)> {
         let (id, place) = (txn.id(), family.place(key));
         let mut waits = self.waits.lock();
+        let asked = waits.asked_at();
         let mut ranges = family.has_ranges().then(|| family.ranges.lock());
         let mut passes = Vec::new();
         let mut covered = false;
@@ -316,6 +317,7 @@ impl Core {
             },
             mode,
             place: ask.place,
+            asked,
             passes,
             witness: None,
         };
@@ -337,6 +339,7 @@ impl Core {
     ) -> Result<Option<(u32, Step<'_>)>> {
         let (id, order) = (txn.id(), &family.order);
         let mut waits = self.waits.lock();
+        let asked = waits.asked_at();
         let mut ranges = family.ranges.lock();
         let mine = |h: &&RangeLock| h.holder == id && h.range.covers(order, range);
         let covered: Vec<LockMode> = ranges.held.iter().filter(mine).map(|h| h.mode).collect();
@@ -386,6 +389,7 @@ impl Core {
             },
             mode,
             place: ask.place,
+            asked,
             passes,
             witness: found.witness,
         };

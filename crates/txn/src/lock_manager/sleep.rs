@@ -50,7 +50,8 @@ impl Core {
             began.saturating_add(micros.max(1))
         });
         let end = deadline.min(own_end);
-        let mut wake_at = end.min(waits.next_expiry(waits.get(number)));
+        let wait = waits.get(number);
+        let mut wake_at = end.min(waits.next_expiry(wait, wait.asked));
         drop(waits);
         let outcome = loop {
             let outcome = txn.owner.sleep(&*self.clock, wake_at);
@@ -93,6 +94,7 @@ impl Core {
         if outcome == Outcome::Waiting && late {
             self.give_up(&mut waits, number, &mut woken);
         } else if outcome == Outcome::Waiting {
+            let asked = waits.asked_at();
             let wait = waits.get(number);
             let family = wait.family.clone();
             match wait.target {
@@ -103,7 +105,7 @@ impl Core {
             }
             outcome = *txn.owner.outcome.lock();
             if outcome == Outcome::Waiting {
-                expiry = waits.next_expiry(waits.get(number));
+                expiry = waits.next_expiry(waits.get(number), asked);
             }
         }
         Self::done(waits, &woken);

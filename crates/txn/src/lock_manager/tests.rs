@@ -5,15 +5,17 @@ mod reference;
 mod stress;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use orogen_base::metrics::Ticker;
 use orogen_base::{ErrorKind, UserComparator};
+use orogen_env::Clock;
 
 use super::LockMode::{Exclusive, Shared};
 use super::{
-    DeadlockEdge, DeadlockPath, Endpoint, KeyRange, LockManagerOptions, Locked, TxnLockOptions,
-    Wanted,
+    DeadlockEdge, DeadlockPath, Endpoint, KeyRange, LockManager, LockManagerOptions, Locked,
+    TxnLockOptions, Wanted,
 };
 use sim::{NO_WAIT, Sim};
 
@@ -768,4 +770,42 @@ fn a_large_stripe_gives_its_memory_back_when_it_is_empty() {
     let kept = sim.family.allocated_bytes();
     assert!(kept * 4 < allocated, "{kept} of {allocated} bytes are kept");
     sim.end();
+}
+
+/// A clock that goes on whenever it is looked at.
+struct Stepping(AtomicU64);
+
+impl Clock for Stepping {
+    fn now_micros(&self) -> u64 {
+        self.0.fetch_add(1, Relaxed)
+    }
+
+    fn unix_micros(&self) -> u64 {
+        self.now_micros()
+    }
+
+    fn sleep(&self, _: Duration) {}
+}
+
+#[test]
+fn a_holder_that_expires_while_a_wait_begins_is_noticed() {
+    for micros in 1..16 {
+        let clock = Arc::new(Stepping(AtomicU64::new(1)));
+        let manager = LockManager::with(LockManagerOptions::default(), clock, Arc::default());
+        let family = manager.add_family(0, UserComparator::BYTEWISE);
+        let mut holder = manager.begin(expiring(micros));
+        let held = manager.try_lock(&mut holder, &family, b"k", Exclusive, None);
+        if held.is_err() {
+            continue;
+        }
+        let (tell, told) = std::sync::mpsc::channel();
+        let waits = std::thread::Builder::new().spawn(move || {
+            let mut waiter = manager.begin(TxnLockOptions::default());
+            let locked = manager.try_lock(&mut waiter, &family, b"k", Exclusive, None);
+            tell.send(locked.is_ok()).expect("somebody listens");
+        });
+        let got = told.recv_timeout(Duration::from_secs(30));
+        assert_eq!(got, Ok(true), "expires after {micros}");
+        waits.unwrap().join().unwrap();
+    }
 }

@@ -37,6 +37,8 @@ pub(crate) struct Wait {
     pub(crate) target: Target,
     pub(crate) mode: LockMode,
     pub(crate) place: u64,
+    /// [`Waits::asked_at`] of its beginning.
+    pub(crate) asked: u64,
     /// Places of ranges that wait for this transaction, and that it does not wait for: rule 5 of the
     /// module.
     pub(crate) passes: Vec<u64>,
@@ -431,8 +433,17 @@ impl Waits {
         }
     }
 
-    /// When somebody who may keep this wait from being granted expires; `u64::MAX`: nobody does.
-    pub(crate) fn next_expiry(&self, wait: &Wait) -> u64 {
+    /// The time, where anybody expires: to be read before it is asked who blocks a request.
+    pub(crate) fn asked_at(&self) -> u64 {
+        if self.expirable.is_empty() {
+            return 0;
+        }
+        self.clock.now_micros()
+    }
+
+    /// When somebody who may keep this wait from being granted expires; `u64::MAX`: nobody does. Who had expired before
+    /// it was asked who blocks it, at `asked`, does not; who did since may have been taken for one.
+    pub(crate) fn next_expiry(&self, wait: &Wait, asked: u64) -> u64 {
         if self.expirable.is_empty() {
             return u64::MAX;
         }
@@ -451,10 +462,9 @@ impl Waits {
         } else {
             txns.extend(self.expirable.keys());
         }
-        let now = self.clock.now_micros();
         txns.iter()
             .filter_map(|txn| self.expirable.get(txn))
-            .filter(|owner| owner.expires_at > now && !owner.is_kept())
+            .filter(|owner| owner.expires_at > asked && !owner.is_kept())
             .map(|owner| owner.expires_at)
             .min()
             .unwrap_or(u64::MAX)

@@ -247,6 +247,8 @@ fn history(seed: u64, order: &UserComparator) {
             map,
             saved: Vec::new(),
         };
+        // The index catches up when it is read: after every step, or after many.
+        let reads = [1, 1, 5, 40][rng.below(4) as usize];
         for _ in 0..150 {
             match rng.below(12) {
                 0 => {
@@ -267,7 +269,7 @@ fn history(seed: u64, order: &UserComparator) {
                     let done = pair.batch.borrow_mut().pop_save_point();
                     assert_eq!(done.is_ok(), pair.saved.pop().is_some());
                 }
-                3 => pair.wander(&mut rng, &mut count),
+                3 if rng.below(reads) == 0 => pair.wander(&mut rng, &mut count),
                 _ => {
                     let change = Change::draw(&mut rng, order, count);
                     count += 1;
@@ -275,8 +277,11 @@ fn history(seed: u64, order: &UserComparator) {
                     change.apply(&mut pair.map, order);
                 }
             }
-            pair.check(&mut rng);
+            if rng.below(reads) == 0 {
+                pair.check(&mut rng);
+            }
         }
+        pair.check(&mut rng);
         // Written, it is what was seen before.
         let mut own = pair.batch.into_inner();
         db.write(own.batch().clone()).expect("it writes");
@@ -365,15 +370,108 @@ fn a_rollback_costs_what_was_written_since_and_frees_the_index() {
     for n in 0..10_000u32 {
         batch.put(&family, &n.to_be_bytes(), b"v").unwrap();
     }
+    let unread = batch.memory_usage();
+    assert_eq!(unread, batch.batch().size_bytes(), "nobody has read it");
+    batch.lookup(&family, b"new key").unwrap();
     let bytes = batch.memory_usage();
-    for _ in 0..1000 {
+    assert!(bytes > unread);
+    for n in 0..1000 {
         batch.set_save_point();
         batch.put(&family, b"new key", b"w").unwrap();
+        if n % 2 == 0 {
+            let own = batch.lookup(&family, b"new key").unwrap();
+            assert_eq!(own, BatchLookup::Value(b"w"));
+        }
         batch.put(&family, &5u32.to_be_bytes(), b"w").unwrap();
         batch.rollback_to_save_point().unwrap();
+        let none = batch.lookup(&family, b"new key").unwrap();
+        assert_eq!(none, BatchLookup::NotFound);
     }
     assert_eq!(batch.memory_usage(), bytes);
     assert_eq!(batch.count(), 10_000);
     let five = batch.lookup(&family, &5u32.to_be_bytes()).unwrap();
     assert_eq!(five, BatchLookup::Value(b"v"));
+}
+
+#[test]
+fn families_beyond_those_of_the_trie_are_read_without_a_key() {
+    let db = open();
+    let families: Vec<ColumnFamily> = (0..66)
+        .map(|n| {
+            let options = cf(UserComparator::BYTEWISE);
+            db.create_column_family(&format!("f{n}"), options).unwrap()
+        })
+        .collect();
+    let batch = RefCell::new(IndexedBatch::new().unwrap());
+    for family in &families[..64] {
+        batch.borrow_mut().put(family, b"k", b"v").unwrap();
+    }
+    let (ranges, keys) = (&families[64], &families[65]);
+    batch.borrow_mut().delete_range(ranges, b"a", b"z").unwrap();
+    let found = batch
+        .borrow()
+        .lookup(ranges, b"k")
+        .map(|l| l == BatchLookup::Deleted);
+    assert!(found.unwrap());
+    let mut iter = OwnWritesIterator::new(&batch, &db, &ReadOptions::default(), ranges).unwrap();
+    for go in [
+        OwnWritesIterator::seek_to_first,
+        OwnWritesIterator::seek_to_last,
+    ] {
+        go(&mut iter);
+        assert!(!iter.valid() && iter.status().is_ok());
+    }
+    iter.seek(b"b");
+    iter.seek_for_prev(b"b");
+    assert!(!iter.valid() && iter.status().is_ok());
+    batch.borrow_mut().put(keys, b"k", b"v").unwrap();
+    iter.seek_to_first();
+    assert!(!iter.valid());
+    let own = batch
+        .borrow()
+        .lookup(keys, b"k")
+        .map(|l| l == BatchLookup::Value(b"v"));
+    assert!(own.unwrap());
+}
+
+#[test]
+fn a_cursor_sees_what_a_rolled_back_range_had_deleted() {
+    let db = open();
+    let family = db.default_column_family();
+    for key in [b"k1", b"k3", b"k6", b"k7"] {
+        db.put(key, b"v").unwrap();
+    }
+    for clears in [false, true] {
+        for (from, own, then) in [("k1", "k5", ["k6", "k7"]), ("k9", "k4", ["k3", "k1"])] {
+            let batch = RefCell::new(IndexedBatch::new().unwrap());
+            batch.borrow_mut().set_save_point();
+            batch
+                .borrow_mut()
+                .delete_range(&family, b"k1", b"k9")
+                .unwrap();
+            batch
+                .borrow_mut()
+                .put(&family, own.as_bytes(), b"w")
+                .unwrap();
+            let options = ReadOptions::default();
+            let mut iter = OwnWritesIterator::new(&batch, &db, &options, &family).unwrap();
+            let is_forward = from == "k1";
+            match is_forward {
+                true => iter.seek(from.as_bytes()),
+                false => iter.seek_for_prev(from.as_bytes()),
+            }
+            assert_eq!(iter.key(), own.as_bytes());
+            match clears {
+                true => batch.borrow_mut().clear(),
+                false => batch.borrow_mut().rollback_to_save_point().unwrap(),
+            }
+            for key in then {
+                match is_forward {
+                    true => iter.next(),
+                    false => iter.prev(),
+                }
+                assert_eq!(iter.key(), key.as_bytes(), "{from} {clears}");
+            }
+        }
+    }
 }

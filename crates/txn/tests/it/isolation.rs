@@ -1,26 +1,25 @@
 //! What transactions can see of each other: random histories of several threads, recorded and checked.
 //!
-//! Three ways of use with what each forbids, and one that forbids little, which shows that the load brings
-//! anomalies about and the checker sees them.
+//! Ways of use of both kinds of transactions with what each forbids, and such that forbid little, which show that the load
+//! brings anomalies about and the checker sees them.
 
 mod by_hand;
 mod checker;
+mod either;
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::time::Duration;
 
 use orogen_base::{ErrorKind, PinnedValue, Result};
 use orogen_engine::plugin::merge_operator;
 use orogen_engine::{ColumnFamily, Options, ReadOptions};
 use orogen_env::MemFileSystem;
 use orogen_testkit::Rng;
-use orogen_txn::lock_manager::{KeyRange, LockMode};
-use orogen_txn::{Transaction, TransactionDb, TransactionDbOptions, TransactionOptions};
 
 use checker::{Anomaly, Element, Key, Op, Report, Txn, check};
+use either::{EitherDb, EitherTxn};
 
 /// Lists that all transactions meet at; scans do not come there.
 const HOT: Range<Key> = 0..6;
@@ -39,17 +38,44 @@ enum Level {
     RepeatableRead,
     /// Ranges of scans are locked, too.
     Serializable,
+    /// Optimistic, `get` and `put`, no snapshot.
+    OptimisticReadCommitted,
+    /// Optimistic, reads at a snapshot.
+    OptimisticSnapshot,
+    /// Optimistic, and what is read at the snapshot must be so still at the end.
+    OptimisticRepeatableRead,
 }
 
 impl Level {
+    fn is_optimistic(self) -> bool {
+        matches!(
+            self,
+            Self::OptimisticReadCommitted
+                | Self::OptimisticSnapshot
+                | Self::OptimisticRepeatableRead
+        )
+    }
+
+    fn has_snapshot(self) -> bool {
+        matches!(
+            self,
+            Self::Snapshot | Self::OptimisticSnapshot | Self::OptimisticRepeatableRead
+        )
+    }
+
     fn forbids(self) -> &'static [Anomaly] {
         use Anomaly::{
             G0, G1a, G1b, G1c, G2, G2Item, GSi, GSingle, Internal, LostUpdate, NotStrict, Stale,
         };
         match self {
             // Without a snapshot own writes are over what others commit meanwhile.
-            Self::ReadCommitted => &[G0, G1a, G1b, G1c],
-            Self::Snapshot => &[G0, G1a, G1b, G1c, Internal, LostUpdate, GSingle, GSi, Stale],
+            Self::ReadCommitted | Self::OptimisticReadCommitted => &[G0, G1a, G1b, G1c],
+            Self::Snapshot | Self::OptimisticSnapshot => {
+                &[G0, G1a, G1b, G1c, Internal, LostUpdate, GSingle, GSi, Stale]
+            }
+            Self::OptimisticRepeatableRead => &[
+                G0, G1a, G1b, G1c, Internal, LostUpdate, GSingle, GSi, Stale, G2Item,
+            ],
             Self::RepeatableRead => &[G0, G1a, G1b, G1c, Internal, LostUpdate, G2Item],
             Self::Serializable => &[
                 G0, G1a, G1b, G1c, Internal, LostUpdate, GSingle, GSi, G2Item, G2, Stale, NotStrict,
@@ -59,7 +85,7 @@ impl Level {
 }
 
 struct World {
-    db: TransactionDb,
+    db: EitherDb,
     family: ColumnFamily,
     clock: AtomicU64,
     elements: AtomicU32,
@@ -89,7 +115,7 @@ fn list_or_empty(found: Option<PinnedValue>) -> Vec<Element> {
 struct Run<'w> {
     world: &'w World,
     level: Level,
-    txn: Transaction,
+    txn: EitherTxn,
     record: Txn,
 }
 
@@ -105,11 +131,10 @@ impl Run<'_> {
         let (reads, family) = (self.reads(), &self.world.family);
         let key = key_bytes(key);
         let found = match self.level {
-            Level::ReadCommitted | Level::Snapshot => self.txn.get(&reads, family, &key)?,
-            Level::RepeatableRead | Level::Serializable => {
-                self.txn
-                    .get_for_update(&reads, family, &key, LockMode::Shared)?
+            Level::RepeatableRead | Level::Serializable | Level::OptimisticRepeatableRead => {
+                self.txn.get_for_update(&reads, family, &key)?
             }
+            _ => self.txn.get(&reads, family, &key)?,
         };
         Ok(list_or_empty(found))
     }
@@ -148,8 +173,7 @@ impl Run<'_> {
         let family = &self.world.family;
         let (start, end) = (key_bytes(range.start), key_bytes(range.end));
         if self.level == Level::Serializable {
-            let locked = KeyRange::new(&start[..], &end[..], false);
-            self.txn.lock_range(family, &locked, LockMode::Shared)?;
+            self.txn.lock_range(family, &start, &end)?;
         }
         let reads = ReadOptions {
             iterate_lower_bound: Some(start),
@@ -165,7 +189,10 @@ impl Run<'_> {
         }
         iter.status()?;
         drop(iter);
-        if self.level == Level::RepeatableRead {
+        if matches!(
+            self.level,
+            Level::RepeatableRead | Level::OptimisticRepeatableRead
+        ) {
             for (key, seen) in &mut found {
                 *seen = self.get(*key)?;
             }
@@ -226,15 +253,10 @@ impl Run<'_> {
 
 fn one_txn(world: &World, level: Level, rng: &mut Rng) -> Txn {
     let began = world.clock.fetch_add(1, Ordering::SeqCst);
-    let options = TransactionOptions {
-        lock_timeout: Some(Duration::from_secs(10)),
-        set_snapshot: level == Level::Snapshot,
-        ..TransactionOptions::default()
-    };
     let mut run = Run {
         world,
         level,
-        txn: world.db.begin(options).expect("memory"),
+        txn: world.db.begin(level.has_snapshot()).expect("memory"),
         record: Txn {
             began,
             ..Txn::default()
@@ -260,7 +282,7 @@ fn history(level: Level, seed: u64) -> Report {
     options.db.info_log = false;
     options.cf.merge_operator = merge_operator::by_name("stringappend");
     options.cf.write_buffer_size = 64 << 10;
-    let db = TransactionDb::open("/db", &options, TransactionDbOptions::default()).expect("opens");
+    let db = EitherDb::open(level.is_optimistic(), &options).expect("opens");
     let world = World {
         family: db.db().default_column_family(),
         db,
@@ -326,6 +348,17 @@ fn snapshots_forbid_all_but_write_skew() {
 }
 
 #[test]
+fn optimistic_snapshots_forbid_all_but_write_skew() {
+    run(Level::OptimisticSnapshot, HISTORIES);
+}
+
+#[test]
+fn optimistic_reads_for_update_forbid_all_but_phantoms() {
+    let report = run(Level::OptimisticRepeatableRead, HISTORIES);
+    assert!(report.committed > 0 && report.edges.iter().all(|&n| n > 0));
+}
+
+#[test]
 fn locks_of_all_that_is_read_forbid_all_but_phantoms() {
     run(Level::RepeatableRead, HISTORIES);
 }
@@ -345,6 +378,10 @@ fn weaker_levels_have_what_stronger_ones_forbid() {
         (Level::Snapshot, Anomaly::G2Item),
         (Level::Snapshot, Anomaly::G2),
         (Level::RepeatableRead, Anomaly::G2),
+        (Level::OptimisticReadCommitted, Anomaly::LostUpdate),
+        (Level::OptimisticReadCommitted, Anomaly::GSingle),
+        (Level::OptimisticSnapshot, Anomaly::G2Item),
+        (Level::OptimisticRepeatableRead, Anomaly::G2),
     ] {
         let found = (0..200).any(|_| run(level, 1).has(wanted));
         assert!(found, "{wanted:?} never happens with {level:?}");

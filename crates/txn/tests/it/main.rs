@@ -1,5 +1,6 @@
 //! Transactions through their public API.
 
+mod crash;
 mod indexed_batch;
 mod isolation;
 mod optimistic;

@@ -4,7 +4,10 @@ use std::sync::Arc;
 
 use orogen_base::ErrorKind;
 use orogen_engine::plugin::merge_operator;
-use orogen_engine::{ColumnFamily, CompactRangeOptions, Db, Options, ReadOptions, WriteBatch};
+use orogen_engine::{
+    BottommostLevelCompaction, ColumnFamily, CompactRangeOptions, Db, Options, ReadOptions,
+    WriteBatch,
+};
 use orogen_engine::{Snapshot, WriteOptions};
 use orogen_env::MemFileSystem;
 use orogen_testkit::Rng;
@@ -99,7 +102,7 @@ fn it_sees_its_own_writes_and_others_see_them_at_its_end() {
 /// What others may do to a key between a note and the commit; false: nothing.
 type Meanwhile = (&'static str, fn(&OptimisticTransactionDb, &ColumnFamily));
 
-const MEANWHILE: [Meanwhile; 7] = [
+const MEANWHILE: [Meanwhile; 8] = [
     ("put", |db, family| put(db, family, b"k", b"theirs")),
     ("delete", |db, family| {
         db.delete(&WriteOptions::default(), family, b"k")
@@ -128,6 +131,22 @@ const MEANWHILE: [Meanwhile; 7] = [
         db.db()
             .compact_range(&all, family, None, None)
             .expect("nobody is in the way");
+    }),
+    ("delete and compactions", |db, family| {
+        put(db, family, b"a", b"1");
+        db.delete(&WriteOptions::default(), family, b"k")
+            .expect("nobody is in the way");
+        put(db, family, b"z", b"1");
+        db.db().flush().expect("nobody is in the way");
+        let force = CompactRangeOptions {
+            bottommost_level_compaction: BottommostLevelCompaction::Force,
+            ..CompactRangeOptions::default()
+        };
+        for _ in 0..2 {
+            db.db()
+                .compact_range(&force, family, None, None)
+                .expect("nobody is in the way");
+        }
     }),
     ("came and went", |db, family| {
         put(db, family, b"k", b"theirs");
@@ -352,4 +371,28 @@ fn commits_of_keys_and_ranges_in_any_order_come_through() {
         }
     });
     assert!(db.locks().lock_status().is_empty());
+}
+
+#[test]
+fn an_older_snapshot_that_is_back_is_held_for_what_is_noted_at_it() {
+    let (db, family) = new();
+    put(&db, &family, b"k", b"old");
+    let mut txn = begin(&db);
+    txn.set_snapshot();
+    txn.set_save_point();
+    put(&db, &family, b"k", b"theirs");
+    txn.set_snapshot();
+    txn.put(&family, b"x", b"ours").unwrap();
+    txn.rollback_to_save_point().unwrap();
+    let seen = txn.get_for_update(&at(txn.snapshot()), &family, b"k");
+    assert_eq!(seen.unwrap().as_deref(), Some(&b"old"[..]));
+    txn.clear_snapshot();
+    db.db().flush().unwrap();
+    let force = CompactRangeOptions {
+        bottommost_level_compaction: BottommostLevelCompaction::Force,
+        ..CompactRangeOptions::default()
+    };
+    db.db().compact_range(&force, &family, None, None).unwrap();
+    txn.put(&family, b"k", b"ours").unwrap();
+    assert!(is_busy(&mut txn));
 }

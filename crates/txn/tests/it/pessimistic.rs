@@ -286,8 +286,13 @@ fn what_is_prepared_outlives_its_process_with_its_locks() {
         txn.put(&family, key, b"2").map_err(|e| e.kind()) == Err(ErrorKind::LockTimeout)
     };
     assert!(refused(&mut other, b"dropped") && refused(&mut other, b"droppedxx"));
-    let mut again = db.take_prepared(b"dropped").unwrap();
-    assert!(db.take_prepared(b"dropped").is_err());
+    let mut again = db
+        .take_prepared(b"dropped", TransactionOptions::default())
+        .unwrap();
+    assert!(
+        db.take_prepared(b"dropped", TransactionOptions::default())
+            .is_err()
+    );
     again.commit().unwrap();
     db.db().sync_wal().unwrap();
     assert_eq!(get(db.db(), b"dropped").as_deref(), Some("1"));
@@ -304,8 +309,14 @@ fn what_is_prepared_outlives_its_process_with_its_locks() {
         let told = other.put(&family, key, b"2").unwrap_err();
         assert_eq!(told.kind(), ErrorKind::LockTimeout);
     }
-    db.take_prepared(b"commits").unwrap().commit().unwrap();
-    db.take_prepared(b"rolls back").unwrap().rollback().unwrap();
+    db.take_prepared(b"commits", TransactionOptions::default())
+        .unwrap()
+        .commit()
+        .unwrap();
+    db.take_prepared(b"rolls back", TransactionOptions::default())
+        .unwrap()
+        .rollback()
+        .unwrap();
     other.put(&family, b"rolls back", b"2").unwrap();
     other.commit().unwrap();
     assert_eq!(get(db.db(), b"commits").as_deref(), Some("1"));
@@ -333,7 +344,10 @@ fn a_family_that_was_dropped_keeps_nobody_from_opening() {
     let family = db.db().default_column_family();
     let told = begin(&db).put(&family, b"a", b"2").unwrap_err();
     assert_eq!(told.kind(), ErrorKind::LockTimeout);
-    db.take_prepared(b"t").unwrap().commit().unwrap();
+    db.take_prepared(b"t", TransactionOptions::default())
+        .unwrap()
+        .commit()
+        .unwrap();
     assert_eq!(get(db.db(), b"a").as_deref(), Some("1"));
 }
 
@@ -555,4 +569,52 @@ fn a_locked_range_has_no_phantoms() {
     drop((reader, second));
     writer.put(&family, b"b", b"1").unwrap();
     writer.commit().unwrap();
+}
+
+#[test]
+fn what_is_asked_of_one_that_has_ended_is_refused_and_nothing_of_the_next() {
+    let (db, family) = new();
+    let mut txn = begin(&db);
+    txn.put(&family, b"k", b"1").unwrap();
+    txn.commit().unwrap();
+    let told = txn.delete_range(&family, b"a", b"a").unwrap_err();
+    assert_eq!(told.kind(), ErrorKind::InvalidArgument);
+    txn.set_snapshot();
+    txn.set_save_point();
+    txn.restart(TransactionOptions::default()).unwrap();
+    assert_eq!(txn.count(), 0);
+    assert!(txn.snapshot().is_none());
+    assert!(txn.rollback_to_save_point().is_err());
+}
+
+#[test]
+fn one_whose_prepare_is_refused_expires_as_before() {
+    let (db, family) = new();
+    let mut first = begin(&db);
+    first.set_name(b"used").unwrap();
+    first.put(&family, b"a", b"1").unwrap();
+    first.prepare().unwrap();
+    let mut txn = db
+        .begin(TransactionOptions {
+            locks: TxnLockOptions {
+                expiration_micros: Some(200_000),
+                ..TxnLockOptions::default()
+            },
+            ..TransactionOptions::default()
+        })
+        .unwrap();
+    txn.set_name(b"used").unwrap();
+    txn.put(&family, b"k", b"1").unwrap();
+    assert!(txn.prepare().is_err());
+    // Waits until it is over.
+    let mut other = db
+        .begin(TransactionOptions {
+            lock_timeout: None,
+            ..TransactionOptions::default()
+        })
+        .unwrap();
+    other.put(&family, b"k", b"2").unwrap();
+    assert_eq!(txn.commit().unwrap_err().kind(), ErrorKind::Expired);
+    other.commit().unwrap();
+    first.rollback().unwrap();
 }
