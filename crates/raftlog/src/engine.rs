@@ -1,0 +1,359 @@
+//! An open directory: the public calls, each a few lines over the parts.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use orogen_base::{Error, Result, memory};
+use orogen_env::{FileLock, FileSystem};
+
+use crate::batch::{Command, LogBatch};
+use crate::files::{Appender, NewFiles, Table};
+use crate::format::encode_record;
+use crate::memtable::{Block, Location, Memtables};
+use crate::names::{LOCK_NAME, Queue};
+use crate::options::Options;
+use crate::recover::read_queue;
+use crate::write_queue::{Request, WriteQueue};
+
+/// An open directory of logs.
+///
+/// All calls may be made from any thread. What a call reads and another writes at the same time is
+/// seen before or after, for each group. Dropping it syncs; [`Engine::close`] also tells whether that
+/// worked.
+pub struct Engine {
+    options: Options,
+    dir: PathBuf,
+    table: Arc<Table>,
+    memtables: Memtables,
+    writes: WriteQueue,
+    /// Given back last.
+    _lock: Box<dyn FileLock>,
+}
+
+impl Engine {
+    /// Opens a directory, which is made if it is not there, and reads what it holds.
+    ///
+    /// # Errors
+    /// `Busy` if it is open already; `Corruption` as [`Options::recovery_mode`] says;
+    /// `InvalidArgument` for options that cannot be; those of the file system.
+    pub fn open(fs: &Arc<dyn FileSystem>, dir: &Path, options: Options) -> Result<Self> {
+        options.validate()?;
+        make_dir(&**fs, dir)?;
+        let lock = fs.lock(&dir.join(LOCK_NAME))?;
+        let table = Arc::new(Table::default());
+        let memtables = Memtables::new();
+        let read = |queue| read_queue(&**fs, dir, queue, &options, &table, &memtables);
+        read(Queue::Rewrite)?;
+        let newest = read(Queue::Append)?;
+        let new_files = NewFiles {
+            fs: Arc::clone(fs),
+            dir: dir.to_owned(),
+            version: options.format_version,
+            target_size: options.target_file_size,
+        };
+        if newest.is_none()
+            && let Some(parent) = dir.parent()
+        {
+            // Whoever made the directory may have died before its name was synced.
+            fs.sync_dir(parent)?;
+        }
+        let appender = Appender::open(new_files, Arc::clone(&table), newest)?;
+        Ok(Self {
+            options,
+            dir: dir.to_owned(),
+            table,
+            memtables,
+            writes: WriteQueue::new(appender),
+            _lock: lock,
+        })
+    }
+
+    /// Writes a batch, which is then empty; the bytes of its record.
+    ///
+    /// With `sync` it, and all that was written before, survives a power loss when this returns; an
+    /// empty batch syncs, too. Without it survives the end of the process.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if entries would leave a hole or lie below a group's first entry;
+    /// `NoMemory`; those of the file system. Nothing of the batch is then seen, and it is as it was
+    /// and can be written again. After a failed sync, which also may leave it in the file, `ReadOnly`
+    /// until the directory is opened again.
+    pub fn write(&self, batch: &mut LogBatch, sync: bool) -> Result<usize> {
+        if batch.is_empty() {
+            if sync {
+                self.sync()?;
+            }
+            return Ok(0);
+        }
+        let record = encode_record(&batch.block, &batch.items, self.options.lz4())?;
+        let len = record.bytes.len();
+        let request = Request {
+            record: Some(record),
+            items: std::mem::take(&mut batch.items),
+            sync,
+        };
+        match self.writes.submit(&self.memtables, request) {
+            Ok(()) => {
+                batch.clear();
+                Ok(len)
+            }
+            Err((e, items)) => {
+                batch.items = items;
+                Err(e)
+            }
+        }
+    }
+
+    /// Makes all that was written survive a power loss.
+    ///
+    /// # Errors
+    /// Those of the file system; `ReadOnly` if an earlier sync failed.
+    pub fn sync(&self) -> Result<()> {
+        let request = Request {
+            record: None,
+            items: Vec::new(),
+            sync: true,
+        };
+        self.writes
+            .submit(&self.memtables, request)
+            .map_err(|(e, _)| e)
+    }
+
+    /// The entry, if it is there.
+    ///
+    /// # Errors
+    /// `Corruption`; those of the file system.
+    pub fn get_entry(&self, group: u64, index: u64) -> Result<Option<Vec<u8>>> {
+        let Some(found) = self.memtables.get(group) else {
+            return Ok(None);
+        };
+        let location = found.read().locate(index);
+        let Some(location) = location else {
+            return Ok(None);
+        };
+        let block = self.table.read_block(location.block)?;
+        slice(&block, &location).map(Some)
+    }
+
+    /// Adds the entries from `begin` up to, and without, `end` to `out`, as long as they are
+    /// `max_size` bytes together, but at least one; how many.
+    ///
+    /// An unknown group has none, which is no error.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if `end` is before `begin` or behind the last entry; `NotFound` if `begin` is
+    /// below the first entry: it was compacted; `Corruption`; those of the file system. `out` is
+    /// then as it was.
+    pub fn fetch_entries_to(
+        &self,
+        group: u64,
+        begin: u64,
+        end: u64,
+        max_size: Option<usize>,
+        out: &mut Vec<Vec<u8>>,
+    ) -> Result<usize> {
+        if end < begin {
+            return Err(Error::invalid_argument("range ends before it begins")
+                .with("begin", begin)
+                .with("end", end));
+        }
+        let Some(found) = self.memtables.get(group) else {
+            return Ok(0);
+        };
+        if begin == end {
+            return Ok(0);
+        }
+        let mut locations = Vec::new();
+        {
+            let found = found.read();
+            let span = found.span();
+            let place = |e: Error| {
+                e.with("group", group)
+                    .with("begin", begin)
+                    .with("end", end)
+                    .with("first", span.first)
+                    .with("next", span.next)
+            };
+            if !span.is_empty() && begin < span.first {
+                return Err(place(Error::not_found("entries are compacted")));
+            }
+            if end > span.next {
+                return Err(place(Error::invalid_argument(
+                    "range ends behind the last entry",
+                )));
+            }
+            let mut size = 0usize;
+            for index in begin..end {
+                let Some(location) = found.locate(index) else {
+                    break;
+                };
+                size = size.saturating_add(location.len());
+                if !locations.is_empty() && max_size.is_some_and(|max| size > max) {
+                    break;
+                }
+                memory::push(&mut locations, location, "places of entries")?;
+            }
+        }
+        let before = out.len();
+        self.read_entries(&locations, out).inspect_err(|_| {
+            out.truncate(before);
+        })?;
+        Ok(locations.len())
+    }
+
+    fn read_entries(&self, locations: &[Location], out: &mut Vec<Vec<u8>>) -> Result<()> {
+        memory::reserve(out, locations.len(), "entries")?;
+        let mut last: Option<(Block, Vec<u8>)> = None;
+        for location in locations {
+            let block = match &last {
+                Some((block, raw)) if *block == location.block => raw,
+                _ => {
+                    let raw = self.table.read_block(location.block)?;
+                    &last.insert((location.block, raw)).1
+                }
+            };
+            out.push(slice(block, location)?);
+        }
+        Ok(())
+    }
+
+    /// Index of the first entry.
+    #[must_use]
+    pub fn first_index(&self, group: u64) -> Option<u64> {
+        let span = self.memtables.span(group);
+        (!span.is_empty()).then_some(span.first)
+    }
+
+    /// Index of the last entry.
+    #[must_use]
+    pub fn last_index(&self, group: u64) -> Option<u64> {
+        let span = self.memtables.span(group);
+        (!span.is_empty()).then(|| span.next - 1)
+    }
+
+    /// Drops the entries below `index`, without a sync; how many those are.
+    ///
+    /// # Errors
+    /// As [`Self::write`].
+    pub fn compact_to(&self, group: u64, index: u64) -> Result<u64> {
+        let span = self.memtables.span(group);
+        let count = index.min(span.next).saturating_sub(span.first);
+        if count == 0 {
+            return Ok(0);
+        }
+        let mut batch = LogBatch::default();
+        batch.add_command(group, Command::Compact { index });
+        self.write(&mut batch, false)?;
+        Ok(count)
+    }
+
+    /// The value of a key.
+    #[must_use]
+    pub fn get(&self, group: u64, key: &[u8]) -> Option<Vec<u8>> {
+        let found = self.memtables.get(group)?;
+        found.read().get(key).map(<[u8]>::to_vec)
+    }
+
+    /// Shows the keys of a group from `start` up to, and without, `end`, and their values, until `each`
+    /// says false. Writes to the group wait meanwhile, and must not be made by `each`.
+    pub fn scan(
+        &self,
+        group: u64,
+        start: Option<&[u8]>,
+        end: Option<&[u8]>,
+        reverse: bool,
+        mut each: impl FnMut(&[u8], &[u8]) -> bool,
+    ) {
+        let Some(found) = self.memtables.get(group) else {
+            return;
+        };
+        let found = found.read();
+        let mut range = found.range(start, end);
+        while let Some((key, value)) = if reverse {
+            range.next_back()
+        } else {
+            range.next()
+        } {
+            if !each(key, value) {
+                return;
+            }
+        }
+    }
+
+    /// Every group that anything was written of, in order, those included that are empty now.
+    #[must_use]
+    pub fn raft_groups(&self) -> Vec<u64> {
+        self.memtables.groups()
+    }
+
+    /// True if there is no group.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.memtables.is_empty()
+    }
+
+    /// Numbers of the oldest and the newest file of a queue.
+    #[must_use]
+    pub fn file_span(&self, queue: Queue) -> Option<(u64, u64)> {
+        self.table.span(queue)
+    }
+
+    /// Bytes that the files would take if each were as long as a full one.
+    #[must_use]
+    pub fn get_used_size(&self) -> u64 {
+        self.table
+            .count()
+            .saturating_mul(self.options.target_file_size)
+    }
+
+    /// The directory.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.dir
+    }
+
+    /// Syncs and closes.
+    ///
+    /// # Errors
+    /// As [`Self::sync`]; it is closed in any case.
+    pub fn close(self) -> Result<()> {
+        self.sync()
+    }
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        // Nobody is there to be told; who wants to know calls `close`.
+        let _ = self.sync();
+    }
+}
+
+/// Makes a directory whose name, and the names of those above that were not there, survive a power
+/// loss.
+fn make_dir(fs: &dyn FileSystem, dir: &Path) -> Result<()> {
+    let mut parents = Vec::new();
+    for at in dir.ancestors() {
+        if at.as_os_str().is_empty() || fs.exists(at)? {
+            break;
+        }
+        parents.extend(at.parent());
+    }
+    if !parents.is_empty() {
+        fs.create_dir_all(dir)?;
+    }
+    for parent in parents {
+        fs.sync_dir(parent)?;
+    }
+    Ok(())
+}
+
+fn slice(block: &[u8], location: &Location) -> Result<Vec<u8>> {
+    let bytes = block
+        .get(location.start as usize..location.end as usize)
+        .ok_or_else(|| {
+            Error::corruption("an entry ends behind its block")
+                .with("file", location.block.file.name())
+                .with("offset", location.block.offset)
+        })?;
+    memory::copied(bytes, "an entry")
+}

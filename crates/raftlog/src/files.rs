@@ -1,0 +1,271 @@
+//! The files of a queue: all of them to read, the newest to append to.
+//!
+//! Invariants of the appender:
+//!
+//! 1. `len` is where the last whole append ended. After one that failed the file is cut off there,
+//!    and that is synced, before anything else is written: what was refused does not come back.
+//! 2. A full file is synced, and its successor has a synced header and name, before the first
+//!    record goes there.
+//! 3. After a failed sync every call fails with `ReadOnly`: what the system has dropped cannot be
+//!    known.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use orogen_base::sync::RwLock;
+use orogen_base::{Error, Result};
+use orogen_env::{Access, FileSystem, RandomAccessFile, WritableFile};
+
+use crate::format::{FileHeader, FormatVersion, decode_block};
+use crate::memtable::Block;
+use crate::names::{FileId, Queue};
+
+/// A file that is there to be read.
+pub(crate) struct LogFile {
+    pub(crate) id: FileId,
+    pub(crate) version: FormatVersion,
+    pub(crate) reader: Arc<dyn RandomAccessFile>,
+}
+
+impl LogFile {
+    pub(crate) fn signature(&self) -> u32 {
+        self.version.signature(self.id.seq)
+    }
+}
+
+/// The files of both queues.
+#[derive(Default)]
+pub(crate) struct Table {
+    append: RwLock<Vec<Arc<LogFile>>>,
+    rewrite: RwLock<Vec<Arc<LogFile>>>,
+}
+
+impl Table {
+    fn queue(&self, queue: Queue) -> &RwLock<Vec<Arc<LogFile>>> {
+        match queue {
+            Queue::Append => &self.append,
+            Queue::Rewrite => &self.rewrite,
+        }
+    }
+
+    /// Adds the file behind the newest of its queue.
+    pub(crate) fn push(&self, file: Arc<LogFile>) {
+        self.queue(file.id.queue).write().push(file);
+    }
+
+    fn find(&self, id: FileId) -> Option<Arc<LogFile>> {
+        let files = self.queue(id.queue).read();
+        let first = files.first()?.id.seq;
+        let at = usize::try_from(id.seq.checked_sub(first)?).ok()?;
+        files.get(at).cloned()
+    }
+
+    /// Numbers of the oldest and the newest file.
+    pub(crate) fn span(&self, queue: Queue) -> Option<(u64, u64)> {
+        let files = self.queue(queue).read();
+        Some((files.first()?.id.seq, files.last()?.id.seq))
+    }
+
+    pub(crate) fn count(&self) -> u64 {
+        (self.append.read().len() + self.rewrite.read().len()) as u64
+    }
+
+    /// The raw entries of a record.
+    pub(crate) fn read_block(&self, block: Block) -> Result<Vec<u8>> {
+        if block.len == 0 {
+            return Ok(Vec::new());
+        }
+        let file = self.find(block.file).ok_or_else(|| {
+            Error::corruption("file of an entry is not there").with("file", block.file.name())
+        })?;
+        let len = block.len as usize;
+        let mut stored = orogen_base::memory::with_capacity(len, "a block of entries")?;
+        file.reader
+            .append_exact_at(block.offset, len, &mut stored)?;
+        decode_block(stored, block.compression).map_err(|e| {
+            e.with("file", file.reader.path().display())
+                .with("offset", block.offset)
+        })
+    }
+}
+
+/// Makes an empty file with a header; it and its name are synced.
+pub(crate) fn make(
+    fs: &dyn FileSystem,
+    dir: &Path,
+    id: FileId,
+    version: FormatVersion,
+) -> Result<Box<dyn WritableFile>> {
+    let header = FileHeader {
+        version,
+        alignment: 0,
+    };
+    let mut writer = fs.create(&dir.join(id.name()))?;
+    writer.append(&header.encode())?;
+    writer.sync()?;
+    fs.sync_dir(dir)?;
+    Ok(writer)
+}
+
+/// Cuts a file off at `len`, so that what was behind does not come back.
+pub(crate) fn cut(fs: &dyn FileSystem, path: &Path, len: u64) -> Result<Box<dyn WritableFile>> {
+    fs.truncate(path, len)?;
+    let mut writer = fs.open_append(path)?;
+    writer.sync()?;
+    Ok(writer)
+}
+
+/// What new files are like.
+pub(crate) struct NewFiles {
+    pub(crate) fs: Arc<dyn FileSystem>,
+    pub(crate) dir: PathBuf,
+    pub(crate) version: FormatVersion,
+    pub(crate) target_size: u64,
+}
+
+impl NewFiles {
+    /// Room is a matter of speed: without it each append asks for its own.
+    fn reserve(&self, writer: &mut dyn WritableFile, len: u64) {
+        let _ = writer.preallocate(self.target_size.saturating_sub(len));
+    }
+
+    fn path(&self, id: FileId) -> PathBuf {
+        self.dir.join(id.name())
+    }
+
+    /// Makes the first or next file.
+    fn make(&self, id: FileId) -> Result<(Arc<LogFile>, Box<dyn WritableFile>)> {
+        let mut writer = make(&*self.fs, &self.dir, id, self.version)?;
+        let file = LogFile {
+            id,
+            version: self.version,
+            reader: self.fs.open(&self.path(id), Access::Random)?,
+        };
+        let len = writer.size();
+        self.reserve(&mut *writer, len);
+        Ok((Arc::new(file), writer))
+    }
+}
+
+/// Appends to the newest file of the append queue.
+pub(crate) struct Appender {
+    new_files: NewFiles,
+    table: Arc<Table>,
+    file: Arc<LogFile>,
+    /// None after a failed append, until the file is cut off where it was whole.
+    writer: Option<Box<dyn WritableFile>>,
+    len: u64,
+    is_dirty: bool,
+    failed_sync: Option<Error>,
+}
+
+impl Appender {
+    /// Goes on behind `newest`, a file of the table and where it ends, or makes the first one.
+    pub(crate) fn open(
+        new_files: NewFiles,
+        table: Arc<Table>,
+        newest: Option<(Arc<LogFile>, u64)>,
+    ) -> Result<Self> {
+        let (file, writer, len) = match newest {
+            Some((file, len)) => {
+                let mut writer = new_files.fs.open_append(file.reader.path())?;
+                new_files.reserve(&mut *writer, len);
+                (file, writer, len)
+            }
+            None => {
+                let (file, writer) = new_files.make(FileId::new(Queue::Append, 1))?;
+                table.push(Arc::clone(&file));
+                let len = writer.size();
+                (file, writer, len)
+            }
+        };
+        Ok(Self {
+            new_files,
+            table,
+            file,
+            writer: Some(writer),
+            len,
+            // A process that died may have left bytes that were read and not synced.
+            is_dirty: true,
+            failed_sync: None,
+        })
+    }
+
+    /// The file that the next append goes to.
+    pub(crate) fn file(&self) -> &LogFile {
+        &self.file
+    }
+
+    fn writer(&mut self) -> Result<&mut dyn WritableFile> {
+        if let Some(e) = &self.failed_sync {
+            return Err(
+                Error::read_only("a sync has failed: open the engine again").caused_by(e.clone())
+            );
+        }
+        let writer = match self.writer.take() {
+            Some(writer) => writer,
+            None => {
+                let mut writer = cut(&*self.new_files.fs, self.file.reader.path(), self.len)?;
+                self.new_files.reserve(&mut *writer, self.len);
+                writer
+            }
+        };
+        Ok(&mut **self.writer.insert(writer))
+    }
+
+    /// Goes on to the next file if this one is full.
+    ///
+    /// # Errors
+    /// Of the file system; this file is then still the one that is appended to.
+    pub(crate) fn rotate_if_full(&mut self) -> Result<()> {
+        if self.len < self.new_files.target_size {
+            return Ok(());
+        }
+        self.sync()?;
+        let id = FileId::new(Queue::Append, self.file.id.seq + 1);
+        let (file, writer) = self.new_files.make(id).inspect_err(|_| {
+            // The next try makes it anew; without a record in it nobody is misled by it.
+            let _ = self.new_files.fs.remove_file(&self.new_files.path(id));
+        })?;
+        self.table.push(Arc::clone(&file));
+        self.len = writer.size();
+        self.writer = Some(writer);
+        self.file = file;
+        Ok(())
+    }
+
+    /// Appends records; where they begin.
+    ///
+    /// # Errors
+    /// Of the file system; nothing of them is then in the file.
+    pub(crate) fn append(&mut self, bytes: &[u8]) -> Result<u64> {
+        let at = self.len;
+        if let Err(e) = self.writer()?.append(bytes) {
+            self.writer = None;
+            // If this fails too, it is tried before the next append.
+            let _ = self.writer();
+            return Err(e);
+        }
+        self.is_dirty = true;
+        self.len += bytes.len() as u64;
+        Ok(at)
+    }
+
+    /// Makes all that was appended survive a power loss.
+    ///
+    /// # Errors
+    /// Of the file system; nothing is written from then on.
+    pub(crate) fn sync(&mut self) -> Result<()> {
+        let is_dirty = self.is_dirty;
+        let writer = self.writer()?;
+        if !is_dirty {
+            return Ok(());
+        }
+        if let Err(e) = writer.sync() {
+            self.failed_sync = Some(e.clone());
+            return Err(e);
+        }
+        self.is_dirty = false;
+        Ok(())
+    }
+}

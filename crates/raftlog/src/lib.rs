@@ -1,0 +1,40 @@
+//! Logs of many Raft groups in one sequence of files, in raft-engine's format.
+//!
+//! A group is a number with a run of entries (consecutive indexes, bytes we do not look into) and
+//! a small map of keys. Callers write batches over any groups; a batch is there whole after a
+//! crash or not at all.
+//!
+//! The flow of a write: [`LogBatch`] collects operations, `format` makes a record of it, the
+//! write queue puts records together for one append and at most one sync, and the memtables
+//! learn where entries lie. Keys are kept in memory, entries are read from the files. Opening
+//! reads the rewrite queue, which holds what a collector moved out of old files, and then the
+//! append queue on top. This crate does not collect: its files grow until they are given to one
+//! that does.
+//!
+//! Invariants:
+//!
+//! 1. What would leave a hole between entries, or lies below the first entry, is refused before
+//!    a byte of it is written.
+//! 2. Records are applied to memory in the order in which they stand in the append queue.
+//! 3. A file that is not the newest of its queue was synced before the next one was made.
+//! 4. After a failed sync nothing is written until the engine is opened again.
+//!
+//! Format: `docs/format/raftlog.md`. It is that of the crate raft-engine 0.4.2, and directories
+//! go both ways.
+
+pub mod names;
+mod item;
+pub mod format;
+pub mod batch;
+mod memtable;
+pub mod options;
+mod files;
+mod recover;
+mod write_queue;
+pub mod engine;
+
+pub use batch::{Command, LogBatch};
+pub use engine::Engine;
+pub use format::FormatVersion;
+pub use names::Queue;
+pub use options::{Options, RecoveryMode};

@@ -1,0 +1,112 @@
+//! Queues, numbers and names of files.
+//!
+//! A directory holds two queues of files. A name is the number in 16 decimal digits and a suffix:
+//! `.raftlog` for what callers append, `.rewrite` for what the collector has moved,
+//! `.raftlog.reserved` for spare files, which are none of a queue. Names of other shapes are not
+//! ours and are left alone.
+
+/// One of the two sequences of files. The number of a file counts in its queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Queue {
+    /// What the collector moved out of old files.
+    Rewrite,
+    /// What callers write.
+    Append,
+}
+
+/// A file by queue and number. Any file of the append queue is newer than any of the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct FileId {
+    pub(crate) queue: Queue,
+    pub(crate) seq: u64,
+}
+
+/// The file whose lock keeps other processes out.
+pub(crate) const LOCK_NAME: &str = "LOCK";
+
+const DIGITS: usize = 16;
+const APPEND_SUFFIX: &str = ".raftlog";
+const REWRITE_SUFFIX: &str = ".rewrite";
+const RESERVED_SUFFIX: &str = ".raftlog.reserved";
+
+impl FileId {
+    pub(crate) fn new(queue: Queue, seq: u64) -> Self {
+        Self { queue, seq }
+    }
+
+    pub(crate) fn name(self) -> String {
+        let suffix = match self.queue {
+            Queue::Append => APPEND_SUFFIX,
+            Queue::Rewrite => REWRITE_SUFFIX,
+        };
+        format!("{:016}{suffix}", self.seq)
+    }
+}
+
+/// What a name in the directory says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Name {
+    Log(FileId),
+    /// A spare file, numbered by itself.
+    Reserved(u64),
+    Other,
+}
+
+pub(crate) fn parse(name: &str) -> Name {
+    let Some((digits, suffix)) = name.split_at_checked(DIGITS) else {
+        return Name::Other;
+    };
+    // `parse` alone would take a sign.
+    if !digits.bytes().all(|b| b.is_ascii_digit()) {
+        return Name::Other;
+    }
+    let Ok(seq) = digits.parse() else {
+        return Name::Other;
+    };
+    match suffix {
+        APPEND_SUFFIX => Name::Log(FileId::new(Queue::Append, seq)),
+        REWRITE_SUFFIX => Name::Log(FileId::new(Queue::Rewrite, seq)),
+        RESERVED_SUFFIX => Name::Reserved(seq),
+        _ => Name::Other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_say_what_they_were_made_of() {
+        for id in [
+            FileId::new(Queue::Append, 1),
+            FileId::new(Queue::Rewrite, 9_999_999_999_999_999),
+        ] {
+            assert_eq!(parse(&id.name()), Name::Log(id));
+        }
+        assert_eq!(
+            FileId::new(Queue::Append, 42).name(),
+            "0000000000000042.raftlog"
+        );
+        assert_eq!(
+            parse("0000000000000007.raftlog.reserved"),
+            Name::Reserved(7)
+        );
+    }
+
+    #[test]
+    fn other_names_are_not_ours() {
+        for name in [
+            "LOCK",
+            "swap",
+            "",
+            "0000000000000001.raftlog.bak",
+            "+000000000000001.raftlog",
+            "00000000000001.raftlog",
+            "00000000000000001.raftlog",
+            "000000000000001\u{e9}.raftlog",
+        ] {
+            assert_eq!(parse(name), Name::Other, "{name}");
+        }
+        assert!(FileId::new(Queue::Append, 1) > FileId::new(Queue::Rewrite, 2));
+    }
+}

@@ -1,0 +1,384 @@
+//! Reading what a directory holds: the rewrite queue, and the append queue on top.
+//!
+//! Of a record its header and footer are read; blocks only in the newest file of a queue, which is
+//! the only one that a power loss may have left in pieces. A file without records behind it
+//! counts as newest, too: it may be there because its successor was being made.
+//!
+//! 1. Only damage is tolerated, and only as [`RecoveryMode`] says; an error of the file system never
+//!    passes for the end of a file.
+//! 2. A file is cut off, and that is synced, before anything is written behind the cut.
+
+use std::collections::HashMap;
+use std::path::Path;
+use std::sync::Arc;
+
+use orogen_base::{Error, ErrorKind, Result, memory};
+use orogen_env::{Access, FileSystem, RandomAccessFile};
+
+use crate::files::{LogFile, Table, cut, make};
+use crate::format::{
+    Compression, FILE_HEADER_LEN_MAX, FileHeader, Part, RECORD_HEADER_LEN, RecordHeader,
+    decode_block, decode_footer, take_mark,
+};
+use crate::item::{Item, Op};
+use crate::memtable::{Block, Memtables};
+use crate::names::{FileId, Name, Queue, parse};
+use crate::options::{Options, RecoveryMode};
+
+/// Bytes that are read at once where less is asked for.
+const READ_LEN: usize = 64 << 10;
+
+/// A part of a file in memory.
+struct Window {
+    file: Arc<dyn RandomAccessFile>,
+    size: u64,
+    start: u64,
+    bytes: Vec<u8>,
+}
+
+impl Window {
+    fn new(file: Arc<dyn RandomAccessFile>) -> Result<Self> {
+        Ok(Self {
+            size: file.size()?,
+            start: 0,
+            bytes: Vec::new(),
+            file,
+        })
+    }
+
+    /// `len` bytes at `offset`, fewer at the end of the file.
+    fn get(&mut self, offset: u64, len: usize) -> Result<&[u8]> {
+        let left = usize::try_from(self.size.saturating_sub(offset)).unwrap_or(usize::MAX);
+        let len = len.min(left);
+        let inside = offset
+            .checked_sub(self.start)
+            .and_then(|at| usize::try_from(at).ok())
+            .filter(|at| {
+                at.checked_add(len)
+                    .is_some_and(|end| end <= self.bytes.len())
+            });
+        let at = match inside {
+            Some(at) => at,
+            None => {
+                let wanted = len.max(READ_LEN).min(left);
+                self.bytes.clear();
+                memory::reserve(&mut self.bytes, wanted, "a part of a file")?;
+                self.start = offset;
+                self.file.append_exact_at(offset, wanted, &mut self.bytes)?;
+                0
+            }
+        };
+        Ok(&self.bytes[at..at + len])
+    }
+
+    fn is_zero(&mut self, mut from: u64, to: u64) -> Result<bool> {
+        while from < to {
+            let len = usize::try_from(to - from)
+                .unwrap_or(usize::MAX)
+                .min(READ_LEN);
+            if self.get(from, len)?.iter().any(|b| *b != 0) {
+                return Ok(false);
+            }
+            from += len as u64;
+        }
+        Ok(true)
+    }
+}
+
+/// What stands behind the last record.
+enum Ending {
+    Nothing,
+    Zeros,
+    Damage(Error),
+}
+
+/// Tells damage from other errors.
+fn damage<T>(result: Result<T>) -> Result<Result<T, Error>> {
+    match result {
+        Err(e) if e.kind() != ErrorKind::Corruption => Err(e),
+        other => Ok(other),
+    }
+}
+
+struct Scan<'a> {
+    file: &'a LogFile,
+    window: Window,
+    alignment: u64,
+    /// Whether blocks are looked at.
+    verify: bool,
+}
+
+impl Scan<'_> {
+    /// Gives every record to `each`; where the last one ends, and what is behind.
+    fn run(
+        &mut self,
+        mut each: impl FnMut(Vec<Item>, Block) -> Result<()>,
+    ) -> Result<(u64, Ending)> {
+        let mut good = self.file.version.header_len() as u64;
+        let mut offset = good;
+        let size = self.window.size;
+        loop {
+            if offset >= size {
+                let rest = self.window.is_zero(good, size)?;
+                let ending = match (good >= size, rest) {
+                    (true, _) => Ending::Nothing,
+                    (false, true) => Ending::Zeros,
+                    (false, false) => Ending::Damage(Error::corruption("no record")),
+                };
+                return Ok((good, ending));
+            }
+            match damage(self.record(offset))? {
+                Ok((header, items)) => {
+                    let block = Block {
+                        file: self.file.id,
+                        offset: offset + RECORD_HEADER_LEN as u64,
+                        len: header.block_len,
+                        compression: header.compression,
+                    };
+                    each(items, block).map_err(|e| self.place(e, offset))?;
+                    offset += header.len;
+                    good = offset;
+                }
+                Err(e) => {
+                    if self.window.is_zero(good, size)? {
+                        return Ok((good, Ending::Zeros));
+                    }
+                    let next = match self.alignment {
+                        0 => None,
+                        alignment => offset
+                            .checked_next_multiple_of(alignment)
+                            .filter(|next| *next > offset && *next < size),
+                    };
+                    match next {
+                        Some(next) if self.window.is_zero(offset, next)? => offset = next,
+                        _ => return Ok((good, Ending::Damage(self.place(e, offset)))),
+                    }
+                }
+            }
+        }
+    }
+
+    fn place(&self, e: Error, offset: u64) -> Error {
+        e.with("file", self.file.reader.path().display())
+            .with("offset", offset)
+    }
+
+    fn record(&mut self, offset: u64) -> Result<(RecordHeader, Vec<Item>)> {
+        let available = self.window.size - offset;
+        let header = RecordHeader::decode(self.window.get(offset, RECORD_HEADER_LEN)?, available)?;
+        let footer_len = usize::try_from(header.footer_len())
+            .map_err(|_| Error::corruption("footer is out of bounds"))?;
+        let footer = self.window.get(offset + header.footer_at(), footer_len)?;
+        let items = decode_footer(footer, self.file.signature())?;
+        let end = items.iter().rev().find_map(|item| match &item.op {
+            Op::Entries(entries) => entries.ends.last().copied(),
+            _ => None,
+        });
+        let end = end.unwrap_or(0) as usize;
+        let raw_len = if self.verify {
+            let at = offset + RECORD_HEADER_LEN as u64;
+            let stored = self.window.get(at, header.block_len as usize)?;
+            let stored = memory::copied(stored, "a block of entries")?;
+            Some(decode_block(stored, header.compression)?.len())
+        } else if header.compression == Compression::None {
+            Some((header.block_len as usize).saturating_sub(size_of::<u32>()))
+        } else {
+            None
+        };
+        if raw_len.is_some_and(|len| end > len) {
+            return Err(Error::corruption("an entry ends behind its block"));
+        }
+        Ok((header, items))
+    }
+}
+
+/// A record that takes effect with others.
+type Stashed = (Vec<Item>, Block);
+
+/// Records of atomic groups that are not complete, by the groups' numbers.
+#[derive(Default)]
+struct Atomic {
+    stash: HashMap<u64, Vec<Stashed>>,
+}
+
+impl Atomic {
+    /// The records that take effect now.
+    fn take(&mut self, mut items: Vec<Item>, block: Block) -> Result<Vec<Stashed>> {
+        let Some((id, part)) = take_mark(&mut items)? else {
+            return Ok(vec![(items, block)]);
+        };
+        match part {
+            Part::Begin => {
+                self.stash.insert(id, vec![(items, block)]);
+                Ok(Vec::new())
+            }
+            // Without a first record it is the rest of what was collected.
+            Part::Middle => {
+                if let Some(records) = self.stash.get_mut(&id) {
+                    records.push((items, block));
+                }
+                Ok(Vec::new())
+            }
+            Part::End => Ok(match self.stash.remove(&id) {
+                Some(mut records) => {
+                    records.push((items, block));
+                    records
+                }
+                None => Vec::new(),
+            }),
+        }
+    }
+}
+
+/// The files of a queue that count, in order.
+fn list(fs: &dyn FileSystem, dir: &Path, queue: Queue) -> Result<Vec<FileId>> {
+    let mut ids: Vec<FileId> = fs
+        .list(dir)?
+        .iter()
+        .filter_map(|name| match parse(name) {
+            Name::Log(id) if id.queue == queue => Some(id),
+            _ => None,
+        })
+        .collect();
+    ids.sort_unstable();
+    let gap = ids
+        .windows(2)
+        .rposition(|pair| pair[0].seq + 1 != pair[1].seq);
+    if let Some(at) = gap {
+        ids.drain(..=at);
+    }
+    Ok(ids)
+}
+
+/// Reads a queue into `memtables`; its newest file and where that ends.
+pub(crate) fn read_queue(
+    fs: &dyn FileSystem,
+    dir: &Path,
+    queue: Queue,
+    options: &Options,
+    table: &Table,
+    memtables: &Memtables,
+) -> Result<Option<(Arc<LogFile>, u64)>> {
+    let ids = list(fs, dir, queue)?;
+    let mut newest = ids.len();
+    while newest > 0 {
+        newest -= 1;
+        let size = fs.metadata(&dir.join(ids[newest].name()))?.size;
+        if size > FILE_HEADER_LEN_MAX as u64 {
+            break;
+        }
+    }
+    let mut atomic = Atomic::default();
+    let mut last = None;
+    for (at, id) in ids.iter().enumerate() {
+        let (file, end) = read_file(fs, dir, *id, at >= newest, options, |mut items, block| {
+            let records = if queue == Queue::Rewrite {
+                atomic.take(items, block)?
+            } else {
+                take_mark(&mut items)?;
+                vec![(items, block)]
+            };
+            for (items, block) in records {
+                memtables.apply(items, block);
+            }
+            Ok(())
+        })?;
+        let file = Arc::new(file);
+        table.push(Arc::clone(&file));
+        last = Some((file, end));
+    }
+    if last.is_some() {
+        // raft-engine does not sync the name of the first file that it makes.
+        fs.sync_dir(dir)?;
+    }
+    Ok(last)
+}
+
+fn make_anew(
+    fs: &dyn FileSystem,
+    dir: &Path,
+    id: FileId,
+    options: &Options,
+) -> Result<(LogFile, u64)> {
+    let version = options.format_version;
+    let len = make(fs, dir, id, version)?.size();
+    let reader = fs.open(&dir.join(id.name()), Access::Random)?;
+    let file = LogFile {
+        id,
+        version,
+        reader,
+    };
+    Ok((file, len))
+}
+
+fn read_file(
+    fs: &dyn FileSystem,
+    dir: &Path,
+    id: FileId,
+    is_newest: bool,
+    options: &Options,
+    each: impl FnMut(Vec<Item>, Block) -> Result<()>,
+) -> Result<(LogFile, u64)> {
+    let path = dir.join(id.name());
+    let mode = options.recovery_mode;
+    let reader = fs.open(&path, Access::Sequential)?;
+    let mut window = Window::new(Arc::clone(&reader))?;
+    let decoded = FileHeader::decode(window.get(0, FILE_HEADER_LEN_MAX)?);
+    let header = match damage(decoded)? {
+        Ok(header) => header,
+        Err(e) => {
+            // Its header is synced before the first record is written.
+            let was_being_made =
+                window.size <= FILE_HEADER_LEN_MAX as u64 || window.is_zero(0, window.size)?;
+            if !(is_newest && was_being_made || mode == RecoveryMode::TolerateAnyCorruption) {
+                return Err(e.with("file", path.display()));
+            }
+            return make_anew(fs, dir, id, options);
+        }
+    };
+    if is_newest && window.size <= header.version.header_len() as u64 {
+        // A header whose sync has failed can be read, and may never reach the disk.
+        return make_anew(fs, dir, id, options);
+    }
+    let file = LogFile {
+        id,
+        version: header.version,
+        reader: Arc::clone(&reader),
+    };
+    let mut scan = Scan {
+        file: &file,
+        window,
+        alignment: header.alignment,
+        verify: is_newest,
+    };
+    let (end, ending) = scan.run(each)?;
+    let must_cut = match ending {
+        Ending::Nothing => false,
+        Ending::Zeros if is_newest => true,
+        Ending::Zeros if mode == RecoveryMode::TolerateAnyCorruption => true,
+        Ending::Zeros => {
+            return Err(Error::corruption("an earlier file ends in zeros")
+                .with("file", path.display())
+                .with("offset", end));
+        }
+        Ending::Damage(e) => {
+            let is_tolerated = match mode {
+                RecoveryMode::AbsoluteConsistency => false,
+                RecoveryMode::TolerateTailCorruption => is_newest,
+                RecoveryMode::TolerateAnyCorruption => true,
+            };
+            if !is_tolerated {
+                return Err(e);
+            }
+            true
+        }
+    };
+    if must_cut {
+        cut(fs, &path, end)?;
+    }
+    reader.advise(Access::Random);
+    Ok((file, end))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,269 @@
+//! Directories put together byte by byte.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use orogen_env::fs::write_file;
+use orogen_env::{FileSystem, MemFileSystem};
+
+use crate::format::{
+    FileHeader, FormatVersion, Lz4Policy, Part, RESERVED_KEY, encode_record, sign,
+};
+use crate::item::{Item, Op};
+use crate::names::{FileId, Queue};
+use crate::{Command, Engine, LogBatch, Options, RecoveryMode};
+
+const NEVER: Lz4Policy = Lz4Policy {
+    threshold: 0,
+    acceleration: 1,
+};
+
+fn record(batch: &LogBatch, marks: &[Item], seq: u64) -> Vec<u8> {
+    let mut items = batch.items.clone();
+    items.extend_from_slice(marks);
+    let mut bytes = encode_record(&batch.block, &items, NEVER).unwrap().bytes;
+    sign(&mut bytes, FormatVersion::V2.signature(seq));
+    bytes
+}
+
+fn header(alignment: u64) -> Vec<u8> {
+    let version = FormatVersion::V2;
+    FileHeader { version, alignment }.encode()
+}
+
+fn disk(files: &[(Queue, u64, Vec<u8>)]) -> Arc<dyn FileSystem> {
+    let fs = MemFileSystem::new();
+    fs.create_dir_all(Path::new("/log")).unwrap();
+    for (queue, seq, bytes) in files {
+        let name = FileId::new(*queue, *seq).name();
+        write_file(&fs, &Path::new("/log").join(name), bytes).unwrap();
+    }
+    Arc::new(fs)
+}
+
+fn open(fs: &Arc<dyn FileSystem>, mode: RecoveryMode) -> orogen_base::Result<Engine> {
+    let options = Options {
+        recovery_mode: mode,
+        ..Options::default()
+    };
+    Engine::open(fs, Path::new("/log"), options)
+}
+
+fn entries(group: u64, first: u64, bytes: &[&str]) -> LogBatch {
+    let mut batch = LogBatch::default();
+    batch.add_entries(group, first, bytes).unwrap();
+    batch
+}
+
+fn all(engine: &Engine, group: u64) -> Vec<String> {
+    let mut out = Vec::new();
+    if let Some(first) = engine.first_index(group) {
+        let end = engine.last_index(group).unwrap() + 1;
+        let n = engine
+            .fetch_entries_to(group, first, end, None, &mut out)
+            .unwrap();
+        assert_eq!(n, out.len());
+    }
+    out.iter()
+        .map(|e| String::from_utf8(e.clone()).unwrap())
+        .collect()
+}
+
+fn mark(id: u64, part: Part) -> Item {
+    let (key, value) = (RESERVED_KEY.to_vec(), vec![part as u8]);
+    Item {
+        group: id,
+        op: Op::Put { key, value },
+    }
+}
+
+#[test]
+fn the_append_queue_lies_on_top_of_the_rewrite_queue() {
+    let mut rewrite = header(0);
+    rewrite.extend(record(&entries(1, 1, &["a", "b", "c"]), &[], 4));
+    rewrite.extend(record(&entries(2, 7, &["x", "y"]), &[], 4));
+    let mut append = header(0);
+    append.extend(record(&entries(1, 3, &["C", "D"]), &[], 9));
+    let mut batch = entries(2, 20, &["z"]);
+    batch.add_command(1, Command::Compact { index: 2 });
+    append.extend(record(&batch, &[], 9));
+    let fs = disk(&[(Queue::Rewrite, 4, rewrite), (Queue::Append, 9, append)]);
+    let engine = open(&fs, RecoveryMode::AbsoluteConsistency).unwrap();
+    assert_eq!(all(&engine, 1), ["b", "C", "D"]);
+    assert_eq!(all(&engine, 2), ["z"], "not adjacent: it takes the place");
+    assert_eq!(engine.file_span(Queue::Rewrite), Some((4, 4)));
+    assert_eq!(engine.file_span(Queue::Append), Some((9, 9)));
+}
+
+#[test]
+fn an_atomic_group_is_there_whole_or_not_at_all() {
+    let mut first = header(0);
+    let mut second = header(0);
+    // The end of a group whose beginning was collected, and one that a crash left unfinished.
+    first.extend(record(&entries(1, 90, &["no"]), &[mark(5, Part::End)], 1));
+    first.extend(record(&entries(2, 90, &["no"]), &[mark(6, Part::Begin)], 1));
+    // A new one with the same number, over two files.
+    first.extend(record(&entries(1, 1, &["a"]), &[mark(6, Part::Begin)], 1));
+    first.extend(record(&entries(1, 2, &["b"]), &[mark(6, Part::Middle)], 1));
+    first.extend(record(&entries(3, 1, &["between"]), &[], 1));
+    second.extend(record(&entries(1, 3, &["c"]), &[mark(6, Part::End)], 2));
+    second.extend(record(&entries(4, 1, &["no"]), &[mark(7, Part::Begin)], 2));
+    let fs = disk(&[(Queue::Rewrite, 1, first), (Queue::Rewrite, 2, second)]);
+    let engine = open(&fs, RecoveryMode::AbsoluteConsistency).unwrap();
+    assert_eq!(engine.raft_groups(), [1, 3]);
+    assert_eq!(all(&engine, 1), ["a", "b", "c"]);
+}
+
+#[test]
+fn marks_in_the_append_queue_mean_nothing() {
+    let mut file = header(0);
+    file.extend(record(&entries(1, 1, &["a"]), &[mark(6, Part::Middle)], 1));
+    let fs = disk(&[(Queue::Append, 1, file)]);
+    let engine = open(&fs, RecoveryMode::AbsoluteConsistency).unwrap();
+    assert_eq!(all(&engine, 1), ["a"]);
+    assert_eq!(engine.get(6, RESERVED_KEY), None);
+}
+
+#[test]
+fn a_file_that_was_written_over_ends_where_its_own_records_end() {
+    let mut file = header(0);
+    file.extend(record(&entries(1, 1, &["a"]), &[], 2));
+    let good = file.len() as u64;
+    // What stood there when the file had number 1.
+    file.extend(record(&entries(1, 2, &["stale"]), &[], 1));
+    file.extend(record(&entries(1, 3, &["stale"]), &[], 1));
+    let files = [(Queue::Append, 2, file)];
+    assert!(open(&disk(&files), RecoveryMode::AbsoluteConsistency).is_err());
+    let fs = disk(&files);
+    let engine = open(&fs, RecoveryMode::TolerateTailCorruption).unwrap();
+    assert_eq!(all(&engine, 1), ["a"]);
+    let path = Path::new("/log").join(FileId::new(Queue::Append, 2).name());
+    assert_eq!(fs.metadata(&path).unwrap().size, good);
+    engine.write(&mut entries(1, 2, &["b"]), true).unwrap();
+    drop(engine);
+    let engine = open(&fs, RecoveryMode::AbsoluteConsistency).unwrap();
+    assert_eq!(all(&engine, 1), ["a", "b"]);
+}
+
+#[test]
+fn aligned_records_are_found_behind_zeros() {
+    let mut file = header(512);
+    for index in 1..=3u64 {
+        file.extend(record(&entries(1, index, &["e"]), &[], 1));
+        let len = file.len().next_multiple_of(512);
+        if index < 3 {
+            file.resize(len, 0);
+        }
+    }
+    let fs = disk(&[(Queue::Append, 1, file)]);
+    let engine = open(&fs, RecoveryMode::AbsoluteConsistency).unwrap();
+    assert_eq!(all(&engine, 1).len(), 3);
+}
+
+#[test]
+fn damage_is_tolerated_as_the_mode_says() {
+    use RecoveryMode::{AbsoluteConsistency, TolerateAnyCorruption, TolerateTailCorruption};
+    let file = |seq: u64| {
+        let mut bytes = header(0);
+        for n in 0..3 {
+            bytes.extend(record(&entries(seq, 1 + n, &["entry"]), &[], seq));
+        }
+        bytes
+    };
+    let len = file(1).len();
+    // A bit of the middle record's block: its footer is whole.
+    let in_block = 69 + (len - 69) / 3 + 18;
+    for (which, expected) in [
+        (1, [None, None, Some([3, 3])]),
+        (2, [None, Some([3, 1]), Some([3, 1])]),
+    ] {
+        // A cut in the last record; a bit in a footer; zeros behind.
+        for damage in 0..3 {
+            let mut files = [(Queue::Append, 1, file(1)), (Queue::Append, 2, file(2))];
+            let bytes = &mut files[which - 1].2;
+            let mut kept = 1;
+            match damage {
+                0 => {
+                    bytes.truncate(len - 3);
+                    kept = 2;
+                }
+                1 => bytes[in_block + 12] ^= 4,
+                _ if which == 2 => bytes[in_block] ^= 4,
+                _ => {
+                    bytes.resize(len + 1000, 0);
+                    kept = 3;
+                }
+            }
+            for (mode, counts) in [
+                AbsoluteConsistency,
+                TolerateTailCorruption,
+                TolerateAnyCorruption,
+            ]
+            .into_iter()
+            .zip(expected)
+            {
+                let fs = disk(&files);
+                match counts {
+                    None => assert!(open(&fs, mode).is_err(), "{which} {damage} {mode:?}"),
+                    Some(_) => {
+                        let engine = open(&fs, mode).unwrap();
+                        let count = |group| all(&engine, group).len();
+                        assert_eq!(count(which as u64), kept, "{damage} {mode:?}");
+                        assert_eq!(count(3 - which as u64), 3);
+                        drop(engine);
+                        open(&fs, AbsoluteConsistency).unwrap();
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn files_before_a_gap_are_not_read() {
+    let file = |seq: u64| {
+        let mut bytes = header(0);
+        bytes.extend(record(&entries(seq, 1, &["e"]), &[], seq));
+        (Queue::Append, seq, bytes)
+    };
+    let fs = disk(&[file(1), file(3), file(4)]);
+    let engine = open(&fs, RecoveryMode::AbsoluteConsistency).unwrap();
+    assert_eq!(engine.raft_groups(), [3, 4]);
+    assert_eq!(engine.file_span(Queue::Append), Some((3, 4)));
+}
+
+#[test]
+fn a_file_that_was_being_made_is_made_anew() {
+    let mut old = header(0);
+    old.extend(record(&entries(1, 1, &["a"]), &[], 1));
+    for rest in [Vec::new(), header(0)[..40].to_vec(), vec![0; 69], header(0)] {
+        let fs = disk(&[(Queue::Append, 1, old.clone()), (Queue::Append, 2, rest)]);
+        let engine = open(&fs, RecoveryMode::TolerateTailCorruption).unwrap();
+        assert_eq!(engine.file_span(Queue::Append), Some((1, 2)));
+        engine.write(&mut entries(1, 2, &["b"]), true).unwrap();
+        drop(engine);
+        let engine = open(&fs, RecoveryMode::AbsoluteConsistency).unwrap();
+        assert_eq!(all(&engine, 1), ["a", "b"]);
+    }
+}
+
+#[test]
+fn version_1_is_read_and_written() {
+    let fs = disk(&[]);
+    let options = Options {
+        format_version: FormatVersion::V1,
+        target_file_size: 1,
+        ..Options::default()
+    };
+    let engine = Engine::open(&fs, Path::new("/log"), options).unwrap();
+    for index in 1..5 {
+        engine.write(&mut entries(1, index, &["e"]), false).unwrap();
+    }
+    drop(engine);
+    // Newer files are of version 2.
+    let engine = open(&fs, RecoveryMode::AbsoluteConsistency).unwrap();
+    engine.write(&mut entries(1, 5, &["e"]), false).unwrap();
+    drop(engine);
+    let engine = open(&fs, RecoveryMode::AbsoluteConsistency).unwrap();
+    assert_eq!(all(&engine, 1).len(), 5);
+}

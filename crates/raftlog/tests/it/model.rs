@@ -1,0 +1,163 @@
+//! Maps in the place of logs, and random batches for both.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+
+use orogen_env::{FileSystem, MemFileSystem};
+use orogen_raftlog::{Command, Engine, LogBatch, Options};
+use orogen_testkit::rng::Rng;
+
+pub(crate) const GROUPS: u64 = 4;
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Group {
+    entries: BTreeMap<u64, Vec<u8>>,
+    keys: BTreeMap<Vec<u8>, Vec<u8>>,
+}
+
+/// What an engine should hold.
+pub(crate) type Model = BTreeMap<u64, Group>;
+
+pub(crate) fn dir() -> &'static Path {
+    Path::new("/raft/log")
+}
+
+/// A disk on which the directory above is there.
+pub(crate) fn disk() -> MemFileSystem {
+    let fs = MemFileSystem::new();
+    fs.create_dir_all(Path::new("/raft")).unwrap();
+    fs.sync_all();
+    fs
+}
+
+pub(crate) fn options() -> Options {
+    Options {
+        target_file_size: 700,
+        batch_compression_threshold: 100,
+        ..Options::default()
+    }
+}
+
+pub(crate) fn open(fs: &MemFileSystem) -> orogen_base::Result<Engine> {
+    let fs: Arc<dyn FileSystem> = Arc::new(fs.clone());
+    Engine::open(&fs, dir(), options())
+}
+
+fn entry(rng: &mut Rng) -> Vec<u8> {
+    let len = rng.range(0..60);
+    if rng.chance(1, 2) {
+        rng.bytes(len)
+    } else {
+        vec![b'e'; len]
+    }
+}
+
+/// A batch, done to the model too.
+pub(crate) fn random_batch(rng: &mut Rng, model: &mut Model) -> LogBatch {
+    let mut batch = LogBatch::default();
+    for _ in 0..rng.range(1..5) {
+        let id = 1 + rng.below(GROUPS);
+        if rng.chance(1, 20) {
+            batch.add_command(id, Command::Clean);
+            model.remove(&id);
+            continue;
+        }
+        let group = model.entry(id).or_default();
+        let first = group.entries.keys().next().copied();
+        let next = group.entries.keys().next_back().map(|last| last + 1);
+        match rng.below(8) {
+            0..=3 => {
+                let at = match (first, next) {
+                    (Some(first), Some(next)) if rng.chance(1, 4) => {
+                        first + rng.below(next - first + 1)
+                    }
+                    (_, Some(next)) => next,
+                    _ => 1 + rng.below(20),
+                };
+                let added: Vec<Vec<u8>> = (0..rng.range(1..4)).map(|_| entry(rng)).collect();
+                batch.add_entries(id, at, &added).unwrap();
+                group.entries.split_off(&at);
+                group.entries.extend((at..).zip(added));
+            }
+            4 => {
+                let index = match (first, next) {
+                    (Some(first), Some(next)) => first + rng.below(next - first + 2),
+                    _ => rng.below(20),
+                };
+                batch.add_command(id, Command::Compact { index });
+                group.entries = group.entries.split_off(&index);
+            }
+            5 | 6 => {
+                let (key, value) = (vec![rng.below(6) as u8], entry(rng));
+                batch.put(id, key.clone(), value.clone()).unwrap();
+                group.keys.insert(key, value);
+            }
+            _ => {
+                let key = vec![rng.below(6) as u8];
+                batch.delete(id, key.clone());
+                group.keys.remove(&key);
+            }
+        }
+    }
+    batch
+}
+
+/// All that an engine holds, read by several ways that must agree.
+pub(crate) fn content(engine: &Engine) -> Model {
+    let mut model = Model::new();
+    for id in engine.raft_groups() {
+        let group = model.entry(id).or_default();
+        if let (Some(first), Some(last)) = (engine.first_index(id), engine.last_index(id)) {
+            let mut fetched = Vec::new();
+            engine
+                .fetch_entries_to(id, first, last + 1, None, &mut fetched)
+                .unwrap();
+            for (index, bytes) in (first..=last).zip(&fetched) {
+                assert_eq!(engine.get_entry(id, index).unwrap().as_ref(), Some(bytes));
+            }
+            group.entries.extend((first..).zip(fetched));
+            assert_eq!(group.entries.len() as u64, last - first + 1);
+            assert_eq!(engine.get_entry(id, last + 1).unwrap(), None);
+        }
+        let mut backwards = Vec::new();
+        engine.scan(id, None, None, true, |key, value| {
+            backwards.push((key.to_vec(), value.to_vec()));
+            true
+        });
+        engine.scan(id, None, None, false, |key, value| {
+            assert_eq!(engine.get(id, key).as_deref(), Some(value));
+            group.keys.insert(key.to_vec(), value.to_vec());
+            true
+        });
+        backwards.reverse();
+        assert!(backwards.into_iter().eq(group.keys.clone()));
+    }
+    model
+}
+
+#[test]
+fn random_histories_give_what_maps_give_also_when_opened_again() {
+    let mut rng = Rng::new(Rng::seed_or(31));
+    for _ in 0..20 {
+        let fs = MemFileSystem::new();
+        let mut model = Model::new();
+        let mut engine = open(&fs).unwrap();
+        for step in 0..150 {
+            if rng.chance(1, 20) {
+                drop(engine);
+                engine = open(&fs).unwrap();
+            }
+            let mut batch = random_batch(&mut rng, &mut model);
+            engine.write(&mut batch, rng.chance(1, 4)).unwrap();
+            assert!(batch.is_empty());
+            if step % 10 == 0 {
+                assert_eq!(content(&engine), model);
+            }
+        }
+        drop(engine);
+        let engine = open(&fs).unwrap();
+        assert_eq!(content(&engine), model);
+        assert_eq!(engine.is_empty(), model.is_empty());
+    }
+}
