@@ -366,7 +366,16 @@ fn what_is_held_stays_within_the_budget() {
     }
     db.flush().unwrap();
     let (all, with) = files(&fs, &db);
-    assert!(all == with && all > 0, "{with} of {all}");
+    // What is left for the last flush depends on when memtables were sealed, and a dictionary must pay for itself.
+    let small = db
+        .live_blob_files()
+        .iter()
+        .filter(|f| f.total_blob_count < 300)
+        .count();
+    assert!(
+        with > 0 && all - with <= small,
+        "{with} of {all}, {small} small"
+    );
     let family = db.default_column_family();
     assert!(scan(&db, &family).into_iter().collect::<Map>() == map);
     assert_eq!(budget.usage().reserved, 0, "{:?}", budget.usage());
