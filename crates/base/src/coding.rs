@@ -228,6 +228,7 @@ impl<'a> Decoder<'a> {
     ///
     /// # Errors
     /// `Corruption` where the input ends.
+    #[inline]
     pub fn length_prefixed(&mut self, what: &'static str) -> Result<&'a [u8]> {
         let n = self.varint32(what)? as usize;
         self.bytes(n, what)

@@ -2,7 +2,7 @@
 
 use orogen_base::sync::atomic::{AtomicBool, Ordering};
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use orogen_base::metrics::Statistics;
 use orogen_base::{Error, FileNo, PinnedValue, Result, SeqNo};
@@ -60,6 +60,25 @@ impl ColumnFamily {
     #[must_use]
     pub fn options(&self) -> Arc<ColumnFamilyOptions> {
         self.0.options()
+    }
+}
+
+/// Tells whether a [`ColumnFamily`] is the one that it was made of, and keeps nothing of it alive.
+#[derive(Clone)]
+pub struct ColumnFamilyIdentity(Weak<ColumnFamilyData>);
+
+impl ColumnFamilyIdentity {
+    /// What tells `family` from all others, of other databases too.
+    #[must_use]
+    pub fn of(family: &ColumnFamily) -> Self {
+        Self(Arc::downgrade(&family.0))
+    }
+
+    /// True if it was made of this family.
+    #[inline]
+    #[must_use]
+    pub fn is_of(&self, family: &ColumnFamily) -> bool {
+        std::ptr::eq(self.0.as_ptr(), Arc::as_ptr(&family.0))
     }
 }
 

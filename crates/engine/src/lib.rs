@@ -60,7 +60,7 @@ pub use activity::{JobInfo, JobKind, JobState};
 pub use batch::WriteBatch;
 pub use blob_files::{BlobFileCheck, LiveBlobFile};
 pub use column_family::DEFAULT_COLUMN_FAMILY_NAME;
-pub use db::{ColumnFamily, Db};
+pub use db::{ColumnFamily, ColumnFamilyIdentity, Db};
 pub use jobs::blob_conversion::{ConversionHandle, ConversionProgress};
 pub use jobs::compaction_handle::{CompactionHandle, CompactionProgress};
 pub use memory::{MemoryBudget, MemoryUsage};

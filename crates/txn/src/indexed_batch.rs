@@ -8,10 +8,11 @@
 //! 1. A write goes to the batch alone; who reads has the index catch up first. Who only writes never pays for it.
 //! 2. What is refused has changed nothing.
 //!
-//! Cost: a key that is read for the first time since it was written is one insert into a trie and 12 bytes beside the batch's own;
-//! rolling back costs what was written since.
+//! Cost: a key that is read for the first time since it was written is one place in a hash table, some 16 to 32 bytes with it, and 16 more beside the
+//! batch's own; one insert into a trie when a cursor is placed; rolling back costs what was written since.
 
 mod index;
+mod table;
 
 use std::cell::{Ref, RefCell};
 use std::sync::{Arc, OnceLock};
@@ -20,13 +21,17 @@ use orogen_base::range_del::{FragmentedRangeTombstones, RangeTombstone};
 use orogen_base::{Error, PinnedValue, Result, SeqNo, UserComparator, memory};
 use orogen_engine::batch::{BatchMark, BatchOp};
 use orogen_engine::plugin::merge_operator::MergeOperator;
-use orogen_engine::{ColumnFamily, Db, ReadOptions, WriteBatch, WriteOptions};
+use orogen_engine::{
+    ColumnFamily, ColumnFamilyIdentity, Db, ReadOptions, WriteBatch, WriteOptions,
+};
 use orogen_trie::Cursor;
 
-use index::Index;
+use index::{Found, Index};
 
 /// Keys of so many bytes are none for a trie.
 const INDEXED_KEY_MAX: usize = 2 << 30;
+/// An emptied batch knows no more families than these.
+const FAMILIES_KEPT: usize = 8;
 /// What memory is asked for.
 const WHAT: &str = "index of a write batch";
 
@@ -53,10 +58,25 @@ struct SavePoint {
 
 pub(crate) struct Family {
     id: u32,
+    identity: ColumnFamilyIdentity,
     pub(crate) order: UserComparator,
     merge_operator: Option<Arc<dyn MergeOperator>>,
     ranges: Vec<RangeTombstone>,
     fragments: OnceLock<FragmentedRangeTombstones>,
+}
+
+impl Family {
+    fn new(family: &ColumnFamily) -> Self {
+        let options = family.options();
+        Self {
+            id: family.id(),
+            identity: ColumnFamilyIdentity::of(family),
+            order: options.comparator.clone(),
+            merge_operator: options.merge_operator.clone(),
+            ranges: Vec::new(),
+            fragments: OnceLock::new(),
+        }
+    }
 }
 
 /// What a batch says of a key.
@@ -149,8 +169,15 @@ impl IndexedBatch {
         self.batch.clear();
         self.keys = 0;
         self.index.get_mut().clear();
-        self.families.clear();
-        self.range_order.clear();
+        if self.families.len() > FAMILIES_KEPT {
+            self.families.clear();
+        }
+        for at in self.range_order.drain(..) {
+            if let Some(family) = self.families.get_mut(at as usize) {
+                family.ranges.clear();
+                family.fragments = OnceLock::new();
+            }
+        }
         self.save_points.clear();
         self.changes += 1;
     }
@@ -344,24 +371,37 @@ impl IndexedBatch {
         if !self.index.borrow().has_all_of(&self.batch) {
             self.index
                 .borrow_mut()
-                .catch_up(&self.batch, &self.families)?;
+                .catch_up(&self.batch, &self.families, self.keys)?;
         }
         Ok(self.index.borrow())
     }
 
+    #[inline]
     fn family(&mut self, family: &ColumnFamily) -> Result<u32> {
-        if let Some(at) = self.find_family(family.id()) {
-            return Ok(at);
+        match self.find_family(family.id()) {
+            Some(at) if self.keys > 0 || self.families[at as usize].identity.is_of(family) => {
+                Ok(at)
+            }
+            known => self.add_family(known, family),
         }
-        let options = family.options();
-        self.families.push(Family {
-            id: family.id(),
-            order: options.comparator.clone(),
-            merge_operator: options.merge_operator.clone(),
-            ranges: Vec::new(),
-            fragments: OnceLock::new(),
-        });
-        Ok(self.families.len() as u32 - 1)
+    }
+
+    /// Gets to know a family, instead of another one of its number that an emptied batch still knew.
+    #[cold]
+    fn add_family(&mut self, known: Option<u32>, family: &ColumnFamily) -> Result<u32> {
+        match known {
+            Some(at) if !self.range_order.is_empty() => Ok(at),
+            Some(at) => {
+                self.index.get_mut().clear();
+                self.families[at as usize] = Family::new(family);
+                Ok(at)
+            }
+            None => {
+                memory::reserve(&mut self.families, 1, WHAT)?;
+                self.families.push(Family::new(family));
+                Ok(self.families.len() as u32 - 1)
+            }
+        }
     }
 
     /// Takes back what was refused.
@@ -399,8 +439,8 @@ impl IndexedBatch {
         newest: Option<u32>,
     ) -> Result<BatchLookup<'_>> {
         let index = self.index()?;
-        let mut entry = match newest {
-            Some(entry) => entry,
+        let mut next = match newest {
+            Some(entry) => index.entry(&self.batch, entry)?,
             None => index.newest(&self.batch, &self.families, at, key)?,
         };
         let order = &self.families[at as usize].order;
@@ -410,8 +450,9 @@ impl IndexedBatch {
         let mut operands = Vec::new();
         let mut base = None;
         // Entries before the range are hidden by it.
-        while SeqNo::from(entry) >= hidden.max(1) {
-            let (op, before) = index.operation(&self.batch, entry)?;
+        while let Some(Found { entry, op, before }) = next
+            && SeqNo::from(entry) >= hidden
+        {
             match op {
                 BatchOp::Merge { operand, .. } => operands.push(operand),
                 BatchOp::Put { value, .. } => {
@@ -423,7 +464,7 @@ impl IndexedBatch {
                     break;
                 }
             }
-            entry = before;
+            next = index.entry(&self.batch, before)?;
         }
         operands.reverse();
         let base = base.or_else(|| (hidden > 0).then_some(None));
@@ -455,7 +496,9 @@ impl IndexedBatch {
 
     /// Goes to a key of the family: the first not before `key`, or from `None` the first of all.
     pub(crate) fn seek(&self, at: u32, place: &mut Place, key: Option<&[u8]>) -> Result<()> {
-        self.index()?
+        drop(self.index()?);
+        self.index
+            .borrow_mut()
             .seek(&self.batch, &self.families, at, place, key)
     }
 
@@ -466,7 +509,9 @@ impl IndexedBatch {
         place: &mut Place,
         key: Option<&[u8]>,
     ) -> Result<()> {
-        self.index()?
+        drop(self.index()?);
+        self.index
+            .borrow_mut()
             .seek_for_prev(&self.batch, &self.families, at, place, key)
     }
 

@@ -2,17 +2,24 @@
 //!
 //! ```text
 //! entries  for each operation on a key: where it is in the batch, and the one before on the same key
-//! keys     per family, key -> newest entry: a trie's root, or a sorted list where the order is not by bytes
+//! table    family and key -> newest entry: for look-ups
+//! trie     per family a root, key -> newest entry: for cursors, of the first entries, up to when one was last placed
+//! sorted   per family, instead of both, where the order is not by bytes: the newest entry of each key, in order
 //! ```
 //! 1. Entries and operations on keys are in the same order, so undoing the newest entries is undoing the newest operations.
 //!    An undo takes an entry off its key's chain, and the key away with the first.
 //! 2. Where it finds no memory it has caught up to an operation before, and goes on from there.
+//! 3. Cursors move in a trie that has all entries: who changes the batch places them anew.
 
+use std::hash::{BuildHasher as _, Hasher as _};
+
+use foldhash::fast::RandomState;
 use orogen_base::{Error, Result, memory};
 use orogen_engine::WriteBatch;
 use orogen_engine::batch::BatchOp;
 use orogen_trie::{BLOCK_MAX, LocalTrie, Root};
 
+use super::table::Table;
 use super::{Family, Place, WHAT};
 
 /// Families whose keys are in the trie; those of more are in sorted lists.
@@ -26,13 +33,28 @@ struct Entry {
     before: u32,
     /// The place of the family in the list.
     family: u32,
+    /// Of the key, where it is in the table.
+    hash: u32,
+}
+
+/// An entry and what it leads to.
+pub(super) struct Found<'b> {
+    /// Plus one.
+    pub(super) entry: u32,
+    pub(super) op: BatchOp<'b>,
+    /// The entry before on the same key, plus one.
+    pub(super) before: u32,
 }
 
 #[derive(Default)]
 pub(super) struct Index {
-    /// Made with the first key.
-    map: Option<LocalTrie>,
     entries: Vec<Entry>,
+    table: Table,
+    hasher: RandomState,
+    /// Made with the first cursor.
+    map: Option<LocalTrie>,
+    /// Entries that it has.
+    mapped: usize,
     /// Of each family that has a key: where keys are not in the order of their bytes, or there is no root left, the newest
     /// entry of each key, in order.
     sorted: Vec<Option<Vec<u32>>>,
@@ -49,16 +71,20 @@ impl Index {
             .flatten()
             .map(Vec::capacity)
             .sum::<usize>();
-        map + self.entries.capacity() * size_of::<Entry>() + sorted * size_of::<u32>()
+        map + self.table.memory_usage()
+            + self.entries.capacity() * size_of::<Entry>()
+            + sorted * size_of::<u32>()
     }
 
     /// Forgets everything and keeps the memory.
     pub(super) fn clear(&mut self) {
         if let Some(map) = &mut self.map
-            && self.end > 0
+            && self.mapped > 0
         {
             map.clear();
         }
+        self.mapped = 0;
+        self.table.clear();
         self.entries.clear();
         self.sorted.clear();
         self.end = 0;
@@ -69,19 +95,29 @@ impl Index {
         self.end == batch.size_bytes() || batch.is_empty()
     }
 
-    /// Takes up what was written since the last time.
+    /// Takes up what was written since the last time; `keys` operations on keys are there by now.
     ///
     /// # Errors
     /// `NoMemory`; `Corruption` if the batch in memory is damaged.
-    pub(super) fn catch_up(&mut self, batch: &WriteBatch, families: &[Family]) -> Result<()> {
+    pub(super) fn catch_up(
+        &mut self,
+        batch: &WriteBatch,
+        families: &[Family],
+        keys: u32,
+    ) -> Result<()> {
+        let more = (keys as usize).saturating_sub(self.entries.len());
+        memory::reserve(&mut self.entries, more, WHAT)?;
         let mut operations = batch.operations_from(self.end);
+        let mut at = 0;
         loop {
             let offset = batch.size_bytes() - operations.left();
             let Some(op) = operations.next() else { break };
             if let Some((cf, key)) = key_of(&op?) {
-                let known = families.iter().position(|f| f.id == cf);
-                let at = known.ok_or_else(|| Error::corruption("family of a write batch"))?;
-                self.add(batch, families, at as u32, key, offset as u32)?;
+                if families.get(at).is_none_or(|f| f.id != cf) {
+                    let known = families.iter().position(|f| f.id == cf);
+                    at = known.ok_or_else(|| Error::corruption("family of a write batch"))?;
+                }
+                self.add(batch, families, at as u32, key, offset as u32, keys)?;
             }
             self.end = batch.size_bytes() - operations.left();
         }
@@ -96,24 +132,66 @@ impl Index {
         at: u32,
         key: &[u8],
         offset: u32,
+        keys: u32,
     ) -> Result<()> {
         memory::reserve(&mut self.entries, 1, WHAT)?;
         while self.sorted.len() <= at as usize {
             let place = self.sorted.len();
-            let is_in_trie = families[place].order.is_bytewise() && place < ROOTS as usize;
-            self.sorted.push((!is_in_trie).then(Vec::new));
+            let is_hashed = families[place].order.is_bytewise() && place < ROOTS as usize;
+            self.sorted.push((!is_hashed).then(Vec::new));
         }
-        let before = self.make_newest(batch, families, at, key)?;
+        let (before, hash) = if self.sorted[at as usize].is_some() {
+            (self.make_newest_of_list(batch, families, at, key)?, 0)
+        } else {
+            let hash = self.hash(at, key);
+            if !self.table.has_room() {
+                self.grow_table(keys as usize)?;
+            }
+            (self.make_newest(batch, at, key, hash)?, hash)
+        };
         self.entries.push(Entry {
             offset,
             before,
             family: at,
+            hash,
         });
         Ok(())
     }
 
-    /// Makes the next entry the newest of `key`; returns the one before, plus one.
-    fn make_newest(
+    #[inline]
+    fn hash(&self, at: u32, key: &[u8]) -> u32 {
+        let mut hasher = self.hasher.build_hasher();
+        hasher.write_u32(at);
+        hasher.write(key);
+        hasher.finish() as u32
+    }
+
+    #[cold]
+    fn grow_table(&mut self, keys: usize) -> Result<()> {
+        let hashed = self.entries.iter().zip(1..);
+        let hashed = hashed.filter(|(e, _)| self.sorted[e.family as usize].is_none());
+        self.table
+            .grow(keys, hashed.map(|(e, n)| (e.hash, e.before, n)))
+    }
+
+    /// Makes the next entry the newest of `key`, for which the table has room; returns the one before, plus one.
+    #[inline]
+    fn make_newest(&mut self, batch: &WriteBatch, at: u32, key: &[u8], hash: u32) -> Result<u32> {
+        let newest = self.entries.len() as u32 + 1;
+        let is_it = |entry| self.is_entry_of(batch, entry, at, key);
+        match self.table.find(hash, is_it)? {
+            Ok((slot, before)) => {
+                self.table.set(slot, hash, newest);
+                Ok(before)
+            }
+            Err(slot) => {
+                self.table.add(slot, hash, newest);
+                Ok(0)
+            }
+        }
+    }
+
+    fn make_newest_of_list(
         &mut self,
         batch: &WriteBatch,
         families: &[Family],
@@ -121,19 +199,6 @@ impl Index {
         key: &[u8],
     ) -> Result<u32> {
         let newest = self.entries.len() as u32 + 1;
-        if self.sorted[at as usize].is_none() {
-            let map = match &mut self.map {
-                Some(map) => map,
-                none => none.insert(LocalTrie::new(BLOCK_MAX, 1, ROOTS)?),
-            };
-            let (cell, is_new) = map.insert(Root(at), key, &[newest])?;
-            if is_new {
-                return Ok(0);
-            }
-            let before = cell.load(0);
-            cell.store(0, newest);
-            return Ok(before);
-        }
         let place = self.search(batch, families, at, key)?;
         let Some(sorted) = &mut self.sorted[at as usize] else {
             return Ok(0);
@@ -146,6 +211,34 @@ impl Index {
                 Ok(0)
             }
         }
+    }
+
+    /// Puts into the trie what is not there yet, for cursors.
+    ///
+    /// # Errors
+    /// `NoMemory`.
+    fn fill_map(&mut self, batch: &WriteBatch) -> Result<()> {
+        while let Some(&Entry { family, .. }) = self.entries.get(self.mapped) {
+            let entry = self.mapped as u32 + 1;
+            if self.sorted[family as usize].is_none() {
+                let key = self.key(batch, entry)?;
+                let map = match &mut self.map {
+                    Some(map) => map,
+                    none => none.insert(LocalTrie::new(BLOCK_MAX, 1, ROOTS)?),
+                };
+                let (cell, is_new) = map.insert(Root(family), key, &[entry])?;
+                if !is_new {
+                    cell.store(0, entry);
+                }
+            }
+            self.mapped += 1;
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn is_entry_of(&self, batch: &WriteBatch, entry: u32, at: u32, key: &[u8]) -> Result<bool> {
+        Ok(self.entries[entry as usize - 1].family == at && self.key(batch, entry)? == key)
     }
 
     /// False if the family has none: it may not have a root either.
@@ -179,42 +272,54 @@ impl Index {
         Ok(Err(low))
     }
 
-    /// The operation of an entry, which is given plus one, and the entry before on the same key.
-    pub(super) fn operation<'b>(
-        &self,
-        batch: &'b WriteBatch,
-        entry: u32,
-    ) -> Result<(BatchOp<'b>, u32)> {
-        let Entry { offset, before, .. } = self.entries[entry as usize - 1];
-        Ok((batch.operation_at(offset as usize)?, before))
+    /// What an entry, which is given plus one, leads to; nothing for 0.
+    #[inline]
+    pub(super) fn entry<'b>(&self, batch: &'b WriteBatch, entry: u32) -> Result<Option<Found<'b>>> {
+        let Some(at) = (entry as usize).checked_sub(1) else {
+            return Ok(None);
+        };
+        let Entry { offset, before, .. } = self.entries[at];
+        let op = batch.operation_at(offset as usize)?;
+        Ok(Some(Found { entry, op, before }))
     }
 
     /// The key of an entry, which is given plus one.
     fn key<'b>(&self, batch: &'b WriteBatch, entry: u32) -> Result<&'b [u8]> {
-        let (op, _) = self.operation(batch, entry)?;
-        let (_, key) =
-            key_of(&op).ok_or_else(|| Error::corruption("entry of a write batch has no key"))?;
-        Ok(key)
+        let found = self.entry(batch, entry)?;
+        let key = found.and_then(|found| key_of(&found.op));
+        let none = || Error::corruption("entry of a write batch has no key");
+        Ok(key.ok_or_else(none)?.1)
     }
 
-    /// The newest entry of a key, plus one; 0 if it has none.
-    pub(super) fn newest(
+    /// The newest entry of a key.
+    #[inline]
+    pub(super) fn newest<'b>(
         &self,
-        batch: &WriteBatch,
+        batch: &'b WriteBatch,
         families: &[Family],
         at: u32,
         key: &[u8],
-    ) -> Result<u32> {
+    ) -> Result<Option<Found<'b>>> {
         if let Some(sorted) = self.sorted(at) {
-            return Ok(self
-                .search(batch, families, at, key)?
-                .map_or(0, |i| sorted[i]));
+            let place = self.search(batch, families, at, key)?;
+            return self.entry(batch, place.map_or(0, |i| sorted[i]));
         }
         if !self.has_keys(at) {
-            return Ok(0);
+            return Ok(None);
         }
-        let found = self.map.as_ref().and_then(|map| map.get(Root(at), key));
-        Ok(found.map_or(0, |cell| cell.load(0)))
+        let mut found = None;
+        let is_it = |entry: u32| {
+            if self.entries[entry as usize - 1].family != at {
+                return Ok(false);
+            }
+            found = self.entry(batch, entry)?;
+            Ok(found
+                .as_ref()
+                .and_then(|found| key_of(&found.op))
+                .is_some_and(|(_, own)| own == key))
+        };
+        let place = self.table.find(self.hash(at, key), is_it)?;
+        Ok(found.filter(|_| place.is_ok()))
     }
 
     /// Undoes the entries but for the first `keys`.
@@ -227,7 +332,12 @@ impl Index {
         while self.entries.len() > keys as usize {
             let newest = self.entries.len() as u32;
             let key = self.key(batch, newest)?;
-            let Entry { before, family, .. } = self.entries[newest as usize - 1];
+            let Entry {
+                before,
+                family,
+                hash,
+                ..
+            } = self.entries[newest as usize - 1];
             if self.sorted(family).is_some() {
                 let place = self.search(batch, families, family, key)?;
                 if let (Ok(i), Some(sorted)) = (place, &mut self.sorted[family as usize]) {
@@ -236,13 +346,24 @@ impl Index {
                         _ => sorted[i] = before,
                     }
                 }
-            } else if let Some(map) = &mut self.map {
-                if before == 0 {
-                    map.remove(Root(family), key);
-                } else if let Some(cell) = map.get(Root(family), key) {
-                    cell.store(0, before);
+            } else {
+                if let Ok((slot, _)) = self.table.find(hash, |entry| Ok(entry == newest))? {
+                    match before {
+                        0 => self.table.remove_last(slot),
+                        _ => self.table.set(slot, hash, before),
+                    }
+                }
+                if let Some(map) = &mut self.map
+                    && newest as usize <= self.mapped
+                {
+                    if before == 0 {
+                        map.remove(Root(family), key);
+                    } else if let Some(cell) = map.get(Root(family), key) {
+                        cell.store(0, before);
+                    }
                 }
             }
+            self.mapped = self.mapped.min(newest as usize - 1);
             self.entries.pop();
         }
         Ok(())
@@ -255,7 +376,7 @@ impl Index {
 
     /// Goes to the first key of the family not before `key`, or from `None` to the first of all.
     pub(super) fn seek(
-        &self,
+        &mut self,
         batch: &WriteBatch,
         families: &[Family],
         at: u32,
@@ -273,6 +394,7 @@ impl Index {
             };
             return self.go_to(batch, place, sorted, Some(i));
         }
+        self.fill_map(batch)?;
         match (&self.map, key) {
             (Some(map), Some(key)) => place.trie.seek(map, Root(at), key),
             (Some(map), None) => place.trie.first(map, Root(at)),
@@ -283,7 +405,7 @@ impl Index {
 
     /// Goes to the last key not behind `key`, or from `None` to the last of all.
     pub(super) fn seek_for_prev(
-        &self,
+        &mut self,
         batch: &WriteBatch,
         families: &[Family],
         at: u32,
@@ -304,6 +426,7 @@ impl Index {
             };
             return self.go_to(batch, place, sorted, i);
         }
+        self.fill_map(batch)?;
         match (&self.map, key) {
             (Some(map), Some(key)) => place.trie.seek_for_prev(map, Root(at), key),
             (Some(map), None) => place.trie.last(map, Root(at)),
