@@ -6,6 +6,8 @@
 //! | `locks-hot-1t`, `locks-hot-8t` | the same | ten of two hundred, in their order: nobody waits in a circle |
 //! | `commit-...` | the same, committed: to the WAL without sync, and to the memtable | as above |
 //! | `batch-10`, `batch-100`, `batch-10000` | so many writes, then a read of each, then dropped; no locks | any of ten million |
+//! | `index-10`, `index-100`, `index-10000` | the same with an indexed batch alone, emptied and used again | any of ten million |
+//! | `fill-10`, `fill-100`, `fill-10000` | the same without the reads | any of ten million |
 //!
 //! `--num` is how many transactions of ten writes the threads of a phase make together; larger ones are as many fewer.
 
@@ -29,6 +31,9 @@ pub trait Transactions: Sized + Send + Sync + 'static {
     /// Its name in results.
     const NAME: &'static str;
 
+    /// A write batch that can be read.
+    type Batch;
+
     /// Makes a database.
     fn open(dir: &std::path::Path) -> Result<Self>;
     /// Writes keys in one transaction that locks each first, waiting at most a second, and commits it or rolls it
@@ -36,12 +41,22 @@ pub trait Transactions: Sized + Send + Sync + 'static {
     fn write(&self, keys: &[Key], value: &[u8], commit: bool) -> Result<bool>;
     /// Writes keys in one transaction without locks, reads each back, and drops it; gives how many were found.
     fn write_and_read(&self, keys: &[Key], value: &[u8]) -> Result<usize>;
+
+    /// An empty batch.
+    fn batch(&self) -> Result<Self::Batch>;
+    /// Writes keys to an empty batch.
+    fn fill(&self, batch: &mut Self::Batch, keys: &[Key], value: &[u8]) -> Result<()>;
+    /// Copies the value of each key out of a batch; gives how many were found.
+    fn read(&self, batch: &mut Self::Batch, keys: &[Key]) -> Result<usize>;
+    /// Empties a batch.
+    fn clear(&self, batch: &mut Self::Batch);
 }
 
 #[derive(Clone, Copy)]
 enum Kind {
     Locks { keys: u64, commit: bool },
     Batch { writes: usize },
+    Index { writes: usize, reads: bool },
 }
 
 struct Phase {
@@ -69,7 +84,16 @@ const fn batch(name: &'static str, writes: usize, seed: u64) -> Phase {
     }
 }
 
-const PHASES: [Phase; 11] = [
+const fn index(name: &'static str, writes: usize, reads: bool, seed: u64) -> Phase {
+    Phase {
+        name,
+        kind: Kind::Index { writes, reads },
+        threads: 1,
+        seed,
+    }
+}
+
+const PHASES: [Phase; 17] = [
     locks("locks-1t", SPREAD, 1, false, 1),
     locks("locks-8t", SPREAD, 8, false, 2),
     locks("locks-hot-1t", HOT, 1, false, 3),
@@ -81,6 +105,12 @@ const PHASES: [Phase; 11] = [
     batch("batch-10", 10, 9),
     batch("batch-100", 100, 10),
     batch("batch-10000", 10_000, 11),
+    index("index-10", 10, true, 12),
+    index("index-100", 100, true, 13),
+    index("index-10000", 10_000, true, 14),
+    index("fill-10", 10, false, 15),
+    index("fill-100", 100, false, 16),
+    index("fill-10000", 10_000, false, 17),
 ];
 
 impl Phase {
@@ -88,7 +118,7 @@ impl Phase {
     fn per_thread(&self, num: u64) -> u64 {
         let writes = match self.kind {
             Kind::Locks { .. } => WRITES,
-            Kind::Batch { writes } => writes,
+            Kind::Batch { writes } | Kind::Index { writes, .. } => writes,
         };
         (num * WRITES as u64 / writes as u64 / self.threads).max(1)
     }
@@ -97,6 +127,7 @@ impl Phase {
         let mut rng = Rng::new(self.seed, thread);
         let mut keys: Vec<Key> = Vec::new();
         let value = &pool[..VALUE_LEN];
+        let mut batch = db.batch()?;
         let mut watch = Watch::new();
         for _ in 0..count {
             keys.clear();
@@ -113,6 +144,17 @@ impl Phase {
                 Kind::Batch { writes } => {
                     keys.extend((0..writes).map(|_| key_of(rng.below(SPREAD))));
                     let found = db.write_and_read(&keys, value)?;
+                    watch.work.found += u64::from(found == writes);
+                }
+                Kind::Index { writes, reads } => {
+                    keys.extend((0..writes).map(|_| key_of(rng.below(SPREAD))));
+                    db.fill(&mut batch, &keys, value)?;
+                    let found = if reads {
+                        db.read(&mut batch, &keys)?
+                    } else {
+                        writes
+                    };
+                    db.clear(&mut batch);
                     watch.work.found += u64::from(found == writes);
                 }
             }
@@ -202,6 +244,8 @@ mod tests {
     impl Transactions for Counting {
         const NAME: &'static str = "counting";
 
+        type Batch = usize;
+
         fn open(_: &Path) -> Result<Self> {
             Ok(Self(Mutex::default()))
         }
@@ -219,6 +263,25 @@ mod tests {
             self.0.lock().unwrap().2 += keys.len();
             Ok(keys.len())
         }
+
+        fn batch(&self) -> Result<usize> {
+            Ok(0)
+        }
+
+        fn fill(&self, batch: &mut usize, keys: &[Key], _: &[u8]) -> Result<()> {
+            assert_eq!(*batch, 0, "it was emptied");
+            *batch = keys.len();
+            Ok(())
+        }
+
+        fn read(&self, batch: &mut usize, keys: &[Key]) -> Result<usize> {
+            self.0.lock().unwrap().2 += keys.len();
+            Ok(*batch)
+        }
+
+        fn clear(&self, batch: &mut usize) {
+            *batch = 0;
+        }
     }
 
     #[test]
@@ -229,7 +292,7 @@ mod tests {
             assert_eq!(work.ops, phase.per_thread(2000) * phase.threads);
             assert_eq!(work.found, work.ops);
         }
-        assert_eq!(*db.0.lock().unwrap(), (16_000, 8000, 60_000));
+        assert_eq!(*db.0.lock().unwrap(), (16_000, 8000, 120_000));
     }
 
     #[test]

@@ -10,7 +10,7 @@ use super::programs::{self, Engine, OROGEN, ROCKSDB};
 use super::{list, memtable, number};
 
 /// All phases of `peers/driver/src/transactions.rs`.
-const PHASES: [&str; 11] = [
+const PHASES: [&str; 17] = [
     "locks-1t",
     "locks-8t",
     "locks-hot-1t",
@@ -22,6 +22,12 @@ const PHASES: [&str; 11] = [
     "batch-10",
     "batch-100",
     "batch-10000",
+    "index-10",
+    "index-100",
+    "index-10000",
+    "fill-10",
+    "fill-100",
+    "fill-10000",
 ];
 
 #[derive(Debug)]

@@ -1,8 +1,10 @@
 //! Orogen's transactions under the peers' workloads.
 
+use std::hint::black_box;
 use std::path::Path;
 use std::process::ExitCode;
 
+use orogen::txn::indexed_batch::{BatchLookup, IndexedBatch};
 use orogen::txn::{
     OptimisticTransactionDb, OptimisticTransactionDbOptions, OptimisticTransactionOptions,
     TransactionDb, TransactionDbOptions, TransactionOptions,
@@ -31,6 +33,8 @@ fn options() -> Options {
 
 impl Transactions for Orogen {
     const NAME: &'static str = "orogen";
+
+    type Batch = IndexedBatch;
 
     fn open(dir: &Path) -> Result<Self> {
         let locking = Db::open(dir.join("locking"), &options())?;
@@ -77,6 +81,32 @@ impl Transactions for Orogen {
         }
         txn.rollback()?;
         Ok(found)
+    }
+
+    fn batch(&self) -> Result<IndexedBatch> {
+        Ok(IndexedBatch::new()?)
+    }
+
+    fn fill(&self, batch: &mut IndexedBatch, keys: &[Key], value: &[u8]) -> Result<()> {
+        for key in keys {
+            batch.put(&self.family, key, value)?;
+        }
+        Ok(())
+    }
+
+    fn read(&self, batch: &mut IndexedBatch, keys: &[Key]) -> Result<usize> {
+        let mut found = 0;
+        for key in keys {
+            if let BatchLookup::Value(value) = batch.lookup(&self.family, key)? {
+                black_box(value.to_vec());
+                found += 1;
+            }
+        }
+        Ok(found)
+    }
+
+    fn clear(&self, batch: &mut IndexedBatch) {
+        batch.clear();
     }
 }
 
