@@ -45,6 +45,7 @@ impl Engine {
         let read = |queue| read_queue(&**fs, dir, queue, &options, &table, &memtables);
         read(Queue::Rewrite)?;
         let newest = read(Queue::Append)?;
+        memtables.end_recovery();
         let new_files = NewFiles {
             fs: Arc::clone(fs),
             dir: dir.to_owned(),

@@ -165,6 +165,16 @@ pub(crate) struct Group {
     runs: VecDeque<Run>,
     ends: VecDeque<u32>,
     keys: BTreeMap<Vec<u8>, Vec<u8>>,
+    /// While a directory is read: entries of the rewrite queue that what comes next may follow on.
+    aside: Option<Box<Aside>>,
+}
+
+/// Entries with their places.
+#[derive(Debug)]
+struct Aside {
+    first: u64,
+    runs: VecDeque<Run>,
+    ends: VecDeque<u32>,
 }
 
 /// Room that an index keeps beyond what it needs, and below which nobody looks.
@@ -179,21 +189,60 @@ impl Group {
     }
 
     /// Puts entries behind, or over, what is there. What [`Span::after`] would refuse replaces
-    /// all entries: so it must be read that follows on what a collected file held.
+    /// all entries: so it must be read that follows on what a collected file held. What is read next may lie
+    /// between that and what the rewrite queue has: 1 and 2 were rewritten, 3 and 4 stood in a file that is gone,
+    /// then come 4, and 3 and 4 over it.
     pub(crate) fn append(&mut self, entries: &Entries, block: Block) {
         if entries.ends.is_empty() {
             return;
         }
         let span = self.span();
         if span.is_empty() || entries.first < span.first || entries.first > span.next {
-            self.drop_entries();
-            self.first = entries.first;
+            self.begin_at(entries.first);
         } else {
             self.truncate(entries.first);
         }
         self.runs
             .push_back(Run::new(entries.first, block, entries.start));
         self.ends.extend(&entries.ends);
+    }
+
+    /// Drops all entries but those of the rewrite queue that end before `index`, if that follows on them.
+    fn begin_at(&mut self, index: u64) {
+        let aside = self.take_rewritten().or_else(|| self.aside.take());
+        self.drop_entries();
+        self.first = index;
+        let Some(aside) = aside else { return };
+        let next = aside.first + aside.ends.len() as u64;
+        if (aside.first..=next).contains(&index) {
+            let Aside { first, runs, ends } = *aside;
+            (self.first, self.runs, self.ends) = (first, runs, ends);
+            self.truncate(index);
+        } else {
+            self.aside = Some(aside);
+        }
+    }
+
+    fn take_rewritten(&mut self) -> Option<Box<Aside>> {
+        let count = self.runs.partition_point(|run| run.file & APPEND == 0);
+        if count == 0 {
+            return None;
+        }
+        let end = self
+            .runs
+            .get(count)
+            .map_or(self.span().next, |run| run.first);
+        self.truncate(end);
+        Some(Box::new(Aside {
+            first: self.first,
+            runs: std::mem::take(&mut self.runs),
+            ends: std::mem::take(&mut self.ends),
+        }))
+    }
+
+    /// Nothing more is read.
+    fn end_recovery(&mut self) {
+        self.aside = None;
     }
 
     fn drop_entries(&mut self) {
@@ -213,6 +262,18 @@ impl Group {
 
     /// Drops the entries below `index`; how many that were.
     pub(crate) fn compact(&mut self, index: u64) -> u64 {
+        if let Some(aside) = self.aside.take_if(|aside| aside.first < index) {
+            let entries = Aside {
+                first: self.first,
+                runs: std::mem::take(&mut self.runs),
+                ends: std::mem::take(&mut self.ends),
+            };
+            let Aside { first, runs, ends } = *aside;
+            (self.first, self.runs, self.ends) = (first, runs, ends);
+            self.compact(index);
+            self.aside = self.take_rewritten();
+            (self.first, self.runs, self.ends) = (entries.first, entries.runs, entries.ends);
+        }
         let span = self.span();
         if span.is_empty() || index <= span.first {
             return 0;
@@ -358,6 +419,15 @@ impl Memtables {
             }
             if let Some((_, found)) = &last {
                 found.write().apply(op, block);
+            }
+        }
+    }
+
+    /// Nothing more is read of the directory.
+    pub(crate) fn end_recovery(&self) {
+        for shard in &self.shards {
+            for group in shard.read().values() {
+                group.write().end_recovery();
             }
         }
     }

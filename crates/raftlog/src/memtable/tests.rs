@@ -5,13 +5,13 @@ use orogen_testkit::rng::Rng;
 use super::*;
 
 fn block(rng: &mut Rng, seq: u64) -> Block {
-    let (queue, compression) = if rng.chance(1, 2) {
-        (Queue::Append, Compression::Lz4)
+    let compression = if rng.chance(1, 2) {
+        Compression::Lz4
     } else {
-        (Queue::Rewrite, Compression::None)
+        Compression::None
     };
     Block {
-        file: FileId::new(queue, seq),
+        file: FileId::new(Queue::Append, seq),
         offset: rng.u64(),
         len: rng.u64() as u32,
         compression,
@@ -78,6 +78,90 @@ fn an_index_finds_what_a_map_finds() {
             }
             for index in 0..span.next + 5 {
                 assert_eq!(group.locate(index), model.get(&index).copied(), "{index}");
+            }
+        }
+    }
+}
+
+/// Replays a group from operation `from` on over what it was behind operation `rewritten`; nothing before `from` is there any more.
+fn replayed(ops: &[Op], from: usize, rewritten: usize) -> Group {
+    let at = |queue, seq| Block {
+        file: FileId::new(queue, seq),
+        offset: 0,
+        len: 1,
+        compression: Compression::None,
+    };
+    let mut was = Group::default();
+    let apply = |group: &mut Group, n: usize, op: &Op| match op {
+        Op::Clean => *group = Group::default(),
+        op => group.apply(op.clone(), at(Queue::Append, n as u64)),
+    };
+    for (n, op) in ops[..rewritten].iter().enumerate() {
+        apply(&mut was, n, op);
+    }
+    let mut group = Group::default();
+    let span = was.span();
+    for index in span.first..span.next {
+        let entries = Entries {
+            first: index,
+            start: 0,
+            ends: vec![1],
+        };
+        group.append(&entries, at(Queue::Rewrite, index));
+    }
+    for (n, op) in ops.iter().enumerate().skip(from) {
+        apply(&mut group, n, op);
+    }
+    group.end_recovery();
+    group
+}
+
+#[test]
+fn what_is_left_of_the_append_queue_goes_over_the_rewrite_queue() {
+    let mut rng = Rng::new(Rng::seed_or(23));
+    for _ in 0..3000 {
+        let mut span = Span::default();
+        let mut ops = Vec::new();
+        for _ in 0..rng.range(1..25) {
+            let op = match rng.below(8) {
+                0 => Op::Clean,
+                1 | 2 => Op::Compact {
+                    index: span.first + rng.below(span.next - span.first + 2),
+                },
+                n => {
+                    let first = match n {
+                        3 if span.is_empty() => rng.below(20),
+                        3..6 => span.first + rng.below(span.next - span.first + 1),
+                        _ => span.next,
+                    };
+                    let count = rng.range(1..5) as u32;
+                    Op::Entries(Entries {
+                        first,
+                        start: 0,
+                        ends: (1..=count).collect(),
+                    })
+                }
+            };
+            span = span.after(1, &op).unwrap();
+            ops.push(op);
+        }
+        let rewritten = rng.range(0..ops.len() + 1);
+        let from = rng.range(0..rewritten + 1);
+        let group = replayed(&ops, from, rewritten);
+        assert_eq!(
+            group.span(),
+            span,
+            "from {from}, {rewritten} rewritten: {ops:?}"
+        );
+        let whole = replayed(&ops, 0, 0);
+        for index in span.first..span.next {
+            let place = group.locate(index).unwrap().block.file;
+            let newest = whole.locate(index).unwrap().block.file;
+            // A rewritten entry is the newest that was there.
+            if place.queue == Queue::Append {
+                assert_eq!(place, newest, "{index}");
+            } else {
+                assert!(newest.seq < rewritten as u64, "{index}: {ops:?}");
             }
         }
     }
