@@ -231,7 +231,7 @@ impl Group {
         let end = self
             .runs
             .get(count)
-            .map_or(self.span().next, |run| run.first);
+            .map_or_else(|| self.span().next, |run| run.first);
         self.truncate(end);
         Some(Box::new(Aside {
             first: self.first,
