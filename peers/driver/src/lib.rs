@@ -20,6 +20,7 @@ mod measure;
 mod phases;
 mod large;
 pub mod transactions;
+pub mod raft_logs;
 mod arguments;
 
 use std::path::PathBuf;

@@ -83,6 +83,13 @@ pub(crate) fn peak_rss() -> Result<u64> {
     Ok(kib * 1024)
 }
 
+/// The resident size now, in bytes.
+pub(crate) fn rss() -> Result<u64> {
+    let status = std::fs::read_to_string("/proc/self/status")?;
+    let kib = field(&status, "VmRSS").ok_or("no VmRSS in /proc/self/status")?;
+    Ok(kib * 1024)
+}
+
 /// Bytes that the files of a directory take on the disk.
 pub(crate) fn disk_bytes(dir: &Path) -> Result<u64> {
     const BLOCK: u64 = 512;
