@@ -51,6 +51,7 @@ impl Engine {
             dir: dir.to_owned(),
             version: options.format_version,
             target_size: options.target_file_size,
+            ahead: Arc::default(),
         };
         if newest.is_none()
             && let Some(parent) = dir.parent()

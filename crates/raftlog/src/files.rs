@@ -14,7 +14,8 @@ use std::sync::Arc;
 
 use orogen_base::sync::RwLock;
 use orogen_base::{Error, Result};
-use orogen_env::{Access, FileSystem, RandomAccessFile, WritableFile};
+use orogen_env::ahead::Ahead;
+use orogen_env::{Access, FileSystem, LengthHint, RandomAccessFile, WritableFile};
 
 use crate::format::{FileHeader, FormatVersion, decode_block};
 use crate::memtable::Block;
@@ -89,18 +90,24 @@ impl Table {
     }
 }
 
-/// Makes an empty file with a header; it and its name are synced.
+/// Makes an empty file with a header; it and its name are synced. It is written through memory where that can be.
 pub(crate) fn make(
     fs: &dyn FileSystem,
     dir: &Path,
     id: FileId,
     version: FormatVersion,
+    target_size: u64,
+    ahead: Option<&Arc<Ahead>>,
 ) -> Result<Box<dyn WritableFile>> {
     let header = FileHeader {
         version,
         alignment: 0,
     };
-    let mut writer = fs.create(&dir.join(id.name()))?;
+    let hint = LengthHint {
+        expected: target_size,
+        likely: target_size,
+    };
+    let mut writer = fs.create_mapped(&dir.join(id.name()), hint, ahead)?;
     writer.append(&header.encode())?;
     writer.sync()?;
     fs.sync_dir(dir)?;
@@ -121,6 +128,8 @@ pub(crate) struct NewFiles {
     pub(crate) dir: PathBuf,
     pub(crate) version: FormatVersion,
     pub(crate) target_size: u64,
+    /// Makes room and pages before they are needed.
+    pub(crate) ahead: Arc<Ahead>,
 }
 
 impl NewFiles {
@@ -135,7 +144,14 @@ impl NewFiles {
 
     /// Makes the first or next file.
     fn make(&self, id: FileId) -> Result<(Arc<LogFile>, Box<dyn WritableFile>)> {
-        let mut writer = make(&*self.fs, &self.dir, id, self.version)?;
+        let mut writer = make(
+            &*self.fs,
+            &self.dir,
+            id,
+            self.version,
+            self.target_size,
+            Some(&self.ahead),
+        )?;
         let file = LogFile {
             id,
             version: self.version,
@@ -221,7 +237,15 @@ impl Appender {
         if self.len < self.new_files.target_size {
             return Ok(());
         }
+        // Room behind the end would be damage in a file that is not the newest.
+        self.writer()?.seal();
+        self.is_dirty = true;
         self.sync()?;
+        self.writer = None;
+        let path = self.file.reader.path();
+        if self.new_files.fs.metadata(path)?.size > self.len {
+            cut(&*self.new_files.fs, path, self.len)?;
+        }
         let id = FileId::new(Queue::Append, self.file.id.seq + 1);
         let (file, writer) = self.new_files.make(id).inspect_err(|_| {
             // The next try makes it anew; without a record in it nobody is misled by it.

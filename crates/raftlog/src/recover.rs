@@ -17,8 +17,8 @@ use orogen_env::{Access, FileSystem, RandomAccessFile};
 
 use crate::files::{LogFile, Table, cut, make};
 use crate::format::{
-    Compression, FILE_HEADER_LEN_MAX, FileHeader, Part, RECORD_HEADER_LEN, RecordHeader,
-    decode_block, decode_footer, take_mark,
+    Compression, FILE_HEADER_LEN_MAX, FileHeader, FormatVersion, Part, RECORD_HEADER_LEN,
+    RecordHeader, decode_block, decode_footer, take_mark,
 };
 use crate::item::{Item, Op};
 use crate::memtable::{Block, Memtables};
@@ -301,7 +301,7 @@ fn make_anew(
     options: &Options,
 ) -> Result<(LogFile, u64)> {
     let version = options.format_version;
-    let len = make(fs, dir, id, version)?.size();
+    let len = make(fs, dir, id, version, 0, None)?.size();
     let reader = fs.open(&dir.join(id.name()), Access::Random)?;
     let file = LogFile {
         id,
@@ -309,6 +309,29 @@ fn make_anew(
         reader,
     };
     Ok((file, len))
+}
+
+/// True if a file whose header is damaged has no record. Its header is synced before the first one is written, so
+/// a power loss may leave anything in a file that was being made, but no record.
+fn was_being_made(id: FileId, reader: &Arc<dyn RandomAccessFile>) -> Result<bool> {
+    for version in [FormatVersion::V1, FormatVersion::V2] {
+        let file = LogFile {
+            id,
+            version,
+            reader: Arc::clone(reader),
+        };
+        let begin = version.header_len() as u64;
+        let mut scan = Scan {
+            window: Window::new(Arc::clone(reader))?,
+            file: &file,
+            alignment: 0,
+            verify: false,
+        };
+        if begin < scan.window.size && damage(scan.record(begin))?.is_ok() {
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }
 
 fn read_file(
@@ -327,10 +350,9 @@ fn read_file(
     let header = match damage(decoded)? {
         Ok(header) => header,
         Err(e) => {
-            // Its header is synced before the first record is written.
-            let was_being_made =
-                window.size <= FILE_HEADER_LEN_MAX as u64 || window.is_zero(0, window.size)?;
-            if !(is_newest && was_being_made || mode == RecoveryMode::TolerateAnyCorruption) {
+            let is_tolerated = mode == RecoveryMode::TolerateAnyCorruption
+                || is_newest && was_being_made(id, &reader)?;
+            if !is_tolerated {
                 return Err(e.with("file", path.display()));
             }
             return make_anew(fs, dir, id, options);

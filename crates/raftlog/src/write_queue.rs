@@ -1,21 +1,29 @@
 //! Who writes: one thread at a time, for all that wait.
 //!
-//! A thread that finds nobody leading leads; others leave their request and sleep. The leader takes
+//! A thread that finds nobody leading leads; others leave their request and wait. The leader takes
 //! the requests that are there, checks each against the groups as the earlier ones of them will
 //! leave them, appends those that pass with one call, syncs once if any of them asks, and
-//! applies them in order. Then it wakes their threads, and hands the lead to the first that came
-//! meanwhile.
+//! applies them in order. Then it hands the lead to the first that came meanwhile, and tells the
+//! others what became of theirs.
+//!
+//! Threads that sync one batch after another would fall into two halves, each of which waits for the
+//! other's sync and then for its own. So a leader that syncs waits for as many as there were the last
+//! time, for at most half of what a sync takes.
 //!
 //! 1. A request that is refused, or whose append or sync fails, changes nothing in memory.
 //! 2. Nothing is applied that is not in the file.
+//! 3. Every request is answered, by a leader that panics too; after that nothing is written any more.
 //!
-//! Locks: the queue's is let go before the appender's is taken.
+//! Locks: the leader's before the queue's before a ticket's; no file is touched under the last two.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
+use std::{iter, mem};
 
-use orogen_base::sync::{Condvar, Mutex};
+use orogen_base::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use orogen_base::sync::{Condvar, Mutex, spins, thread};
 use orogen_base::{Error, Result};
+use orogen_env::{Clock as _, SystemClock};
 
 use crate::files::Appender;
 use crate::format::{RECORD_HEADER_LEN, Record, sign};
@@ -29,31 +37,59 @@ pub(crate) struct Request {
     pub(crate) sync: bool,
 }
 
+impl Request {
+    fn len(&self) -> usize {
+        self.record.as_ref().map_or(0, |record| record.bytes.len())
+    }
+}
+
 /// What became of a request: nothing left, or the error and its items again.
 type Outcome = Result<(), (Error, Vec<Item>)>;
 
 enum State {
     Waiting,
-    Leads,
+    /// Its thread leads now, and writes it.
+    Leads(Request),
     Done(Outcome),
 }
 
 struct Ticket {
+    /// Tells without the lock that it is worth taking.
+    is_set: AtomicBool,
     state: Mutex<State>,
     wake: Condvar,
 }
 
+/// A thread that waits looks so often, and lets others run in between, before it sleeps: to wake it
+/// costs as much as a write.
+const LOOKS: usize = 10;
+
 impl Ticket {
+    fn new() -> Self {
+        Self {
+            is_set: AtomicBool::new(false),
+            state: Mutex::new(State::Waiting),
+            wake: Condvar::new(),
+        }
+    }
+
     fn set(&self, state: State) {
         *self.state.lock() = state;
+        self.is_set.store(true, Ordering::Release);
         self.wake.notify_one();
     }
 
     /// Waits until the request is done, or to be led by its own thread.
     fn wait(&self) -> State {
+        for _ in 0..spins(LOOKS) {
+            if self.is_set.load(Ordering::Acquire) {
+                break;
+            }
+            thread::yield_now();
+        }
         let mut state = self.state.lock();
         loop {
-            match std::mem::replace(&mut *state, State::Waiting) {
+            match mem::replace(&mut *state, State::Waiting) {
                 State::Waiting => self.wake.wait(&mut state),
                 other => return other,
             }
@@ -61,15 +97,82 @@ impl Ticket {
     }
 }
 
+/// Tells a thread that waits, in any case.
+struct Answer(Option<Arc<Ticket>>);
+
+impl Answer {
+    fn give(mut self, state: State) {
+        if let Some(ticket) = self.0.take() {
+            ticket.set(state);
+        }
+    }
+}
+
+impl Drop for Answer {
+    fn drop(&mut self) {
+        if let Some(ticket) = self.0.take() {
+            ticket.set(State::Done(Err((panicked(), Vec::new()))));
+        }
+    }
+}
+
+#[cold]
+fn panicked() -> Error {
+    Error::read_only("a thread panicked while it wrote: open the engine again")
+}
+
 struct Waiter {
-    ticket: Arc<Ticket>,
+    /// The leader itself has none.
+    answer: Option<Answer>,
     request: Request,
+    refused: Option<Error>,
+}
+
+impl Waiter {
+    fn outcome(&mut self) -> Outcome {
+        match self.refused.take() {
+            None => Ok(()),
+            Some(e) => Err((e, mem::take(&mut self.request.items))),
+        }
+    }
 }
 
 #[derive(Default)]
-struct Waiters {
+struct Queue {
     waiters: VecDeque<Waiter>,
     has_leader: bool,
+    /// A leader has panicked.
+    is_broken: bool,
+    /// Requests that a leader who syncs waits for, its own among them.
+    expected: usize,
+}
+
+/// Those that are written together, in their order.
+struct Group {
+    own: Waiter,
+    others: Vec<Waiter>,
+}
+
+impl Group {
+    fn len(&self) -> usize {
+        1 + self.others.len()
+    }
+
+    fn iter_mut(&mut self) -> impl Iterator<Item = &mut Waiter> {
+        iter::once(&mut self.own).chain(&mut self.others)
+    }
+
+    /// Those that were not refused.
+    fn accepted(&mut self) -> impl Iterator<Item = &mut Waiter> {
+        self.iter_mut().filter(|w| w.refused.is_none())
+    }
+}
+
+/// What only a leader uses; buffers are kept from one to the next.
+struct Leader {
+    appender: Appender,
+    together: Vec<u8>,
+    spans: Spans,
 }
 
 /// Bytes of a group behind which no further request is taken into it.
@@ -77,152 +180,270 @@ const GROUP_BYTES_MAX: usize = 4 << 20;
 
 /// The queue before the append queue's newest file.
 pub(crate) struct WriteQueue {
-    waiters: Mutex<Waiters>,
-    appender: Mutex<Appender>,
+    queue: Mutex<Queue>,
+    leader: Mutex<Leader>,
+    /// What a sync takes, in microseconds: a moving average.
+    sync_micros: AtomicU64,
 }
 
 impl WriteQueue {
     pub(crate) fn new(appender: Appender) -> Self {
         Self {
-            waiters: Mutex::default(),
-            appender: Mutex::new(appender),
+            queue: Mutex::default(),
+            leader: Mutex::new(Leader {
+                appender,
+                together: Vec::new(),
+                spans: Spans::default(),
+            }),
+            sync_micros: AtomicU64::new(0),
         }
     }
 
     /// Writes, with others or alone, and returns when that is done.
     pub(crate) fn submit(&self, memtables: &Memtables, request: Request) -> Outcome {
-        let ticket = Arc::new(Ticket {
-            state: Mutex::new(State::Waiting),
-            wake: Condvar::new(),
-        });
-        let leads = {
-            let mut waiters = self.waiters.lock();
-            waiters.waiters.push_back(Waiter {
-                ticket: Arc::clone(&ticket),
+        let ticket = {
+            let mut queue = self.queue.lock();
+            if queue.is_broken {
+                return Err((panicked(), request.items));
+            }
+            if !mem::replace(&mut queue.has_leader, true) {
+                drop(queue);
+                return self.lead(memtables, request);
+            }
+            let ticket = Arc::new(Ticket::new());
+            queue.waiters.push_back(Waiter {
+                answer: Some(Answer(Some(Arc::clone(&ticket)))),
                 request,
+                refused: None,
             });
-            !std::mem::replace(&mut waiters.has_leader, true)
+            ticket
         };
-        if !leads && let State::Done(outcome) = ticket.wait() {
-            return outcome;
-        }
-        self.lead(memtables);
-        // A leader is the first of its group.
         match ticket.wait() {
             State::Done(outcome) => outcome,
-            State::Waiting | State::Leads => unreachable!("a leader's own request is done"),
+            State::Leads(request) => self.lead(memtables, request),
+            State::Waiting => unreachable!("nobody waits for that"),
         }
     }
 
-    fn lead(&self, memtables: &Memtables) {
-        let mut group = Vec::new();
+    fn lead(&self, memtables: &Memtables, own: Request) -> Outcome {
+        let lead = Lead(self);
+        if own.sync {
+            self.gather();
+        }
+        let mut leader = self.leader.lock();
+        let syncs = own.sync;
+        let mut bytes = own.len();
+        let mut group = Group {
+            own: Waiter {
+                answer: None,
+                request: own,
+                refused: None,
+            },
+            others: Vec::new(),
+        };
         {
-            let mut waiters = self.waiters.lock();
-            let mut bytes = 0;
+            let mut queue = self.queue.lock();
             while bytes < GROUP_BYTES_MAX
-                && let Some(waiter) = waiters.waiters.pop_front()
+                && let Some(waiter) = queue.waiters.pop_front()
             {
-                bytes += waiter.request.record.as_ref().map_or(0, |r| r.bytes.len());
-                group.push(waiter);
+                bytes += waiter.request.len();
+                group.others.push(waiter);
             }
         }
-        self.commit(memtables, group);
-        let mut waiters = self.waiters.lock();
-        match waiters.waiters.front() {
-            Some(next) => next.ticket.set(State::Leads),
-            None => waiters.has_leader = false,
+        self.commit(memtables, &mut leader, &mut group);
+        drop(leader);
+        lead.hand_over(if syncs { group.len() } else { 0 });
+        let Group { mut own, others } = group;
+        for mut waiter in others {
+            let outcome = waiter.outcome();
+            if let Some(answer) = waiter.answer {
+                answer.give(State::Done(outcome));
+            }
+        }
+        own.outcome()
+    }
+
+    /// Waits for those who synced the last time.
+    fn gather(&self) {
+        let mut end = None;
+        loop {
+            {
+                let queue = self.queue.lock();
+                if queue.waiters.len() + 1 >= queue.expected {
+                    return;
+                }
+            }
+            let now = SystemClock.now_micros();
+            let most = || now + self.sync_micros.load(Ordering::Relaxed) / 2;
+            if now >= *end.get_or_insert_with(most) {
+                return;
+            }
+            thread::yield_now();
         }
     }
 
-    fn commit(&self, memtables: &Memtables, group: Vec<Waiter>) {
-        let mut appender = self.appender.lock();
-        let mut spans = HashMap::new();
-        let mut accepted = Vec::with_capacity(group.len());
-        for waiter in group {
-            match check(memtables, &mut spans, &waiter.request.items) {
-                Ok(()) => accepted.push(waiter),
-                Err(e) => refuse(waiter, e),
+    /// Writes a group and applies it. Requests that were refused have the error.
+    fn commit(&self, memtables: &Memtables, leader: &mut Leader, group: &mut Group) {
+        leader.spans.check(memtables, group);
+        let written = append(&mut leader.appender, &mut leader.together, group);
+        let done = written.and_then(|start| {
+            if group.accepted().any(|w| w.request.sync) {
+                self.sync(&mut leader.appender)?;
             }
+            Ok(start)
+        });
+        match done {
+            Ok(start) => {
+                let file = leader.appender.file().id;
+                let mut at = start + RECORD_HEADER_LEN as u64;
+                for waiter in group.accepted() {
+                    let Some(record) = &waiter.request.record else {
+                        continue;
+                    };
+                    let block = Block {
+                        file,
+                        offset: at,
+                        len: record.header.block_len,
+                        compression: record.header.compression,
+                    };
+                    at += record.header.len;
+                    memtables.apply(waiter.request.items.drain(..), block);
+                }
+            }
+            Err(e) => group.accepted().for_each(|w| w.refused = Some(e.clone())),
         }
-        match write(&mut appender, &mut accepted) {
-            Ok(blocks) => {
-                for (waiter, block) in accepted.iter_mut().zip(blocks) {
-                    if let Some(block) = block {
-                        memtables.apply(waiter.request.items.drain(..), block);
+    }
+
+    fn sync(&self, appender: &mut Appender) -> Result<()> {
+        let before = SystemClock.now_micros();
+        appender.sync()?;
+        let took = SystemClock.now_micros().saturating_sub(before);
+        let mean = self.sync_micros.load(Ordering::Relaxed);
+        let mean = (mean * 7 + took) / 8;
+        self.sync_micros.store(mean, Ordering::Relaxed);
+        Ok(())
+    }
+}
+
+/// Who has it leads, and hands the lead over at the end, however that comes.
+struct Lead<'q>(&'q WriteQueue);
+
+impl Lead<'_> {
+    /// Lets the next one lead. `synced` requests had a sync together, or 0.
+    fn hand_over(self, synced: usize) {
+        let mut queue = self.0.queue.lock();
+        if synced > 0 {
+            queue.expected = synced + queue.waiters.len();
+        }
+        let next = queue.waiters.pop_front();
+        queue.has_leader = next.is_some();
+        drop(queue);
+        if let Some(Waiter {
+            answer: Some(answer),
+            request,
+            ..
+        }) = next
+        {
+            answer.give(State::Leads(request));
+        }
+        mem::forget(self);
+    }
+}
+
+impl Drop for Lead<'_> {
+    /// It panicked: what is in the file is not known any more.
+    fn drop(&mut self) {
+        let mut queue = self.0.queue.lock();
+        queue.is_broken = true;
+        queue.has_leader = false;
+        let waiters = mem::take(&mut queue.waiters);
+        drop(queue);
+        drop(waiters);
+    }
+}
+
+/// What the groups of entries will be behind the batches that were checked.
+#[derive(Default)]
+struct Spans {
+    /// The last one of a group of entries counts.
+    list: Vec<(u64, Span)>,
+    /// Where that is, if there are many.
+    places: HashMap<u64, usize>,
+}
+
+/// So many are looked through one after the other.
+const LOOKED_THROUGH: usize = 32;
+
+impl Spans {
+    /// Checks each batch of a group.
+    fn check(&mut self, memtables: &Memtables, group: &mut Group) {
+        self.list.clear();
+        self.places.clear();
+        for waiter in group.iter_mut() {
+            // Those of this batch stand behind the others.
+            let passed = self.list.len();
+            for item in &waiter.request.items {
+                let known = self.find(item.group);
+                let span = known.map_or_else(|| memtables.span(item.group), |at| self.list[at].1);
+                match (span.after(item.group, &item.op), known) {
+                    (Ok(after), Some(at)) if at >= passed => self.list[at].1 = after,
+                    (Ok(after), _) => self.push(item.group, after),
+                    (Err(e), _) => {
+                        self.truncate(passed);
+                        waiter.refused = Some(e);
+                        break;
                     }
                 }
-                // The next leader may write while these wake up.
-                drop(appender);
-                for waiter in accepted {
-                    waiter.ticket.set(State::Done(Ok(())));
-                }
             }
-            Err(e) => {
-                drop(appender);
-                for waiter in accepted {
-                    refuse(waiter, e.clone());
-                }
-            }
+        }
+    }
+
+    fn find(&self, group: u64) -> Option<usize> {
+        if self.list.len() > LOOKED_THROUGH {
+            return self.places.get(&group).copied();
+        }
+        self.list.iter().rposition(|(id, _)| *id == group)
+    }
+
+    fn push(&mut self, group: u64, span: Span) {
+        self.list.push((group, span));
+        if self.list.len() == LOOKED_THROUGH + 1 {
+            self.places = self.list.iter().map(|(id, _)| *id).zip(0..).collect();
+        } else if self.list.len() > LOOKED_THROUGH {
+            self.places.insert(group, self.list.len() - 1);
+        }
+    }
+
+    fn truncate(&mut self, len: usize) {
+        self.list.truncate(len);
+        self.places.clear();
+        if len > LOOKED_THROUGH {
+            self.places = self.list.iter().map(|(id, _)| *id).zip(0..).collect();
         }
     }
 }
 
-fn refuse(waiter: Waiter, e: Error) {
-    let outcome = Err((e, waiter.request.items));
-    waiter.ticket.set(State::Done(outcome));
-}
-
-/// Checks a batch against what the groups will be behind those before it.
-fn check(memtables: &Memtables, spans: &mut HashMap<u64, Span>, items: &[Item]) -> Result<()> {
-    let mut changed: HashMap<u64, Span> = HashMap::new();
-    for item in items {
-        let span = match changed.get(&item.group).or_else(|| spans.get(&item.group)) {
-            Some(span) => *span,
-            None => memtables.span(item.group),
-        };
-        changed.insert(item.group, span.after(item.group, &item.op)?);
+/// Appends the records that were not refused with one call; where the first of them begins.
+fn append(appender: &mut Appender, together: &mut Vec<u8>, group: &mut Group) -> Result<u64> {
+    if group.accepted().all(|w| w.request.record.is_none()) {
+        return Ok(0);
     }
-    spans.extend(changed);
-    Ok(())
-}
-
-/// Appends the records with one call and syncs if anybody asks; where the blocks lie.
-fn write(appender: &mut Appender, group: &mut [Waiter]) -> Result<Vec<Option<Block>>> {
-    let records = group.iter().filter(|w| w.request.record.is_some()).count();
-    let mut blocks = Vec::with_capacity(group.len());
-    if records > 0 {
-        appender.rotate_if_full()?;
-        let signature = appender.file().signature();
-        let file = appender.file().id;
-        let mut together = Vec::new();
-        let mut headers = Vec::with_capacity(group.len());
-        let mut len = 0;
-        for waiter in &mut *group {
-            let record = waiter.request.record.as_mut();
-            headers.push(record.map(|record| {
-                let at = len;
-                len += record.header.len;
-                sign(&mut record.bytes, signature);
-                if records > 1 {
-                    together.append(&mut record.bytes);
-                } else {
-                    together = std::mem::take(&mut record.bytes);
-                }
-                (at, record.header)
-            }));
+    appender.rotate_if_full()?;
+    let signature = appender.file().signature();
+    if group.others.is_empty() {
+        let bytes = group.own.request.record.as_mut().map(|r| &mut r.bytes);
+        let bytes = bytes.map_or(&mut [][..], |bytes| &mut bytes[..]);
+        sign(bytes, signature);
+        return appender.append(bytes);
+    }
+    together.clear();
+    for waiter in group.accepted() {
+        if let Some(record) = &mut waiter.request.record {
+            sign(&mut record.bytes, signature);
+            together.extend_from_slice(&record.bytes);
         }
-        let start = appender.append(&together)?;
-        blocks.extend(headers.into_iter().map(|header| {
-            header.map(|(at, header)| Block {
-                file,
-                offset: start + at + RECORD_HEADER_LEN as u64,
-                len: header.block_len,
-                compression: header.compression,
-            })
-        }));
     }
-    if group.iter().any(|w| w.request.sync) {
-        appender.sync()?;
-    }
-    Ok(blocks)
+    let appended = appender.append(together);
+    together.shrink_to(GROUP_BYTES_MAX);
+    appended
 }
