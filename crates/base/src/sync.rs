@@ -77,6 +77,10 @@ pub enum Mistake {
     CountRangeLate,
     /// A wait that ends by itself does not look whether it was granted meanwhile.
     GiveUpBlindly,
+    /// A leader of writes hands the lead to nobody.
+    KeepTheLead,
+    /// A leader tells its followers before it has applied what it wrote for them.
+    AnswerBeforeApply,
 }
 
 #[cfg(orogen_shuttle)]

@@ -38,3 +38,6 @@ pub use engine::Engine;
 pub use format::FormatVersion;
 pub use names::Queue;
 pub use options::{Options, RecoveryMode};
+
+#[cfg(all(test, orogen_shuttle))]
+mod model;

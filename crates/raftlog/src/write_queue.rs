@@ -21,7 +21,7 @@ use std::sync::Arc;
 use std::{iter, mem};
 
 use orogen_base::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use orogen_base::sync::{Condvar, Mutex, spins, thread};
+use orogen_base::sync::{Condvar, Mistake, Mutex, makes, spins, thread};
 use orogen_base::{Error, Result};
 use orogen_env::{Clock as _, SystemClock};
 
@@ -307,6 +307,11 @@ impl WriteQueue {
                         compression: record.header.compression,
                     };
                     at += record.header.len;
+                    if makes(Mistake::AnswerBeforeApply)
+                        && let Some(answer) = waiter.answer.take()
+                    {
+                        answer.give(State::Done(Ok(())));
+                    }
                     memtables.apply(waiter.request.items.drain(..), block);
                 }
             }
@@ -335,8 +340,12 @@ impl Lead<'_> {
         if synced > 0 {
             queue.expected = synced + queue.waiters.len();
         }
-        let next = queue.waiters.pop_front();
-        queue.has_leader = next.is_some();
+        queue.has_leader = !queue.waiters.is_empty();
+        let next = if makes(Mistake::KeepTheLead) {
+            None
+        } else {
+            queue.waiters.pop_front()
+        };
         drop(queue);
         if let Some(Waiter {
             answer: Some(answer),

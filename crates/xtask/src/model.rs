@@ -7,7 +7,7 @@ use crate::workspace::{cargo, root};
 pub(crate) const HELP: &str = "
 usage: cargo x model [--schedules N] [--seed N] [name]
 
-Builds engine, memtable, cache, trie and transactions with `--cfg orogen_shuttle`, in target/model, and runs every model
+Builds engine, memtable, cache, trie, transactions and raft log with `--cfg orogen_shuttle`, in target/model, and runs every model
 (or those with the name in theirs) under N schedules, 2,300 by default. Each mistake that the code
 can make on purpose in that build has to be found. A failure tells its schedule; the same seed and
 number repeat it. Before that the trie's epochs run under loom (`--cfg orogen_loom`, target/loom), which tries each order of steps and
@@ -48,7 +48,8 @@ pub(crate) fn run(args: &[String]) -> Result<(), String> {
             .arg(root().join("target/model"))
             .args(["-p", "orogen-engine", "-p", "orogen-memtable"])
             .args(["-p", "orogen-cache", "-p", "orogen-trie"])
-            .args(["-p", "orogen-txn", "--", "--nocapture"])
+            .args(["-p", "orogen-txn", "-p", "orogen-raftlog"])
+            .args(["--", "--nocapture"])
             .arg(name)
             .env("RUSTFLAGS", format!("{flags} --cfg orogen_shuttle"))
             // Mistakes panic on purpose, by the dozen.

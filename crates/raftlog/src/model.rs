@@ -1,0 +1,82 @@
+//! The write queue under a scheduler that takes turns with its threads: see `orogen_base::sync`.
+//!
+//! Three threads write batches, one of them with syncs: (1) each is answered; (2) a thread reads what it wrote; (3) a directory that is opened
+//! again has the same, so what was applied is in the files, in that order.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use orogen_base::sync::{Mistake, explore, must_find, thread};
+use orogen_env::{FileSystem, MemFileSystem};
+
+use crate::{Engine, LogBatch, Options};
+
+const THREADS: u64 = 3;
+/// A group whose keys all threads write.
+const SHARED: u64 = 9;
+
+fn open(fs: &MemFileSystem) -> Engine {
+    let fs: Arc<dyn FileSystem> = Arc::new(fs.clone());
+    let options = Options {
+        target_file_size: 200,
+        ..Options::default()
+    };
+    Engine::open(&fs, Path::new("/log"), options).unwrap()
+}
+
+fn write(engine: &Engine, group: u64, index: u64) {
+    let mut batch = LogBatch::default();
+    let entry = vec![group as u8; index as usize];
+    batch.add_entries(group, index, &[&entry]).unwrap();
+    batch
+        .put(SHARED, b"last".to_vec(), vec![group as u8, index as u8])
+        .unwrap();
+    engine.write(&mut batch, group == 1 && index == 2).unwrap();
+    assert_eq!(
+        engine.get_entry(group, index).unwrap(),
+        Some(entry),
+        "own entry is not found"
+    );
+}
+
+fn turns() {
+    let fs = MemFileSystem::new();
+    let engine = Arc::new(open(&fs));
+    let threads = [1, 2, 3].map(|group| {
+        let engine = engine.clone();
+        let builder = thread::Builder::new().name("model".to_owned());
+        let body = move || {
+            for index in 1..=3 {
+                write(&engine, group, index);
+            }
+        };
+        builder.spawn(body).unwrap()
+    });
+    for thread in threads {
+        thread.join().unwrap();
+    }
+    let last = engine.get(SHARED, b"last");
+    assert_eq!(last.as_ref().map(|value| value[1]), Some(3));
+    drop(engine);
+    let engine = open(&fs);
+    for group in 1..=THREADS {
+        assert_eq!(engine.last_index(group), Some(3));
+    }
+    assert_eq!(
+        engine.get(SHARED, b"last"),
+        last,
+        "another order in the file"
+    );
+}
+
+#[test]
+fn holds() {
+    explore("raft log", turns);
+}
+
+#[test]
+fn mistakes_are_found() {
+    for mistake in [Mistake::KeepTheLead, Mistake::AnswerBeforeApply] {
+        must_find(mistake, turns);
+    }
+}
