@@ -205,7 +205,18 @@ impl FileState {
         let keep = [0, 50, 90, 99, 100, 100][random.below(6)];
         let garble = [0, 50, 100][random.below(3)];
         let overwritten = self.old.keys().copied().take_while(|s| s * SECTOR < fresh);
+        // The file system gives a block up whole.
+        let mut given_up = None;
         for sector in overwritten.collect::<Vec<_>>() {
+            let block = sector * SECTOR / BLOCK;
+            let keep = match given_up {
+                _ if !self.holes.contains(&block) => keep,
+                Some((same, keep)) if same == block => keep,
+                _ => {
+                    let drawn = if random.percent(keep) { 100 } else { 0 };
+                    given_up.insert((block, drawn)).1
+                }
+            };
             self.tear(sector, fresh, keep, garble, &mut content, random);
         }
         let first = fresh / SECTOR;
