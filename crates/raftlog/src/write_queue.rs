@@ -89,6 +89,16 @@ impl WriteQueue {
         }
     }
 
+    /// Makes all that was written before survive a power loss.
+    pub(crate) fn sync(&self, memtables: &Memtables) -> Result<()> {
+        let request = Request {
+            record: None,
+            items: Vec::new(),
+            sync: true,
+        };
+        self.submit(memtables, request).map_err(|(e, _)| e)
+    }
+
     /// Writes, with others or alone, and returns when that is done.
     pub(crate) fn submit(&self, memtables: &Memtables, request: Request) -> Outcome {
         let ticket = Arc::new(Ticket {

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use orogen_env::{FileSystem, MemFileSystem};
-use orogen_raftlog::{Command, Engine, LogBatch, Options};
+use orogen_raftlog::{Command, Engine, LogBatch, Options, Queue};
 use orogen_testkit::rng::Rng;
 
 pub(crate) const GROUPS: u64 = 4;
@@ -35,6 +35,9 @@ pub(crate) fn options() -> Options {
     Options {
         target_file_size: 700,
         batch_compression_threshold: 100,
+        purge_threshold: 2100,
+        purge_rewrite_threshold: Some(1400),
+        purge_rewrite_garbage_ratio: 0.3,
         ..Options::default()
     }
 }
@@ -136,28 +139,51 @@ pub(crate) fn content(engine: &Engine) -> Model {
     model
 }
 
+/// Purges, and does for the groups returned what a caller may do.
+pub(crate) fn purge(rng: &mut Rng, engine: &Engine, model: &mut Model) {
+    for id in engine.purge_expired_files().unwrap() {
+        let last = engine.last_index(id).unwrap();
+        if rng.chance(1, 2) {
+            engine.compact_to(id, last).unwrap();
+            let group = model.get_mut(&id).unwrap();
+            group.entries = group.entries.split_off(&last);
+        }
+    }
+}
+
 #[test]
-fn random_histories_give_what_maps_give_also_when_opened_again() {
+fn random_histories_give_what_maps_give_also_when_purged_and_opened_again() {
     let mut rng = Rng::new(Rng::seed_or(31));
-    for _ in 0..20 {
+    let mut moved = 0;
+    let mut written_anew = 0;
+    for round in 0..60 {
         let fs = MemFileSystem::new();
         let mut model = Model::new();
         let mut engine = open(&fs).unwrap();
-        for step in 0..150 {
+        let purges = round % 4;
+        for step in 0..200 {
             if rng.chance(1, 20) {
                 drop(engine);
                 engine = open(&fs).unwrap();
+                assert_eq!(content(&engine), model, "round {round} step {step}");
+            }
+            if purges > 0 && rng.chance(1, 1 << (2 * purges)) {
+                purge(&mut rng, &engine, &mut model);
             }
             let mut batch = random_batch(&mut rng, &mut model);
             engine.write(&mut batch, rng.chance(1, 4)).unwrap();
             assert!(batch.is_empty());
             if step % 10 == 0 {
-                assert_eq!(content(&engine), model);
+                assert_eq!(content(&engine), model, "round {round} step {step}");
             }
         }
+        let first = |queue| engine.file_span(queue).map_or(1, |(first, _)| first);
+        moved += u32::from(first(Queue::Append) > 1);
+        written_anew += u32::from(first(Queue::Rewrite) > 1);
         drop(engine);
         let engine = open(&fs).unwrap();
         assert_eq!(content(&engine), model);
         assert_eq!(engine.is_empty(), model.is_empty());
     }
+    assert!(moved > 30 && written_anew > 10, "{moved} {written_anew}");
 }
