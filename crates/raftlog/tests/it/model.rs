@@ -36,7 +36,7 @@ pub(crate) fn options() -> Options {
         target_file_size: 700,
         batch_compression_threshold: 100,
         purge_threshold: 2100,
-        purge_rewrite_threshold: Some(1400),
+        purge_rewrite_threshold: Some(700),
         purge_rewrite_garbage_ratio: 0.3,
         ..Options::default()
     }
