@@ -81,7 +81,7 @@ fn run(fs: &Arc<dyn FileSystem>, seed: u64, check: bool) -> Outcome {
             }
         }
         let mut next = last.clone();
-        let mut batch = random_batch(&mut rng, &mut next);
+        let mut batch = random_batch(&mut rng, &mut next, 0);
         let sync = rng.chance(1, 3);
         let Some(engine) = &engine else { continue };
         let before = batch.clone();
@@ -160,7 +160,7 @@ fn after_a_power_cut_every_synced_batch_is_there_and_none_is_torn() {
                 assert!(out.allows(&found, least), "{seed} {at} {cut:?}");
                 // What is there stays, and what is written behind it too, also when purged.
                 let mut after = found.clone();
-                let mut batch = random_batch(&mut Rng::new(at), &mut after);
+                let mut batch = random_batch(&mut Rng::new(at), &mut after, 0);
                 engine.write(&mut batch, true).unwrap();
                 if at % 2 == 0 {
                     engine.purge_expired_files().unwrap();
@@ -197,9 +197,13 @@ fn a_power_cut_while_a_directory_is_opened_loses_nothing() {
                 drop(opened);
                 for cut in [PowerCut::DropUnsynced, PowerCut::Torn { seed: calls }] {
                     let again = open(&disk.crash(cut));
-                    let again = again.unwrap_or_else(|e| panic!("{seed} {at} {calls} {cut:?}: {e}"));
+                    let again =
+                        again.unwrap_or_else(|e| panic!("{seed} {at} {calls} {cut:?}: {e}"));
                     let found = content(&again);
-                    assert!(out.allows(&found, out.synced), "{seed} {at} {calls} {cut:?}");
+                    assert!(
+                        out.allows(&found, out.synced),
+                        "{seed} {at} {calls} {cut:?}"
+                    );
                 }
                 points += 1;
                 if !is_off {

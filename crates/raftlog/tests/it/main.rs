@@ -4,3 +4,4 @@
 mod calls;
 mod crash;
 mod model;
+mod purge;

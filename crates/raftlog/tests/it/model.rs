@@ -56,11 +56,11 @@ fn entry(rng: &mut Rng) -> Vec<u8> {
     }
 }
 
-/// A batch, done to the model too.
-pub(crate) fn random_batch(rng: &mut Rng, model: &mut Model) -> LogBatch {
+/// A batch over the groups from `base` + 1 on, done to the model too.
+pub(crate) fn random_batch(rng: &mut Rng, model: &mut Model, base: u64) -> LogBatch {
     let mut batch = LogBatch::default();
     for _ in 0..rng.range(1..5) {
-        let id = 1 + rng.below(GROUPS);
+        let id = base + 1 + rng.below(GROUPS);
         if rng.chance(1, 20) {
             batch.add_command(id, Command::Clean);
             model.remove(&id);
@@ -108,8 +108,19 @@ pub(crate) fn random_batch(rng: &mut Rng, model: &mut Model) -> LogBatch {
 
 /// All that an engine holds, read by several ways that must agree.
 pub(crate) fn content(engine: &Engine) -> Model {
+    content_of_groups(engine, &engine.raft_groups())
+}
+
+/// As [`content`], of the groups that [`random_batch`] makes with `base`.
+pub(crate) fn content_of(engine: &Engine, base: u64) -> Model {
+    let mut groups = engine.raft_groups();
+    groups.retain(|id| (base + 1..=base + GROUPS).contains(id));
+    content_of_groups(engine, &groups)
+}
+
+fn content_of_groups(engine: &Engine, groups: &[u64]) -> Model {
     let mut model = Model::new();
-    for id in engine.raft_groups() {
+    for &id in groups {
         let group = model.entry(id).or_default();
         if let (Some(first), Some(last)) = (engine.first_index(id), engine.last_index(id)) {
             let mut fetched = Vec::new();
@@ -170,7 +181,7 @@ fn random_histories_give_what_maps_give_also_when_purged_and_opened_again() {
             if purges > 0 && rng.chance(1, 1 << (2 * purges)) {
                 purge(&mut rng, &engine, &mut model);
             }
-            let mut batch = random_batch(&mut rng, &mut model);
+            let mut batch = random_batch(&mut rng, &mut model, 0);
             engine.write(&mut batch, rng.chance(1, 4)).unwrap();
             assert!(batch.is_empty());
             if step % 10 == 0 {
