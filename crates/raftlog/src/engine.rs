@@ -281,7 +281,8 @@ impl Engine {
     }
 
     /// Shows the keys of a group from `start` up to, and without, `end`, and their values, until `each`
-    /// says false. Writes to the group wait meanwhile, and must not be made by `each`.
+    /// says false. The group is locked meanwhile: writes to it wait, and `each` must ask nothing of it,
+    /// since a read waits behind a write that waits.
     pub fn scan(
         &self,
         group: u64,

@@ -140,10 +140,12 @@ fn content_of_groups(engine: &Engine, groups: &[u64]) -> Model {
             true
         });
         engine.scan(id, None, None, false, |key, value| {
-            assert_eq!(engine.get(id, key).as_deref(), Some(value));
             group.keys.insert(key.to_vec(), value.to_vec());
             true
         });
+        for (key, value) in &group.keys {
+            assert_eq!(engine.get(id, key).as_ref(), Some(value));
+        }
         backwards.reverse();
         assert!(backwards.into_iter().eq(group.keys.clone()));
     }
