@@ -3,15 +3,17 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use orogen_base::sync::Mutex;
 use orogen_base::{Error, Result, memory};
 use orogen_env::{FileLock, FileSystem};
 
 use crate::batch::{Command, LogBatch};
-use crate::files::{Appender, NewFiles, Table};
+use crate::files::{Appender, NewFiles, Table, gone};
 use crate::format::encode_record;
 use crate::memtable::{Block, Location, Memtables};
 use crate::names::{LOCK_NAME, Queue};
 use crate::options::Options;
+use crate::purge::{self, Purge};
 use crate::recover::read_queue;
 use crate::write_queue::{Request, WriteQueue};
 
@@ -26,6 +28,7 @@ pub struct Engine {
     table: Arc<Table>,
     memtables: Memtables,
     writes: WriteQueue,
+    purge: Mutex<Purge>,
     /// Given back last.
     _lock: Box<dyn FileLock>,
 }
@@ -43,9 +46,9 @@ impl Engine {
         let table = Arc::new(Table::default());
         let memtables = Memtables::new();
         let read = |queue| read_queue(&**fs, dir, queue, &options, &table, &memtables);
-        read(Queue::Rewrite)?;
-        let newest = read(Queue::Append)?;
-        memtables.end_recovery();
+        let rewritten = read(Queue::Rewrite)?;
+        let newest = read(Queue::Append)?.newest;
+        memtables.settle();
         let new_files = NewFiles {
             fs: Arc::clone(fs),
             dir: dir.to_owned(),
@@ -59,13 +62,15 @@ impl Engine {
             // Whoever made the directory may have died before its name was synced.
             fs.sync_dir(parent)?;
         }
-        let appender = Appender::open(new_files, Arc::clone(&table), newest)?;
+        let purge = Purge::new(new_files.clone(), rewritten);
+        let appender = Appender::open(new_files, Arc::clone(&table), Queue::Append, newest)?;
         Ok(Self {
             options,
             dir: dir.to_owned(),
             table,
             memtables,
             writes: WriteQueue::new(appender),
+            purge: Mutex::new(purge),
             _lock: lock,
         })
     }
@@ -111,14 +116,7 @@ impl Engine {
     /// # Errors
     /// Those of the file system; `ReadOnly` if an earlier sync failed.
     pub fn sync(&self) -> Result<()> {
-        let request = Request {
-            record: None,
-            items: Vec::new(),
-            sync: true,
-        };
-        self.writes
-            .submit(&self.memtables, request)
-            .map_err(|(e, _)| e)
+        self.writes.sync(&self.memtables)
     }
 
     /// The entry, if it is there.
@@ -126,15 +124,20 @@ impl Engine {
     /// # Errors
     /// `Corruption`; those of the file system.
     pub fn get_entry(&self, group: u64, index: u64) -> Result<Option<Vec<u8>>> {
-        let Some(found) = self.memtables.get(group) else {
-            return Ok(None);
-        };
-        let location = found.read().locate(index);
-        let Some(location) = location else {
-            return Ok(None);
-        };
-        let block = self.table.read_block(location.block)?;
-        slice(&block, &location).map(Some)
+        let mut missed = None;
+        loop {
+            let Some(found) = self.memtables.get(group) else {
+                return Ok(None);
+            };
+            let location = found.read().index().locate(index);
+            let Some(location) = location else {
+                return Ok(None);
+            };
+            match self.table.read_block(location.block)? {
+                Some(block) => return slice(&block, &location).map(Some),
+                None => look_again(&mut missed, location.block)?,
+            }
+        }
     }
 
     /// Adds the entries from `begin` up to, and without, `end` to `out`, as long as they are
@@ -159,64 +162,86 @@ impl Engine {
                 .with("begin", begin)
                 .with("end", end));
         }
-        let Some(found) = self.memtables.get(group) else {
-            return Ok(0);
-        };
-        if begin == end {
-            return Ok(0);
-        }
-        let mut locations = Vec::new();
-        {
-            let found = found.read();
-            let span = found.span();
-            let place = |e: Error| {
-                e.with("group", group)
-                    .with("begin", begin)
-                    .with("end", end)
-                    .with("first", span.first)
-                    .with("next", span.next)
-            };
-            if !span.is_empty() && begin < span.first {
-                return Err(place(Error::not_found("entries are compacted")));
+        let mut missed = None;
+        loop {
+            let locations = self.locate(group, begin, end, max_size)?;
+            let before = out.len();
+            let read = self.read_entries(&locations, out);
+            if !matches!(read, Ok(None)) {
+                out.truncate(before);
             }
-            if end > span.next {
-                return Err(place(Error::invalid_argument(
-                    "range ends behind the last entry",
-                )));
-            }
-            let mut size = 0usize;
-            for index in begin..end {
-                let Some(location) = found.locate(index) else {
-                    break;
-                };
-                size = size.saturating_add(location.len());
-                if !locations.is_empty() && max_size.is_some_and(|max| size > max) {
-                    break;
-                }
-                memory::push(&mut locations, location, "places of entries")?;
+            match read? {
+                None => return Ok(locations.len()),
+                Some(block) => look_again(&mut missed, block)?,
             }
         }
-        let before = out.len();
-        self.read_entries(&locations, out).inspect_err(|_| {
-            out.truncate(before);
-        })?;
-        Ok(locations.len())
     }
 
-    fn read_entries(&self, locations: &[Location], out: &mut Vec<Vec<u8>>) -> Result<()> {
+    /// Where the entries lie that a fetch gives.
+    fn locate(
+        &self,
+        group: u64,
+        begin: u64,
+        end: u64,
+        max_size: Option<usize>,
+    ) -> Result<Vec<Location>> {
+        let mut locations = Vec::new();
+        let Some(found) = self.memtables.get(group) else {
+            return Ok(locations);
+        };
+        if begin == end {
+            return Ok(locations);
+        }
+        let found = found.read();
+        let span = found.span();
+        let place = |e: Error| {
+            e.with("group", group)
+                .with("begin", begin)
+                .with("end", end)
+                .with("first", span.first)
+                .with("next", span.next)
+        };
+        if !span.is_empty() && begin < span.first {
+            return Err(place(Error::not_found("entries are compacted")));
+        }
+        if end > span.next {
+            return Err(place(Error::invalid_argument(
+                "range ends behind the last entry",
+            )));
+        }
+        let mut size = 0usize;
+        for index in begin..end {
+            let Some(location) = found.index().locate(index) else {
+                break;
+            };
+            size = size.saturating_add(location.len());
+            if !locations.is_empty() && max_size.is_some_and(|max| size > max) {
+                break;
+            }
+            memory::push(&mut locations, location, "places of entries")?;
+        }
+        Ok(locations)
+    }
+
+    /// Reads the entries; a block whose file is gone ends it.
+    fn read_entries(
+        &self,
+        locations: &[Location],
+        out: &mut Vec<Vec<u8>>,
+    ) -> Result<Option<Block>> {
         memory::reserve(out, locations.len(), "entries")?;
         let mut last: Option<(Block, Vec<u8>)> = None;
         for location in locations {
             let block = match &last {
                 Some((block, raw)) if *block == location.block => raw,
-                _ => {
-                    let raw = self.table.read_block(location.block)?;
-                    &last.insert((location.block, raw)).1
-                }
+                _ => match self.table.read_block(location.block)? {
+                    Some(raw) => &last.insert((location.block, raw)).1,
+                    None => return Ok(Some(location.block)),
+                },
             };
             out.push(slice(block, location)?);
         }
-        Ok(())
+        Ok(None)
     }
 
     /// Index of the first entry.
@@ -257,7 +282,8 @@ impl Engine {
     }
 
     /// Shows the keys of a group from `start` up to, and without, `end`, and their values, until `each`
-    /// says false. Writes to the group wait meanwhile, and must not be made by `each`.
+    /// says false. The group is locked meanwhile: writes to it wait, and `each` must ask nothing of it,
+    /// since a read waits behind a write that waits.
     pub fn scan(
         &self,
         group: u64,
@@ -308,6 +334,34 @@ impl Engine {
             .saturating_mul(self.options.target_file_size)
     }
 
+    /// Deletes files that are not needed any more, and makes those needed no more that hold little: what
+    /// lives in the oldest ones is written to the rewrite queue. Returns the groups whose entries
+    /// hold old files and which the caller should compact.
+    ///
+    /// Does nothing as long as the queues are not longer than [`Options::purge_threshold`] and
+    /// [`Options::purge_rewrite_threshold`] say, and nothing but return an empty list while another
+    /// thread does it. A group whose old entries are many is returned nine times in a row before its
+    /// entries are written again. To be called now and then, in a thread of its own: reads and
+    /// writes go on meanwhile. It syncs both queues.
+    ///
+    /// # Errors
+    /// `Corruption` if an entry that is to be moved cannot be read; those of the file system.
+    /// Nothing is lost, and the next call goes on where this one ended; but after a failed sync it
+    /// fails with `ReadOnly` until the directory is opened again.
+    pub fn purge_expired_files(&self) -> Result<Vec<u64>> {
+        let Some(mut purge) = self.purge.try_lock() else {
+            return Ok(Vec::new());
+        };
+        purge::Run {
+            options: &self.options,
+            table: &self.table,
+            memtables: &self.memtables,
+            writes: &self.writes,
+            purge: &mut purge,
+        }
+        .purge()
+    }
+
     /// The directory.
     #[must_use]
     pub fn path(&self) -> &Path {
@@ -345,6 +399,15 @@ fn make_dir(fs: &dyn FileSystem, dir: &Path) -> Result<()> {
     }
     for parent in parents {
         fs.sync_dir(parent)?;
+    }
+    Ok(())
+}
+
+/// Says that a location was of no use since its file is gone. Purge moves what it keeps before it
+/// deletes, so the second look finds another one.
+fn look_again(missed: &mut Option<Block>, block: Block) -> Result<()> {
+    if missed.replace(block) == Some(block) {
+        return Err(gone(block.file));
     }
     Ok(())
 }

@@ -67,27 +67,73 @@ impl Table {
         Some((files.first()?.id.seq, files.last()?.id.seq))
     }
 
+    /// How many files a queue has.
+    pub(crate) fn count_of(&self, queue: Queue) -> u64 {
+        self.queue(queue).read().len() as u64
+    }
+
+    /// Deletes the files of a queue before number `end`, the oldest first.
+    ///
+    /// A file that somebody reads just now stays readable to them. The names are synced at the end:
+    /// if some come back after a power loss and others do not, those before the gap are not read, and those
+    /// behind it are the newer ones.
+    ///
+    /// # Errors
+    /// Of the file system. What could not be deleted is tried again the next time.
+    pub(crate) fn delete_before(
+        &self,
+        fs: &dyn FileSystem,
+        dir: &Path,
+        queue: Queue,
+        end: u64,
+    ) -> Result<()> {
+        let mut any = false;
+        loop {
+            let oldest = self.queue(queue).read().first().cloned();
+            let Some(file) = oldest.filter(|file| file.id.seq < end) else {
+                break;
+            };
+            match fs.remove_file(file.reader.path()) {
+                Err(e) if !e.is_file_not_found() => return Err(e),
+                _ => {}
+            }
+            self.queue(queue).write().remove(0);
+            any = true;
+        }
+        if any {
+            fs.sync_dir(dir)?;
+        }
+        Ok(())
+    }
+
     pub(crate) fn count(&self) -> u64 {
         (self.append.read().len() + self.rewrite.read().len()) as u64
     }
 
-    /// The raw entries of a record.
-    pub(crate) fn read_block(&self, block: Block) -> Result<Vec<u8>> {
+    /// The raw entries of a record; none if its file was deleted meanwhile.
+    pub(crate) fn read_block(&self, block: Block) -> Result<Option<Vec<u8>>> {
         if block.len == 0 {
-            return Ok(Vec::new());
+            return Ok(Some(Vec::new()));
         }
-        let file = self.find(block.file).ok_or_else(|| {
-            Error::corruption("file of an entry is not there").with("file", block.file.name())
-        })?;
+        let Some(file) = self.find(block.file) else {
+            return Ok(None);
+        };
         let len = block.len as usize;
         let mut stored = orogen_base::memory::with_capacity(len, "a block of entries")?;
         file.reader
             .append_exact_at(block.offset, len, &mut stored)?;
-        decode_block(stored, block.compression).map_err(|e| {
+        let raw = decode_block(stored, block.compression).map_err(|e| {
             e.with("file", file.reader.path().display())
                 .with("offset", block.offset)
-        })
+        })?;
+        Ok(Some(raw))
     }
+}
+
+/// The error of who looks for an entry in a file that is not there and was not moved.
+#[cold]
+pub(crate) fn gone(id: FileId) -> Error {
+    Error::corruption("file of an entry is not there").with("file", id.name())
 }
 
 /// Makes an empty file with a header; it and its name are synced. It is written through memory where that can be.
@@ -123,6 +169,7 @@ pub(crate) fn cut(fs: &dyn FileSystem, path: &Path, len: u64) -> Result<Box<dyn 
 }
 
 /// What new files are like.
+#[derive(Clone)]
 pub(crate) struct NewFiles {
     pub(crate) fs: Arc<dyn FileSystem>,
     pub(crate) dir: PathBuf,
@@ -163,7 +210,7 @@ impl NewFiles {
     }
 }
 
-/// Appends to the newest file of the append queue.
+/// Appends to the newest file of a queue.
 pub(crate) struct Appender {
     new_files: NewFiles,
     table: Arc<Table>,
@@ -180,6 +227,7 @@ impl Appender {
     pub(crate) fn open(
         new_files: NewFiles,
         table: Arc<Table>,
+        queue: Queue,
         newest: Option<(Arc<LogFile>, u64)>,
     ) -> Result<Self> {
         let (file, writer, len) = match newest {
@@ -189,7 +237,7 @@ impl Appender {
                 (file, writer, len)
             }
             None => {
-                let (file, writer) = new_files.make(FileId::new(Queue::Append, 1))?;
+                let (file, writer) = new_files.make(FileId::new(queue, 1))?;
                 table.push(Arc::clone(&file));
                 let len = writer.size();
                 (file, writer, len)
@@ -237,6 +285,25 @@ impl Appender {
         if self.len < self.new_files.target_size {
             return Ok(());
         }
+        self.rotate()
+    }
+
+    /// Goes on to the next file, unless this one is empty yet.
+    ///
+    /// # Errors
+    /// As [`Self::rotate`].
+    pub(crate) fn start_file(&mut self) -> Result<()> {
+        if self.len <= self.file.version.header_len() as u64 {
+            return Ok(());
+        }
+        self.rotate()
+    }
+
+    /// Goes on to the next file.
+    ///
+    /// # Errors
+    /// Of the file system; this file is then still the one that is appended to.
+    fn rotate(&mut self) -> Result<()> {
         // Room behind the end would be damage in a file that is not the newest.
         self.writer()?.seal();
         self.is_dirty = true;
@@ -246,7 +313,7 @@ impl Appender {
         if self.new_files.fs.metadata(path)?.size > self.len {
             cut(&*self.new_files.fs, path, self.len)?;
         }
-        let id = FileId::new(Queue::Append, self.file.id.seq + 1);
+        let id = FileId::new(self.file.id.queue, self.file.id.seq + 1);
         let (file, writer) = self.new_files.make(id).inspect_err(|_| {
             // The next try makes it anew; without a record in it nobody is misled by it.
             let _ = self.new_files.fs.remove_file(&self.new_files.path(id));
@@ -256,6 +323,13 @@ impl Appender {
         self.writer = Some(writer);
         self.file = file;
         Ok(())
+    }
+
+    /// Gives up what was appended from `len` on and not synced, as if it had failed.
+    pub(crate) fn give_up(&mut self, len: u64) {
+        self.len = len;
+        self.writer = None;
+        let _ = cut(&*self.new_files.fs, self.file.reader.path(), len);
     }
 
     /// Appends records; where they begin.

@@ -7,6 +7,16 @@ pub(crate) struct Item {
     pub(crate) op: Op,
 }
 
+impl Item {
+    /// For how many it counts where operations are counted: each entry is one.
+    pub(crate) fn weight(&self) -> u64 {
+        match &self.op {
+            Op::Entries(entries) => entries.ends.len() as u64,
+            _ => 1,
+        }
+    }
+}
+
 /// What is done to the group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Op {

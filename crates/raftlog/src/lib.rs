@@ -31,6 +31,7 @@ pub mod options;
 mod files;
 mod recover;
 mod write_queue;
+mod purge;
 pub mod engine;
 
 pub use batch::{Command, LogBatch};

@@ -1,26 +1,26 @@
 //! What memory knows of the groups: where each entry lies, and all keys with their values.
 //!
-//! ```text
-//! runs:  first index | file | place of the block | start     one for each batch and group
-//! ends:  e e e e e e e e ...                                  four bytes for each entry
-//! ```
-//! A run is a stretch of entries in one block; where an entry begins is the end of the one before it,
-//! or the run's start. Invariants:
+//! A group that was dropped stays in its slot, not present, as long as the rewrite queue shows
+//! something of it: purge must write there that it is gone.
 //!
-//! 1. Indexes are consecutive: entry `i` is at `i - first` of `ends`, runs lie without gaps.
-//! 2. Runs of the rewrite queue come before those of the append queue.
-//! 3. [`Span`] says beforehand what [`Group::append`] would refuse; who writes asks it first.
+//! Locks: that of a shard is not held while one waits for that of a group, since who reads a group
+//! may ask for others.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
-use std::ops::Bound;
+mod group;
+mod index;
+
+use std::collections::HashMap;
 use std::sync::Arc;
 
-use orogen_base::sync::RwLock;
-use orogen_base::{Error, Result};
+use orogen_base::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use orogen_base::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use crate::format::Compression;
-use crate::item::{Entries, Item, Op};
+use crate::item::{Item, Op};
 use crate::names::{FileId, Queue};
+
+pub(crate) use group::{Group, Pair, Written};
+pub(crate) use index::{ENTRY_COST, Piece, Span};
 
 /// Where the block of a record lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,340 +46,71 @@ impl Location {
     }
 }
 
-/// Set in [`Run::file`] for the append queue, and in [`Run::start`] for LZ4: a run is 32 bytes.
-const APPEND: u64 = 1 << 63;
-const LZ4: u32 = 1 << 31;
-
-#[derive(Clone, Copy, Debug)]
-struct Run {
-    first: u64,
-    file: u64,
-    offset: u64,
-    len: u32,
-    start: u32,
+/// Who has a slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+enum Tenancy {
+    /// Nobody: the group is not there.
+    Vacant,
+    /// Nobody, but the rewrite queue shows something of the group.
+    Haunted,
+    Present,
+    /// Nobody, and it is not in its shard any more.
+    Removed,
 }
 
-impl Run {
-    fn new(first: u64, block: Block, start: u32) -> Self {
-        let queue = if block.file.queue == Queue::Append {
-            APPEND
-        } else {
-            0
-        };
-        let lz4 = if block.compression == Compression::Lz4 {
-            LZ4
-        } else {
-            0
-        };
+/// A group and whether it is there.
+pub(crate) struct Slot {
+    /// A [`Tenancy`]. Changes under the group's lock, but for the step from `Vacant` to `Removed`.
+    tenancy: AtomicU8,
+    group: RwLock<Group>,
+}
+
+impl Slot {
+    fn vacant() -> Self {
         Self {
-            first,
-            file: block.file.seq | queue,
-            offset: block.offset,
-            len: block.len,
-            start: start | lz4,
+            tenancy: AtomicU8::new(Tenancy::Vacant as u8),
+            group: RwLock::default(),
         }
     }
 
-    fn file(&self) -> FileId {
-        let queue = if self.file & APPEND == 0 {
-            Queue::Rewrite
-        } else {
-            Queue::Append
-        };
-        FileId::new(queue, self.file & !APPEND)
+    pub(crate) fn is_present(&self) -> bool {
+        self.tenancy.load(Ordering::Acquire) == Tenancy::Present as u8
     }
 
-    fn start(&self) -> u32 {
-        self.start & !LZ4
+    /// Changes the tenancy under the group's lock; false if the slot was removed meanwhile.
+    fn turn(&self, tenancy: Tenancy) -> bool {
+        let update = |old| (old != Tenancy::Removed as u8).then_some(tenancy as u8);
+        self.tenancy
+            .fetch_update(Ordering::AcqRel, Ordering::Acquire, update)
+            .is_ok()
     }
 
-    fn block(&self) -> Block {
-        Block {
-            file: self.file(),
-            offset: self.offset,
-            len: self.len,
-            compression: if self.start & LZ4 == 0 {
-                Compression::None
-            } else {
-                Compression::Lz4
-            },
-        }
-    }
-}
-
-/// The indexes of a group: `first` up to, and without, `next`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Span {
-    pub(crate) first: u64,
-    pub(crate) next: u64,
-}
-
-impl Span {
-    pub(crate) fn is_empty(self) -> bool {
-        self.first == self.next
+    pub(crate) fn read(&self) -> RwLockReadGuard<'_, Group> {
+        self.group.read()
     }
 
-    /// What the span is after `op`.
-    ///
-    /// # Errors
-    /// `InvalidArgument` for entries behind a hole or below the first one.
-    pub(crate) fn after(self, group: u64, op: &Op) -> Result<Self> {
-        Ok(match op {
-            Op::Clean => Self::default(),
-            Op::Compact { index } if *index >= self.next => Self::default(),
-            Op::Compact { index } => Self {
-                first: self.first.max(*index),
-                next: self.next,
-            },
-            Op::Entries(entries) if !entries.ends.is_empty() => {
-                let first = entries.first;
-                let next = first + entries.ends.len() as u64;
-                if self.is_empty() {
-                    return Ok(Self { first, next });
-                }
-                let why = if first > self.next {
-                    "entries would leave a hole"
-                } else if first < self.first {
-                    "entries lie below the first one"
-                } else {
-                    return Ok(Self {
-                        first: self.first,
-                        next,
-                    });
-                };
-                return Err(Error::invalid_argument(why)
-                    .with("group", group)
-                    .with("index", first)
-                    .with("first", self.first)
-                    .with("next", self.next));
-            }
-            _ => self,
-        })
-    }
-}
-
-/// One group.
-#[derive(Debug, Default)]
-pub(crate) struct Group {
-    first: u64,
-    runs: VecDeque<Run>,
-    ends: VecDeque<u32>,
-    keys: BTreeMap<Vec<u8>, Vec<u8>>,
-    /// While a directory is read: entries of the rewrite queue that what comes next may follow on.
-    aside: Option<Box<Aside>>,
-}
-
-/// Entries with their places.
-#[derive(Debug)]
-struct Aside {
-    first: u64,
-    runs: VecDeque<Run>,
-    ends: VecDeque<u32>,
-}
-
-/// Room that an index keeps beyond what it needs, and below which nobody looks.
-const SLACK_MIN: usize = 64;
-
-impl Group {
-    pub(crate) fn span(&self) -> Span {
-        Span {
-            first: self.first,
-            next: self.first + self.ends.len() as u64,
-        }
-    }
-
-    /// Puts entries behind, or over, what is there. What [`Span::after`] would refuse replaces
-    /// all entries: so it must be read that follows on what a collected file held. What is read next may lie
-    /// between that and what the rewrite queue has: 1 and 2 were rewritten, 3 and 4 stood in a file that is gone,
-    /// then come 4, and 3 and 4 over it.
-    pub(crate) fn append(&mut self, entries: &Entries, block: Block) {
-        if entries.ends.is_empty() {
-            return;
-        }
-        let span = self.span();
-        if span.is_empty() || entries.first < span.first || entries.first > span.next {
-            self.begin_at(entries.first);
-        } else {
-            self.truncate(entries.first);
-        }
-        self.runs
-            .push_back(Run::new(entries.first, block, entries.start));
-        self.ends.extend(&entries.ends);
-    }
-
-    /// Drops all entries but those of the rewrite queue that end before `index`, if that follows on them.
-    fn begin_at(&mut self, index: u64) {
-        let aside = self.take_rewritten().or_else(|| self.aside.take());
-        self.drop_entries();
-        self.first = index;
-        let Some(aside) = aside else { return };
-        let next = aside.first + aside.ends.len() as u64;
-        if (aside.first..=next).contains(&index) {
-            let Aside { first, runs, ends } = *aside;
-            (self.first, self.runs, self.ends) = (first, runs, ends);
-            self.truncate(index);
-        } else {
-            self.aside = Some(aside);
-        }
-    }
-
-    fn take_rewritten(&mut self) -> Option<Box<Aside>> {
-        let count = self.runs.partition_point(|run| run.file & APPEND == 0);
-        if count == 0 {
-            return None;
-        }
-        let end = self
-            .runs
-            .get(count)
-            .map_or_else(|| self.span().next, |run| run.first);
-        self.truncate(end);
-        Some(Box::new(Aside {
-            first: self.first,
-            runs: std::mem::take(&mut self.runs),
-            ends: std::mem::take(&mut self.ends),
-        }))
-    }
-
-    /// Nothing more is read.
-    fn end_recovery(&mut self) {
-        self.aside = None;
-    }
-
-    fn drop_entries(&mut self) {
-        self.runs.clear();
-        self.ends.clear();
-        self.first = 0;
-        self.shrink();
-    }
-
-    /// Drops the entries from `index` on, which is not below the first one.
-    fn truncate(&mut self, index: u64) {
-        self.ends.truncate((index - self.first) as usize);
-        while self.runs.back().is_some_and(|run| run.first >= index) {
-            self.runs.pop_back();
-        }
-    }
-
-    /// Drops the entries below `index`; how many that were.
-    pub(crate) fn compact(&mut self, index: u64) -> u64 {
-        if let Some(aside) = self.aside.take_if(|aside| aside.first < index) {
-            let entries = Aside {
-                first: self.first,
-                runs: std::mem::take(&mut self.runs),
-                ends: std::mem::take(&mut self.ends),
-            };
-            let Aside { first, runs, ends } = *aside;
-            (self.first, self.runs, self.ends) = (first, runs, ends);
-            self.compact(index);
-            self.aside = self.take_rewritten();
-            (self.first, self.runs, self.ends) = (entries.first, entries.runs, entries.ends);
-        }
-        let span = self.span();
-        if span.is_empty() || index <= span.first {
-            return 0;
-        }
-        if index >= span.next {
-            self.drop_entries();
-            return span.next - span.first;
-        }
-        let count = index - self.first;
-        while self.runs.get(1).is_some_and(|run| run.first <= index) {
-            self.runs.pop_front();
-        }
-        if let Some(run) = self.runs.front_mut()
-            && run.first < index
-        {
-            // The entry before `index` is of the same run.
-            let start = self.ends[count as usize - 1];
-            *run = Run::new(index, run.block(), start);
-        }
-        self.ends.drain(..count as usize);
-        self.first = index;
-        self.shrink();
-        count
-    }
-
-    fn shrink(&mut self) {
-        if self.ends.capacity() > SLACK_MIN.max(self.ends.len() * 4) {
-            self.ends.shrink_to(self.ends.len() * 2);
-        }
-        if self.runs.capacity() > SLACK_MIN.max(self.runs.len() * 4) {
-            self.runs.shrink_to(self.runs.len() * 2);
-        }
-    }
-
-    pub(crate) fn locate(&self, index: u64) -> Option<Location> {
-        let at = usize::try_from(index.checked_sub(self.first)?).ok()?;
-        let end = *self.ends.get(at)?;
-        let run = self.runs.partition_point(|run| run.first <= index);
-        let run = self.runs.get(run.checked_sub(1)?)?;
-        let start = if run.first == index {
-            run.start()
-        } else {
-            self.ends[at - 1]
-        };
-        Some(Location {
-            block: run.block(),
-            start,
-            end,
-        })
-    }
-
-    /// Does what an item of a record in `block` says, but for `Clean`.
-    pub(crate) fn apply(&mut self, op: Op, block: Block) {
-        match op {
-            Op::Clean => {}
-            Op::Entries(entries) => self.append(&entries, block),
-            Op::Compact { index } => {
-                self.compact(index);
-            }
-            Op::Put { key, value } => {
-                self.keys.insert(key, value);
-            }
-            Op::Delete { key } => {
-                self.keys.remove(&key);
-            }
-        }
-    }
-
-    pub(crate) fn get(&self, key: &[u8]) -> Option<&[u8]> {
-        self.keys.get(key).map(Vec::as_slice)
-    }
-
-    /// The keys from `start` up to, and without, `end`.
-    pub(crate) fn range(
-        &self,
-        start: Option<&[u8]>,
-        end: Option<&[u8]>,
-    ) -> impl DoubleEndedIterator<Item = (&[u8], &[u8])> {
-        // The map panics at a range whose ends are the wrong way round.
-        let is_void = matches!((start, end), (Some(start), Some(end)) if end <= start);
-        let start = start.map_or(Bound::Unbounded, Bound::Included);
-        let end = end.map_or(Bound::Unbounded, Bound::Excluded);
-        let bounds = if is_void {
-            (Bound::Unbounded, Bound::Excluded(&[][..]))
-        } else {
-            (start, end)
-        };
-        self.keys
-            .range::<[u8], _>(bounds)
-            .map(|(k, v)| (k.as_slice(), v.as_slice()))
+    fn write(&self) -> RwLockWriteGuard<'_, Group> {
+        self.group.write()
     }
 }
 
 const SHARDS: usize = 64;
 
-type Shard = RwLock<HashMap<u64, Arc<RwLock<Group>>>>;
+type Shard = RwLock<HashMap<u64, Arc<Slot>>>;
 
-/// All groups. The lock of a shard is taken before that of a group.
+/// All groups. Who writes to them is one thread, beside purge.
 pub(crate) struct Memtables {
     shards: Vec<Shard>,
+    /// Entries and keys that lie in the rewrite queue.
+    rewritten: AtomicU64,
 }
 
 impl Memtables {
     pub(crate) fn new() -> Self {
         Self {
             shards: (0..SHARDS).map(|_| Shard::default()).collect(),
+            rewritten: AtomicU64::new(0),
         }
     }
 
@@ -389,15 +120,24 @@ impl Memtables {
         &self.shards[hash as usize % SHARDS]
     }
 
-    pub(crate) fn get(&self, group: u64) -> Option<Arc<RwLock<Group>>> {
+    /// The slot of a group, also of one that is not there.
+    pub(crate) fn slot(&self, group: u64) -> Option<Arc<Slot>> {
         self.shard(group).read().get(&group).cloned()
     }
 
-    fn get_or_make(&self, group: u64) -> Arc<RwLock<Group>> {
-        if let Some(found) = self.get(group) {
+    pub(crate) fn get(&self, group: u64) -> Option<Arc<Slot>> {
+        self.slot(group).filter(|slot| slot.is_present())
+    }
+
+    fn get_or_make(&self, group: u64) -> Arc<Slot> {
+        if let Some(found) = self.slot(group) {
             return found;
         }
-        Arc::clone(self.shard(group).write().entry(group).or_default())
+        let mut shard = self.shard(group).write();
+        let slot = shard
+            .entry(group)
+            .or_insert_with(|| Arc::new(Slot::vacant()));
+        Arc::clone(slot)
     }
 
     pub(crate) fn span(&self, group: u64) -> Span {
@@ -407,44 +147,159 @@ impl Memtables {
 
     /// Does what the items of a record say.
     pub(crate) fn apply(&self, items: impl IntoIterator<Item = Item>, block: Block) {
-        let mut last: Option<(u64, Arc<RwLock<Group>>)> = None;
-        for Item { group, op } in items {
-            if op == Op::Clean {
-                last = None;
-                self.shard(group).write().remove(&group);
-                continue;
-            }
-            if last.as_ref().is_none_or(|(id, _)| *id != group) {
-                last = Some((group, self.get_or_make(group)));
-            }
-            if let Some((_, found)) = &last {
-                found.write().apply(op, block);
+        self.each(items, |group, op| group.apply(op, block));
+    }
+
+    /// As [`Self::apply`], while the directory is being read: the rewrite queue first.
+    pub(crate) fn replay(&self, items: impl IntoIterator<Item = Item>, block: Block) {
+        for item in items {
+            if item.op == Op::Clean && block.file.queue == Queue::Rewrite {
+                // No former life is shown then.
+                if let Some(slot) = self.shard(item.group).write().remove(&item.group) {
+                    self.count(&mut slot.write(), Group::clean);
+                }
+            } else {
+                self.each([item], |group, op| group.replay(op, block));
             }
         }
     }
 
-    /// Nothing more is read of the directory.
-    pub(crate) fn end_recovery(&self) {
-        for shard in &self.shards {
-            for group in shard.read().values() {
-                group.write().end_recovery();
+    fn each(&self, items: impl IntoIterator<Item = Item>, mut apply: impl FnMut(&mut Group, Op)) {
+        let mut last: Option<(u64, Arc<Slot>)> = None;
+        for Item { group, op } in items {
+            if op == Op::Clean {
+                last = None;
+                self.clean(group);
+                continue;
             }
+            let mut slot = match last.take() {
+                Some((id, slot)) if id == group => slot,
+                _ => self.get_or_make(group),
+            };
+            let mut guard = slot.write();
+            while !slot.turn(Tenancy::Present) {
+                drop(guard);
+                slot = self.get_or_make(group);
+                guard = slot.write();
+            }
+            self.count(&mut guard, |group| apply(group, op));
+            drop(guard);
+            last = Some((group, slot));
         }
+    }
+
+    /// Keeps the count of what lies in the rewrite queue over a change.
+    fn count(&self, group: &mut Group, change: impl FnOnce(&mut Group)) {
+        let before = group.rewritten_items();
+        change(group);
+        let after = group.rewritten_items();
+        if after > before {
+            self.rewritten.fetch_add(after - before, Ordering::Relaxed);
+        } else if after < before {
+            self.rewritten.fetch_sub(before - after, Ordering::Relaxed);
+        }
+    }
+
+    fn clean(&self, group: u64) {
+        let Some(slot) = self.slot(group) else {
+            return;
+        };
+        let mut found = slot.write();
+        if !slot.is_present() {
+            return;
+        }
+        self.count(&mut found, Group::clean);
+        self.leave(group, &slot, found);
+    }
+
+    /// Nobody is in the slot any more, which goes away if nothing is shown of its group.
+    fn leave(&self, group: u64, slot: &Slot, found: RwLockWriteGuard<'_, Group>) {
+        let is_shown = found.is_shown();
+        slot.turn(if is_shown {
+            Tenancy::Haunted
+        } else {
+            Tenancy::Vacant
+        });
+        drop(found);
+        if is_shown {
+            return;
+        }
+        let mut shard = self.shard(group).write();
+        let is_vacant = shard.get(&group).is_some_and(|slot| {
+            let (old, new) = (Tenancy::Vacant as u8, Tenancy::Removed as u8);
+            slot.tenancy
+                .compare_exchange(old, new, Ordering::AcqRel, Ordering::Acquire)
+                .is_ok()
+        });
+        if is_vacant {
+            shard.remove(&group);
+        }
+    }
+
+    /// Both queues were read.
+    pub(crate) fn settle(&self) {
+        for (_, slot) in self.slots() {
+            self.count(&mut slot.write(), Group::settle);
+        }
+    }
+
+    /// Knows what purge has written of a group; see [`Group::wrote`].
+    pub(crate) fn wrote(&self, group: u64, written: &[Written], limit: FileId) {
+        let mut slot = self.get_or_make(group);
+        let mut found = slot.write();
+        while !slot.is_present() && !slot.turn(Tenancy::Haunted) {
+            drop(found);
+            slot = self.get_or_make(group);
+            found = slot.write();
+        }
+        self.count(&mut found, |found| {
+            for written in written {
+                found.wrote(written, limit);
+            }
+        });
+        if !slot.is_present() {
+            found.is_gone();
+            self.leave(group, &slot, found);
+        }
+    }
+
+    /// Entries and keys that lie in the rewrite queue.
+    pub(crate) fn rewritten(&self) -> u64 {
+        self.rewritten.load(Ordering::Relaxed)
+    }
+
+    /// All slots in the order of their groups.
+    pub(crate) fn slots(&self) -> Vec<(u64, Arc<Slot>)> {
+        let mut slots: Vec<(u64, Arc<Slot>)> = Vec::new();
+        for shard in &self.shards {
+            slots.extend(
+                shard
+                    .read()
+                    .iter()
+                    .map(|(id, slot)| (*id, Arc::clone(slot))),
+            );
+        }
+        slots.sort_unstable_by_key(|(id, _)| *id);
+        slots
     }
 
     pub(crate) fn groups(&self) -> Vec<u64> {
         let mut ids: Vec<u64> = Vec::new();
         for shard in &self.shards {
-            ids.extend(shard.read().keys());
+            let shard = shard.read();
+            ids.extend(
+                shard
+                    .iter()
+                    .filter(|(_, s)| s.is_present())
+                    .map(|(id, _)| id),
+            );
         }
         ids.sort_unstable();
         ids
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.shards.iter().all(|shard| shard.read().is_empty())
+        let mut shards = self.shards.iter();
+        shards.all(|shard| !shard.read().values().any(|slot| slot.is_present()))
     }
 }
-
-#[cfg(test)]
-mod tests;

@@ -18,7 +18,7 @@ pub enum RecoveryMode {
 }
 
 /// Settings of an engine.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Options {
     /// What is done about damage.
     pub recovery_mode: RecoveryMode,
@@ -32,6 +32,21 @@ pub struct Options {
     pub compression_acceleration: i32,
     /// The format of new files. Default [`FormatVersion::V2`].
     pub format_version: FormatVersion,
+    /// Bytes of the append queue above which [`Engine::purge_expired_files`] makes it shorter. Each
+    /// file counts as a full one.
+    ///
+    /// Larger: less is written twice, more is read at open. Default 10 GiB; at least
+    /// `target_file_size`.
+    ///
+    /// [`Engine::purge_expired_files`]: crate::Engine::purge_expired_files
+    pub purge_threshold: u64,
+    /// The same for the rewrite queue, which is then written anew; `None` for a tenth of
+    /// `purge_threshold`, but at least `target_file_size`, which is the default.
+    pub purge_rewrite_threshold: Option<u64>,
+    /// Which part of what the rewrite queue holds must be garbage before it is written anew.
+    ///
+    /// Larger: less is written again, more space is taken. Default 0.6; 0 to 1.
+    pub purge_rewrite_garbage_ratio: f64,
 }
 
 impl Default for Options {
@@ -42,6 +57,9 @@ impl Default for Options {
             batch_compression_threshold: 8 << 10,
             compression_acceleration: 1,
             format_version: FormatVersion::default(),
+            purge_threshold: 10 << 30,
+            purge_rewrite_threshold: None,
+            purge_rewrite_garbage_ratio: 0.6,
         }
     }
 }
@@ -51,6 +69,19 @@ impl Options {
         if self.target_file_size == 0 {
             return Err(Error::invalid_argument("target_file_size is 0"));
         }
+        if self.purge_threshold < self.target_file_size {
+            return Err(
+                Error::invalid_argument("purge_threshold is below target_file_size")
+                    .with("purge_threshold", self.purge_threshold)
+                    .with("target_file_size", self.target_file_size),
+            );
+        }
+        if !(0.0..=1.0).contains(&self.purge_rewrite_garbage_ratio) {
+            return Err(
+                Error::invalid_argument("purge_rewrite_garbage_ratio is out of bounds")
+                    .with("value", self.purge_rewrite_garbage_ratio),
+            );
+        }
         if !(1..=65537).contains(&self.compression_acceleration) {
             return Err(
                 Error::invalid_argument("compression_acceleration is out of bounds")
@@ -58,6 +89,11 @@ impl Options {
             );
         }
         Ok(())
+    }
+
+    pub(crate) fn rewrite_threshold(&self) -> u64 {
+        self.purge_rewrite_threshold
+            .unwrap_or_else(|| (self.purge_threshold / 10).max(self.target_file_size))
     }
 
     pub(crate) fn lz4(&self) -> Lz4Policy {

@@ -250,7 +250,16 @@ fn list(fs: &dyn FileSystem, dir: &Path, queue: Queue) -> Result<Vec<FileId>> {
     Ok(ids)
 }
 
-/// Reads a queue into `memtables`; its newest file and where that ends.
+/// What was found in a queue.
+#[derive(Default)]
+pub(crate) struct Found {
+    /// The newest file and where it ends.
+    pub(crate) newest: Option<(Arc<LogFile>, u64)>,
+    /// Entries, and operations of other kinds, in all files.
+    pub(crate) items: u64,
+}
+
+/// Reads a queue into `memtables`.
 pub(crate) fn read_queue(
     fs: &dyn FileSystem,
     dir: &Path,
@@ -258,7 +267,7 @@ pub(crate) fn read_queue(
     options: &Options,
     table: &Table,
     memtables: &Memtables,
-) -> Result<Option<(Arc<LogFile>, u64)>> {
+) -> Result<Found> {
     let ids = list(fs, dir, queue)?;
     let mut newest = ids.len();
     while newest > 0 {
@@ -269,7 +278,7 @@ pub(crate) fn read_queue(
         }
     }
     let mut atomic = Atomic::default();
-    let mut last = None;
+    let mut found = Found::default();
     for (at, id) in ids.iter().enumerate() {
         let (file, end) = read_file(fs, dir, *id, at >= newest, options, |mut items, block| {
             let records = if queue == Queue::Rewrite {
@@ -279,19 +288,20 @@ pub(crate) fn read_queue(
                 vec![(items, block)]
             };
             for (items, block) in records {
-                memtables.apply(items, block);
+                found.items += items.iter().map(Item::weight).sum::<u64>();
+                memtables.replay(items, block);
             }
             Ok(())
         })?;
         let file = Arc::new(file);
         table.push(Arc::clone(&file));
-        last = Some((file, end));
+        found.newest = Some((file, end));
     }
-    if last.is_some() {
+    if found.newest.is_some() {
         // raft-engine does not sync the name of the first file that it makes.
         fs.sync_dir(dir)?;
     }
-    Ok(last)
+    Ok(found)
 }
 
 fn make_anew(

@@ -199,6 +199,16 @@ impl WriteQueue {
         }
     }
 
+    /// Makes all that was written before survive a power loss.
+    pub(crate) fn sync(&self, memtables: &Memtables) -> Result<()> {
+        let request = Request {
+            record: None,
+            items: Vec::new(),
+            sync: true,
+        };
+        self.submit(memtables, request).map_err(|(e, _)| e)
+    }
+
     /// Writes, with others or alone, and returns when that is done.
     pub(crate) fn submit(&self, memtables: &Memtables, request: Request) -> Outcome {
         let ticket = {
@@ -288,7 +298,7 @@ impl WriteQueue {
         let written = append(&mut leader.appender, &mut leader.together, group);
         let done = written.and_then(|start| {
             if group.accepted().any(|w| w.request.sync) {
-                self.sync(&mut leader.appender)?;
+                self.sync_file(&mut leader.appender)?;
             }
             Ok(start)
         });
@@ -319,7 +329,7 @@ impl WriteQueue {
         }
     }
 
-    fn sync(&self, appender: &mut Appender) -> Result<()> {
+    fn sync_file(&self, appender: &mut Appender) -> Result<()> {
         let before = SystemClock.now_micros();
         appender.sync()?;
         let took = SystemClock.now_micros().saturating_sub(before);

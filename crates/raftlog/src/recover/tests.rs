@@ -96,6 +96,61 @@ fn the_append_queue_lies_on_top_of_the_rewrite_queue() {
 }
 
 #[test]
+fn records_may_follow_on_what_only_later_ones_take_away() {
+    let mut rewrite = header(0);
+    for group in 1..=4 {
+        let old = entries(group, 1, &["a", "b", "c", "d"]);
+        rewrite.extend(record(&old, &[], 1));
+    }
+    let mut append = header(0);
+    for group in 1..=4 {
+        // Entries 5 to 10 went away with their file, since they were to be written over.
+        append.extend(record(&entries(group, 11, &["k", "l"]), &[], 5));
+    }
+    append.extend(record(&entries(1, 3, &["C", "D", "E"]), &[], 5));
+    let mut batch = LogBatch::default();
+    batch.add_command(2, Command::Compact { index: 13 });
+    batch.add_entries(2, 2, &["B"]).unwrap();
+    append.extend(record(&batch, &[], 5));
+    batch.clear();
+    batch.add_command(3, Command::Compact { index: 12 });
+    append.extend(record(&batch, &[], 5));
+    let mut batch = entries(4, 6, &["f"]);
+    batch.merge(&mut entries(4, 7, &["g"])).unwrap();
+    batch.merge(&mut entries(4, 5, &["e"])).unwrap();
+    append.extend(record(&batch, &[], 5));
+    let fs = disk(&[(Queue::Rewrite, 1, rewrite), (Queue::Append, 5, append)]);
+    let engine = open(&fs, RecoveryMode::AbsoluteConsistency).unwrap();
+    assert_eq!(all(&engine, 1), ["a", "b", "C", "D", "E"]);
+    assert_eq!(all(&engine, 2), ["B"]);
+    assert_eq!(all(&engine, 3), ["l"]);
+    assert_eq!(all(&engine, 4), ["a", "b", "c", "d", "e"]);
+}
+
+#[test]
+fn removals_in_the_rewrite_queue_count_there() {
+    let mut rewrite = header(0);
+    let mut batch = entries(1, 1, &["a", "b", "c"]);
+    batch.put(1, b"x".to_vec(), b"1".to_vec()).unwrap();
+    batch.put(1, b"y".to_vec(), b"2".to_vec()).unwrap();
+    batch.add_command(1, Command::Compact { index: 3 });
+    batch.delete(1, b"x".to_vec());
+    batch.merge(&mut entries(2, 1, &["no"])).unwrap();
+    batch.add_command(2, Command::Clean);
+    batch.merge(&mut entries(2, 7, &["yes"])).unwrap();
+    batch.merge(&mut entries(3, 1, &["no"])).unwrap();
+    batch.add_command(3, Command::Clean);
+    rewrite.extend(record(&batch, &[], 1));
+    let fs = disk(&[(Queue::Rewrite, 1, rewrite)]);
+    let engine = open(&fs, RecoveryMode::AbsoluteConsistency).unwrap();
+    assert_eq!(engine.raft_groups(), [1, 2]);
+    assert_eq!(all(&engine, 1), ["c"]);
+    assert_eq!(engine.get(1, b"x"), None);
+    assert_eq!(engine.get(1, b"y"), Some(b"2".to_vec()));
+    assert_eq!(all(&engine, 2), ["yes"]);
+}
+
+#[test]
 fn an_atomic_group_is_there_whole_or_not_at_all() {
     let mut first = header(0);
     let mut second = header(0);

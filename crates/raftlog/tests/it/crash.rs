@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use orogen_env::{Fault, FaultFileSystem, FileSystem, OpKind, PowerCut, TailFill};
-use orogen_raftlog::{Engine, LogBatch, Options};
+use orogen_raftlog::{Engine, LogBatch, Options, Queue};
 use orogen_testkit::rng::Rng;
 
 use crate::model::{Model, content, dir, disk, open, options, random_batch};
@@ -21,6 +21,8 @@ struct Outcome {
     /// What it would hold had the failed batch behind each state succeeded.
     attempted: Vec<(usize, Model)>,
     failed_sync: bool,
+    /// Whether files of the append queue, and of the rewrite queue, were deleted.
+    has_deleted: [bool; 2],
 }
 
 impl Outcome {
@@ -34,9 +36,9 @@ impl Outcome {
     }
 }
 
-const STEPS: usize = 25;
+const STEPS: usize = 60;
 
-/// Writes random batches, some synced, and opens again now and then; goes on after errors.
+/// Writes random batches, some synced, purges, and opens again now and then; goes on after errors.
 fn run(fs: &Arc<dyn FileSystem>, seed: u64, check: bool) -> Outcome {
     let mut rng = Rng::new(seed);
     let mut out = Outcome {
@@ -44,6 +46,7 @@ fn run(fs: &Arc<dyn FileSystem>, seed: u64, check: bool) -> Outcome {
         synced: 0,
         attempted: Vec::new(),
         failed_sync: false,
+        has_deleted: [false; 2],
     };
     let open = || Engine::open(fs, dir(), options());
     let mut engine = open().ok();
@@ -61,8 +64,24 @@ fn run(fs: &Arc<dyn FileSystem>, seed: u64, check: bool) -> Outcome {
             engine = open().ok();
         }
         let last = out.states[out.states.len() - 1].clone();
+        if step % 3 == 2
+            && let Some(engine) = &engine
+        {
+            // One that fails half-way changes nothing that can be seen.
+            if let Err(e) = engine.purge_expired_files()
+                && check
+            {
+                assert_eq!(content(engine), last, "step {step} {e}");
+            }
+            for (queue, has) in [Queue::Append, Queue::Rewrite]
+                .into_iter()
+                .zip(&mut out.has_deleted)
+            {
+                *has |= engine.file_span(queue).is_some_and(|(first, _)| first > 1);
+            }
+        }
         let mut next = last.clone();
-        let mut batch = random_batch(&mut rng, &mut next);
+        let mut batch = random_batch(&mut rng, &mut next, 0);
         let sync = rng.chance(1, 3);
         let Some(engine) = &engine else { continue };
         let before = batch.clone();
@@ -102,6 +121,7 @@ fn run(fs: &Arc<dyn FileSystem>, seed: u64, check: bool) -> Outcome {
 #[test]
 fn after_a_power_cut_every_synced_batch_is_there_and_none_is_torn() {
     let mut points = 0;
+    let mut written_anew = 0;
     for seed in 0..3 {
         let mut at = 0;
         loop {
@@ -111,6 +131,8 @@ fn after_a_power_cut_every_synced_batch_is_there_and_none_is_torn() {
             let arc: Arc<dyn FileSystem> = Arc::new(fs.clone());
             let out = run(&arc, seed, false);
             if !fs.is_power_off() {
+                assert!(out.has_deleted[0], "seed {seed}");
+                written_anew += u32::from(out.has_deleted[1]);
                 break;
             }
             points += 1;
@@ -136,12 +158,57 @@ fn after_a_power_cut_every_synced_batch_is_there_and_none_is_torn() {
                     out.synced
                 };
                 assert!(out.allows(&found, least), "{seed} {at} {cut:?}");
-                // What is there stays, and what is written behind it too.
+                // What is there stays, and what is written behind it too, also when purged.
                 let mut after = found.clone();
-                let mut batch = random_batch(&mut Rng::new(at), &mut after);
+                let mut batch = random_batch(&mut Rng::new(at), &mut after, 0);
                 engine.write(&mut batch, true).unwrap();
+                if at % 2 == 0 {
+                    engine.purge_expired_files().unwrap();
+                }
                 let engine = open(&disk.crash(PowerCut::DropUnsynced)).unwrap();
                 assert_eq!(content(&engine), after, "{seed} {at} {cut:?}");
+            }
+        }
+    }
+    assert!(points > 100 && written_anew > 1, "{points} {written_anew}");
+}
+
+#[test]
+fn a_power_cut_while_a_directory_is_opened_loses_nothing() {
+    let mut points = 0;
+    for seed in 0..3 {
+        // Cuts that fall into purges too; each other one would take long.
+        for at in (1..).step_by(7) {
+            let fs = disk();
+            fs.crash_after(at);
+            let arc: Arc<dyn FileSystem> = Arc::new(fs.clone());
+            let out = run(&arc, seed, false);
+            if !fs.is_power_off() {
+                break;
+            }
+            let first = fs.crash(PowerCut::Torn { seed: at });
+            let found = content(&open(&first.fork()).unwrap());
+            assert!(out.allows(&found, out.synced), "{seed} {at}");
+            for calls in 0.. {
+                let disk = first.fork();
+                disk.crash_after(calls);
+                let opened = open(&disk);
+                let is_off = disk.is_power_off();
+                drop(opened);
+                for cut in [PowerCut::DropUnsynced, PowerCut::Torn { seed: calls }] {
+                    let again = open(&disk.crash(cut));
+                    let again =
+                        again.unwrap_or_else(|e| panic!("{seed} {at} {calls} {cut:?}: {e}"));
+                    let found = content(&again);
+                    assert!(
+                        out.allows(&found, out.synced),
+                        "{seed} {at} {calls} {cut:?}"
+                    );
+                }
+                points += 1;
+                if !is_off {
+                    break;
+                }
             }
         }
     }

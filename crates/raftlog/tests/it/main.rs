@@ -1,6 +1,8 @@
 //! Tests of the public API, in one binary.
 #![expect(clippy::unwrap_used, reason = "what the tests share is no less a test")]
 
+mod between;
 mod calls;
 mod crash;
 mod model;
+mod purge;

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use orogen_env::{FileSystem, MemFileSystem};
-use orogen_raftlog::{Command, Engine, LogBatch, Options};
+use orogen_raftlog::{Command, Engine, LogBatch, Options, Queue};
 use orogen_testkit::rng::Rng;
 
 pub(crate) const GROUPS: u64 = 4;
@@ -35,6 +35,9 @@ pub(crate) fn options() -> Options {
     Options {
         target_file_size: 700,
         batch_compression_threshold: 100,
+        purge_threshold: 2100,
+        purge_rewrite_threshold: Some(700),
+        purge_rewrite_garbage_ratio: 0.3,
         ..Options::default()
     }
 }
@@ -53,11 +56,11 @@ fn entry(rng: &mut Rng) -> Vec<u8> {
     }
 }
 
-/// A batch, done to the model too.
-pub(crate) fn random_batch(rng: &mut Rng, model: &mut Model) -> LogBatch {
+/// A batch over the groups from `base` + 1 on, done to the model too.
+pub(crate) fn random_batch(rng: &mut Rng, model: &mut Model, base: u64) -> LogBatch {
     let mut batch = LogBatch::default();
     for _ in 0..rng.range(1..5) {
-        let id = 1 + rng.below(GROUPS);
+        let id = base + 1 + rng.below(GROUPS);
         if rng.chance(1, 20) {
             batch.add_command(id, Command::Clean);
             model.remove(&id);
@@ -105,8 +108,19 @@ pub(crate) fn random_batch(rng: &mut Rng, model: &mut Model) -> LogBatch {
 
 /// All that an engine holds, read by several ways that must agree.
 pub(crate) fn content(engine: &Engine) -> Model {
+    content_of_groups(engine, &engine.raft_groups())
+}
+
+/// As [`content`], of the groups that [`random_batch`] makes with `base`.
+pub(crate) fn content_of(engine: &Engine, base: u64) -> Model {
+    let mut groups = engine.raft_groups();
+    groups.retain(|id| (base + 1..=base + GROUPS).contains(id));
+    content_of_groups(engine, &groups)
+}
+
+fn content_of_groups(engine: &Engine, groups: &[u64]) -> Model {
     let mut model = Model::new();
-    for id in engine.raft_groups() {
+    for &id in groups {
         let group = model.entry(id).or_default();
         if let (Some(first), Some(last)) = (engine.first_index(id), engine.last_index(id)) {
             let mut fetched = Vec::new();
@@ -126,38 +140,63 @@ pub(crate) fn content(engine: &Engine) -> Model {
             true
         });
         engine.scan(id, None, None, false, |key, value| {
-            assert_eq!(engine.get(id, key).as_deref(), Some(value));
             group.keys.insert(key.to_vec(), value.to_vec());
             true
         });
+        for (key, value) in &group.keys {
+            assert_eq!(engine.get(id, key).as_ref(), Some(value));
+        }
         backwards.reverse();
         assert!(backwards.into_iter().eq(group.keys.clone()));
     }
     model
 }
 
+/// Purges, and does for the groups returned what a caller may do.
+pub(crate) fn purge(rng: &mut Rng, engine: &Engine, model: &mut Model) {
+    for id in engine.purge_expired_files().unwrap() {
+        let last = engine.last_index(id).unwrap();
+        if rng.chance(1, 2) {
+            engine.compact_to(id, last).unwrap();
+            let group = model.get_mut(&id).unwrap();
+            group.entries = group.entries.split_off(&last);
+        }
+    }
+}
+
 #[test]
-fn random_histories_give_what_maps_give_also_when_opened_again() {
+fn random_histories_give_what_maps_give_also_when_purged_and_opened_again() {
     let mut rng = Rng::new(Rng::seed_or(31));
-    for _ in 0..20 {
+    let mut moved = 0;
+    let mut written_anew = 0;
+    for round in 0..60 {
         let fs = MemFileSystem::new();
         let mut model = Model::new();
         let mut engine = open(&fs).unwrap();
-        for step in 0..150 {
+        let purges = round % 4;
+        for step in 0..200 {
             if rng.chance(1, 20) {
                 drop(engine);
                 engine = open(&fs).unwrap();
+                assert_eq!(content(&engine), model, "round {round} step {step}");
             }
-            let mut batch = random_batch(&mut rng, &mut model);
+            if purges > 0 && rng.chance(1, 1 << (2 * purges)) {
+                purge(&mut rng, &engine, &mut model);
+            }
+            let mut batch = random_batch(&mut rng, &mut model, 0);
             engine.write(&mut batch, rng.chance(1, 4)).unwrap();
             assert!(batch.is_empty());
             if step % 10 == 0 {
-                assert_eq!(content(&engine), model);
+                assert_eq!(content(&engine), model, "round {round} step {step}");
             }
         }
+        let first = |queue| engine.file_span(queue).map_or(1, |(first, _)| first);
+        moved += u32::from(first(Queue::Append) > 1);
+        written_anew += u32::from(first(Queue::Rewrite) > 1);
         drop(engine);
         let engine = open(&fs).unwrap();
         assert_eq!(content(&engine), model);
         assert_eq!(engine.is_empty(), model.is_empty());
     }
+    assert!(moved > 30 && written_anew > 10, "{moved} {written_anew}");
 }

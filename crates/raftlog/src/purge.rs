@@ -1,0 +1,315 @@
+//! Making the queues shorter: what lives in old files is written again, then they are deleted.
+//!
+//! ```text
+//! append queue:   old files | those up to the watermark, whose entries move | newer ones
+//! one step:       look at groups -> read blocks -> sync appends -> write and sync -> memory knows
+//! a purge:        tombstones -> entries and keys -> which files are needed -> sync -> delete
+//! ```
+//! Read alone, the rewrite queue gives the *shadow* of a group, and what the append queue has from
+//! its oldest file on is done to that. The shadow may hold more than is true only where a record
+//! of the append queue takes it away. So, before such a record is deleted, the rewrite queue gets a
+//! tombstone for it. Which are due is not read off old files: each group compares itself with its
+//! shadow. Invariants:
+//!
+//! 1. What the rewrite queue says never runs ahead of what is durable in the append queue: appends are
+//!    synced between the look at a group and the write of what was seen.
+//! 2. Memory points into the rewrite queue, and counts on its tombstones, only after their sync.
+//! 3. No file of the append queue is deleted that was the newest when tombstones were collected, or is
+//!    newer, or holds an entry or a key that lives there. Nor is one that cuts off a shadow's end: there is
+//!    no tombstone for that, only an entry at the same index.
+//! 4. When the rewrite queue itself is written anew, all that it shows of a group is replaced
+//!    at once: by one record that begins with the group's removal, or by an atomic group of such.
+//! 5. No lock is held over a call to the file system but the one that makes this the only purge.
+//!
+//! A purge that fails leaves records that are true, and more files than are needed.
+//!
+//! Groups are taken in the order of their numbers, so that what the rewrite queue holds of one lies
+//! together. When this acts, and which groups it returns: as raft-engine does. Unlike it, the old
+//! are told from the young by files of the append queue only.
+
+mod output;
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+
+use orogen_base::Result;
+
+use crate::files::{Appender, LogFile, NewFiles, Table};
+use crate::item::Op;
+use crate::memtable::{Memtables, Slot};
+use crate::names::{FileId, Queue};
+use crate::options::Options;
+use crate::recover::Found;
+use crate::write_queue::WriteQueue;
+use output::{Batch, Part, What};
+
+/// Entries from which on a group is the caller's to compact.
+const ENTRIES_MANY: u64 = 32;
+
+/// How often in a row the caller is asked to compact a group before its entries are moved.
+const ASKED_MAX: u32 = 9;
+
+/// What one purge leaves to the next.
+pub(crate) struct Purge {
+    new_files: NewFiles,
+    newest: Option<(Arc<LogFile>, u64)>,
+    /// Appends to the rewrite queue; made when it is first needed.
+    rewriter: Option<Appender>,
+    /// Entries and operations that the files of the rewrite queue hold, needed or not.
+    items: u64,
+    /// How often in a row the caller was asked to compact a group.
+    asked: HashMap<u64, u32>,
+    /// Number of the next atomic group.
+    atomic: u64,
+}
+
+impl Purge {
+    pub(crate) fn new(new_files: NewFiles, found: Found) -> Self {
+        Self {
+            new_files,
+            newest: found.newest,
+            rewriter: None,
+            items: found.items,
+            asked: HashMap::new(),
+            atomic: 0,
+        }
+    }
+}
+
+/// One purge.
+pub(crate) struct Run<'a> {
+    pub(crate) options: &'a Options,
+    pub(crate) table: &'a Arc<Table>,
+    pub(crate) memtables: &'a Memtables,
+    pub(crate) writes: &'a WriteQueue,
+    pub(crate) purge: &'a mut Purge,
+}
+
+impl Run<'_> {
+    /// Purges both queues; the groups that the caller should compact.
+    pub(crate) fn purge(mut self) -> Result<Vec<u64>> {
+        let mut groups = BTreeSet::new();
+        if self.is_longer(Queue::Rewrite, self.options.rewrite_threshold()) && self.has_garbage() {
+            self.rewrite_rewritten(&mut groups)?;
+        }
+        if self.is_longer(Queue::Append, self.options.purge_threshold) {
+            self.rewrite_appended(&mut groups)?;
+        }
+        Ok(groups.into_iter().collect())
+    }
+
+    fn is_longer(&self, queue: Queue, threshold: u64) -> bool {
+        let count = self.table.count_of(queue);
+        count > 1 && count.saturating_mul(self.options.target_file_size) > threshold
+    }
+
+    fn has_garbage(&self) -> bool {
+        let items = self.purge.items;
+        let garbage = items.saturating_sub(self.memtables.rewritten());
+        garbage as f64 > self.options.purge_rewrite_garbage_ratio * items as f64
+    }
+
+    fn rewriter(&mut self) -> Result<&mut Appender> {
+        let purge = &mut *self.purge;
+        let rewriter = match purge.rewriter.take() {
+            Some(rewriter) => rewriter,
+            None => Appender::open(
+                purge.new_files.clone(),
+                Arc::clone(self.table),
+                Queue::Rewrite,
+                purge.newest.clone(),
+            )?,
+        };
+        Ok(purge.rewriter.insert(rewriter))
+    }
+
+    fn delete_before(&self, queue: Queue, end: u64) -> Result<()> {
+        let files = &self.purge.new_files;
+        self.table.delete_before(&*files.fs, &files.dir, queue, end)
+    }
+
+    /// Writes the rewrite queue anew.
+    fn rewrite_rewritten(&mut self, groups: &mut BTreeSet<u64>) -> Result<()> {
+        let items = self.purge.items;
+        let rewriter = self.rewriter()?;
+        rewriter.start_file()?;
+        let first = rewriter.file().id.seq;
+        let limit = FileId::new(Queue::Rewrite, first - 1);
+        let mut batch = self.batch(limit);
+        for (group, slot) in self.memtables.slots() {
+            let parts = self.all_of(group, &slot, limit, groups);
+            let size = parts.iter().map(Part::size).sum();
+            if batch.is_one_record(size) {
+                batch.add_together(parts, size);
+                self.write_if_full(&mut batch)?;
+            } else {
+                self.write(&mut batch)?;
+                self.write_atomic(&mut batch, parts)?;
+            }
+        }
+        self.write(&mut batch)?;
+        self.delete_before(Queue::Rewrite, first)?;
+        self.purge.items -= items;
+        Ok(())
+    }
+
+    /// All that takes the place of what the rewrite queue shows of a group.
+    fn all_of(
+        &self,
+        group: u64,
+        slot: &Slot,
+        limit: FileId,
+        groups: &mut BTreeSet<u64>,
+    ) -> Vec<Part> {
+        let found = slot.read();
+        if !found.is_shown() {
+            return Vec::new();
+        }
+        if found.rewritten() > ENTRIES_MANY {
+            groups.insert(group);
+        }
+        let mut parts = vec![What::Tombstone(Op::Clean)];
+        let pieces = found
+            .index()
+            .pieces(0, limit, self.record_bytes(), usize::MAX);
+        parts.extend(pieces.into_iter().map(What::Entries));
+        parts.extend(found.pairs(limit).into_iter().map(What::Pair));
+        if slot.is_present() && found.is_empty() {
+            parts.push(What::Tombstone(Op::Compact { index: 0 }));
+        }
+        parts.into_iter().map(|what| Part { group, what }).collect()
+    }
+
+    /// Moves what lives in old files of the append queue.
+    fn rewrite_appended(&mut self, groups: &mut BTreeSet<u64>) -> Result<()> {
+        let Some((first, active)) = self.table.span(Queue::Append) else {
+            return Ok(());
+        };
+        let count = active - first + 1;
+        let rewrite_mark = (first + count * 7 / 10).min(active - 1);
+        let compact_mark = (first + count / 5).min(active - 1);
+        let limit = FileId::new(Queue::Append, rewrite_mark);
+        let mut batch = self.batch(limit);
+        let slots = self.memtables.slots();
+        for (group, slot) in &slots {
+            let (tombstones, cut) = {
+                let found = slot.read();
+                (found.tombstones(slot.is_present()), found.file_of_cut())
+            };
+            if let Some(file) = cut {
+                batch.cuts.insert(*group, file);
+            }
+            for op in tombstones {
+                let what = What::Tombstone(op);
+                batch.add(Part {
+                    group: *group,
+                    what,
+                });
+            }
+            self.write_if_full(&mut batch)?;
+        }
+        let mut asked = HashMap::new();
+        for (group, slot) in slots {
+            if self.is_to_move(group, &slot, limit, compact_mark, groups, &mut asked) {
+                self.move_group(group, limit, &mut batch)?;
+            }
+        }
+        self.write(&mut batch)?;
+        self.purge.asked = asked;
+        self.delete_unneeded(active, &batch)
+    }
+
+    /// Whether a group's old entries and keys are to be moved; whether the caller is to compact it.
+    fn is_to_move(
+        &self,
+        group: u64,
+        slot: &Slot,
+        limit: FileId,
+        compact_mark: u64,
+        groups: &mut BTreeSet<u64>,
+        asked: &mut HashMap<u64, u32>,
+    ) -> bool {
+        if !slot.is_present() {
+            return false;
+        }
+        let found = slot.read();
+        let oldest = found.oldest_append_file();
+        let has_some = oldest.is_some_and(|file| file <= limit.seq);
+        let rewritten = found.rewritten();
+        let is_old = rewritten > 0 || oldest.is_some_and(|file| file < compact_mark);
+        if is_old && found.has_up_to(ENTRIES_MANY, limit) {
+            groups.insert(group);
+            let times = self.purge.asked.get(&group).copied().unwrap_or(0);
+            if times < ASKED_MAX {
+                asked.insert(group, times + 1);
+                return false;
+            }
+            return has_some;
+        }
+        has_some && !found.has_up_to(ENTRIES_MANY.saturating_add(rewritten), limit)
+    }
+
+    fn move_group(&mut self, group: u64, limit: FileId, batch: &mut Batch) -> Result<()> {
+        let mut from = 0;
+        while let Some(slot) = self.memtables.get(group) {
+            let (pieces, pairs, is_all) = {
+                let found = slot.read();
+                let index = found.index();
+                let first = index.span().first;
+                let pieces = index.pieces(
+                    from.max(first + found.rewritten()),
+                    limit,
+                    self.record_bytes(),
+                    batch.room(),
+                );
+                let end = first + index.count_up_to(limit);
+                let is_all = pieces.last().is_none_or(|piece| piece.next() >= end);
+                let pairs = if is_all {
+                    found.pairs(limit)
+                } else {
+                    Vec::new()
+                };
+                (pieces, pairs, is_all)
+            };
+            for piece in pieces {
+                from = piece.next();
+                let what = What::Entries(piece);
+                batch.add(Part { group, what });
+            }
+            for pair in pairs {
+                let what = What::Pair(pair);
+                batch.add(Part { group, what });
+            }
+            self.write_if_full(batch)?;
+            if is_all {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Deletes the files of the append queue that nothing needs; `active` was the newest one
+    /// before tombstones were collected.
+    fn delete_unneeded(&mut self, active: u64, batch: &Batch) -> Result<()> {
+        let slots = self.memtables.slots();
+        let living = slots
+            .iter()
+            .filter_map(|(_, slot)| slot.read().oldest_append_file());
+        let cuts = batch.cuts.values().copied();
+        let end = living.chain(cuts).min().unwrap_or(active).min(active);
+        if self
+            .table
+            .span(Queue::Append)
+            .is_none_or(|(first, _)| first >= end)
+        {
+            return Ok(());
+        }
+        // What made entries needless must be as durable as their loss.
+        self.writes.sync(self.memtables)?;
+        if self.table.span(Queue::Rewrite).is_some() {
+            // A process that died may have left records that were read and not synced.
+            self.rewriter()?.sync()?;
+        }
+        self.delete_before(Queue::Append, end)
+    }
+}

@@ -1,0 +1,363 @@
+//! What purge writes: parts of groups, put together into records, and written several at once.
+
+use std::collections::HashMap;
+
+use orogen_base::{Error, Result, memory};
+
+use super::Run;
+use crate::files::gone;
+use crate::format::{
+    self, BLOCK_LEN_MAX, RECORD_HEADER_LEN, RESERVED_KEY, Record, encode_record, sign,
+};
+use crate::item::{Entries, Item, Op};
+use crate::memtable::{Block, ENTRY_COST, Pair, Piece, Written};
+use crate::names::FileId;
+
+/// Bytes of a record, as long as one entry or key is not longer: who reads an entry reads its block.
+const RECORD_BYTES: u64 = 128 << 10;
+
+/// Bytes that are written and synced at once.
+const BATCH_BYTES: u64 = 4 << 20;
+
+/// What is written of a group.
+pub(super) enum What {
+    Tombstone(Op),
+    Entries(Piece),
+    Pair(Pair),
+}
+
+/// Something of a group, which is not divided over records.
+pub(super) struct Part {
+    pub(super) group: u64,
+    pub(super) what: What,
+}
+
+impl Part {
+    /// Bytes that it takes, more or less.
+    pub(super) fn size(&self) -> usize {
+        ENTRY_COST
+            + match &self.what {
+                What::Tombstone(Op::Delete { key }) => key.len(),
+                What::Tombstone(_) => 0,
+                What::Entries(piece) => piece.bytes() + piece.ends.len() * ENTRY_COST,
+                What::Pair(pair) => pair.key.len() + pair.value.len(),
+            }
+    }
+}
+
+/// A record to be made.
+#[derive(Default)]
+struct Draft {
+    parts: Vec<Part>,
+    size: usize,
+    /// Which part of which atomic group it is.
+    mark: Option<(u64, format::Part)>,
+}
+
+impl Draft {
+    fn push(&mut self, part: Part) {
+        self.size += part.size();
+        self.parts.push(part);
+    }
+}
+
+/// Records that are written together.
+pub(super) struct Batch {
+    drafts: Vec<Draft>,
+    size: usize,
+    record_bytes: usize,
+    batch_bytes: usize,
+    /// Entries in files up to this one have moved when they are written.
+    limit: FileId,
+    /// Files that cut off what the rewrite queue shows of groups, by group.
+    pub(super) cuts: HashMap<u64, u64>,
+}
+
+impl Batch {
+    /// Adds a part to the last record, or a new one if that is full.
+    pub(super) fn add(&mut self, part: Part) {
+        let size = part.size();
+        self.make_room(size);
+        self.size += size;
+        if let Some(draft) = self.drafts.last_mut() {
+            draft.push(part);
+        }
+    }
+
+    /// Adds parts of `size` bytes that take effect at once.
+    pub(super) fn add_together(&mut self, parts: Vec<Part>, size: usize) {
+        if parts.is_empty() {
+            return;
+        }
+        self.make_room(size);
+        self.size += size;
+        if let Some(draft) = self.drafts.last_mut() {
+            parts.into_iter().for_each(|part| draft.push(part));
+        }
+    }
+
+    fn make_room(&mut self, size: usize) {
+        let has_room = |draft: &Draft| draft.size + size <= self.record_bytes;
+        if !self.drafts.last().is_some_and(has_room) {
+            self.drafts.push(Draft::default());
+        }
+    }
+
+    pub(super) fn is_one_record(&self, size: usize) -> bool {
+        size <= self.record_bytes
+    }
+
+    /// Bytes until it is full.
+    pub(super) fn room(&self) -> usize {
+        self.batch_bytes.saturating_sub(self.size).max(1)
+    }
+
+    fn is_full(&self) -> bool {
+        self.size >= self.batch_bytes
+    }
+
+    fn take(&mut self) -> Vec<Draft> {
+        self.size = 0;
+        std::mem::take(&mut self.drafts)
+    }
+}
+
+/// A record and what memory will know of it when it is written. Blocks have no place yet.
+struct Made {
+    record: Record,
+    written: Vec<(u64, Written)>,
+    items: u64,
+}
+
+impl Run<'_> {
+    pub(super) fn record_bytes(&self) -> usize {
+        (self.options.target_file_size / 4).clamp(1, RECORD_BYTES) as usize
+    }
+
+    pub(super) fn batch(&self, limit: FileId) -> Batch {
+        Batch {
+            drafts: Vec::new(),
+            size: 0,
+            record_bytes: self.record_bytes(),
+            batch_bytes: (self.options.target_file_size / 2).clamp(1, BATCH_BYTES) as usize,
+            limit,
+            cuts: HashMap::new(),
+        }
+    }
+
+    pub(super) fn write_if_full(&mut self, batch: &mut Batch) -> Result<()> {
+        if batch.is_full() {
+            self.write(batch)?;
+        }
+        Ok(())
+    }
+
+    /// Writes all that was added and tells memory.
+    pub(super) fn write(&mut self, batch: &mut Batch) -> Result<()> {
+        let written = self.write_drafts(&batch.take())?;
+        self.tell(written, batch);
+        Ok(())
+    }
+
+    /// Writes parts of one group, more than a record takes, so that they take effect at once.
+    pub(super) fn write_atomic(&mut self, batch: &mut Batch, parts: Vec<Part>) -> Result<()> {
+        for part in parts {
+            batch.add(part);
+        }
+        let mut drafts = batch.take();
+        let last = drafts.len().saturating_sub(1);
+        if last > 0 {
+            let id = self.purge.atomic;
+            self.purge.atomic += 1;
+            for (at, draft) in drafts.iter_mut().enumerate() {
+                let part = match at {
+                    0 => format::Part::Begin,
+                    at if at == last => format::Part::End,
+                    _ => format::Part::Middle,
+                };
+                draft.mark = Some((id, part));
+            }
+        }
+        let mut written = Vec::new();
+        let mut rest = drafts.as_slice();
+        while !rest.is_empty() {
+            let mut size = 0;
+            let count = rest
+                .iter()
+                .take_while(|draft| {
+                    let is_room = size < batch.batch_bytes;
+                    size += draft.size;
+                    is_room
+                })
+                .count();
+            let (now, later) = rest.split_at(count);
+            written.extend(self.write_drafts(now)?);
+            rest = later;
+        }
+        self.tell(written, batch);
+        Ok(())
+    }
+
+    fn tell(&self, written: Vec<(u64, Written)>, batch: &mut Batch) {
+        let mut written = written.into_iter().peekable();
+        while let Some((group, first)) = written.next() {
+            let mut of_group = vec![first];
+            while let Some((_, next)) = written.next_if(|(id, _)| *id == group) {
+                of_group.push(next);
+            }
+            self.memtables.wrote(group, &of_group, batch.limit);
+            if of_group.iter().any(|w| matches!(w, Written::Entries(_))) {
+                // They stand where the shadow was cut off.
+                batch.cuts.remove(&group);
+            }
+        }
+    }
+
+    /// Makes records and writes them; what memory is to know.
+    fn write_drafts(&mut self, drafts: &[Draft]) -> Result<Vec<(u64, Written)>> {
+        if drafts.is_empty() {
+            return Ok(Vec::new());
+        }
+        let bytes = self.read(drafts)?;
+        let mut made = Vec::with_capacity(drafts.len());
+        for (draft, bytes) in drafts.iter().zip(&bytes) {
+            made.push(make(draft, bytes, self.options.lz4())?);
+        }
+        self.writes.sync(self.memtables)?;
+        let rewriter = self.rewriter()?;
+        rewriter.rotate_if_full()?;
+        let (file, signature) = (rewriter.file().id, rewriter.file().signature());
+        let mut together = Vec::new();
+        for made in &mut made {
+            sign(&mut made.record.bytes, signature);
+            memory::append(&mut together, &made.record.bytes, "records of a purge")?;
+        }
+        let start = rewriter.append(&together)?;
+        if let Err(e) = rewriter.sync() {
+            rewriter.give_up(start);
+            return Err(e);
+        }
+        let mut at = start;
+        let mut all = Vec::new();
+        for made in made {
+            let header = made.record.header;
+            self.purge.items += made.items;
+            for (group, mut written) in made.written {
+                match &mut written {
+                    Written::Entries(piece) => {
+                        piece.block = Block {
+                            file,
+                            offset: at + RECORD_HEADER_LEN as u64,
+                            len: header.block_len,
+                            compression: header.compression,
+                        };
+                    }
+                    Written::Key { to, .. } => *to = file,
+                    Written::Tombstone(_) => {}
+                }
+                all.push((group, written));
+            }
+            at += header.len;
+        }
+        Ok(all)
+    }
+
+    /// The bytes of the entries of all parts, each block read once and in the order of the files.
+    fn read(&self, drafts: &[Draft]) -> Result<Vec<Vec<Vec<u8>>>> {
+        let mut bytes: Vec<Vec<Vec<u8>>> = Vec::with_capacity(drafts.len());
+        let mut pieces = Vec::new();
+        for (d, draft) in drafts.iter().enumerate() {
+            bytes.push(vec![Vec::new(); draft.parts.len()]);
+            for (p, part) in draft.parts.iter().enumerate() {
+                if let What::Entries(piece) = &part.what {
+                    pieces.push((piece, d, p));
+                }
+            }
+        }
+        pieces.sort_unstable_by_key(|(piece, _, _)| (piece.block.file, piece.block.offset));
+        let mut last: Option<(Block, Vec<u8>)> = None;
+        for (piece, d, p) in pieces {
+            let raw = match &last {
+                Some((block, raw)) if *block == piece.block => raw,
+                _ => {
+                    let raw = self.table.read_block(piece.block)?;
+                    let raw = raw.ok_or_else(|| gone(piece.block.file))?;
+                    &last.insert((piece.block, raw)).1
+                }
+            };
+            let start = piece.start as usize;
+            let found = raw.get(start..start + piece.bytes()).ok_or_else(|| {
+                Error::corruption("an entry ends behind its block")
+                    .with("file", piece.block.file.name())
+                    .with("offset", piece.block.offset)
+            })?;
+            bytes[d][p] = memory::copied(found, "entries to move")?;
+        }
+        Ok(bytes)
+    }
+}
+
+/// Makes a record of parts and the bytes of their entries.
+fn make(draft: &Draft, bytes: &[Vec<u8>], policy: format::Lz4Policy) -> Result<Made> {
+    let mut items: Vec<Item> = Vec::with_capacity(draft.parts.len() + 1);
+    let mut block = Vec::new();
+    let mut written: Vec<(u64, Written)> = Vec::with_capacity(draft.parts.len());
+    for (part, bytes) in draft.parts.iter().zip(bytes) {
+        let group = part.group;
+        let (op, known) = match &part.what {
+            What::Tombstone(op) => (op.clone(), Written::Tombstone(op.clone())),
+            What::Pair(Pair { key, value, file }) => {
+                let op = Op::Put {
+                    key: key.clone(),
+                    value: value.clone(),
+                };
+                let (key, from, to) = (key.clone(), *file, *file);
+                (op, Written::Key { key, from, to })
+            }
+            What::Entries(piece) => {
+                let total = block.len() + bytes.len();
+                if total > BLOCK_LEN_MAX {
+                    return Err(format::full(total));
+                }
+                let start = block.len() as u32;
+                memory::append(&mut block, bytes, "entries to move")?;
+                let ends = piece.ends.iter().map(|end| end - piece.start + start);
+                if let Some((last, Written::Entries(before))) = written.last_mut()
+                    && *last == group
+                    && before.next() == piece.first
+                    && let Some(Item {
+                        op: Op::Entries(entries),
+                        ..
+                    }) = items.last_mut()
+                {
+                    before.ends.extend(ends.clone());
+                    entries.ends.extend(ends);
+                    continue;
+                }
+                let ends: Vec<u32> = ends.collect();
+                let first = piece.first;
+                let known = Piece {
+                    first,
+                    block: piece.block,
+                    start,
+                    ends: ends.clone(),
+                };
+                let op = Op::Entries(Entries { first, start, ends });
+                (op, Written::Entries(known))
+            }
+        };
+        items.push(Item { group, op });
+        written.push((group, known));
+    }
+    let weight = items.iter().map(Item::weight).sum();
+    if let Some((group, part)) = draft.mark {
+        let (key, value) = (RESERVED_KEY.to_vec(), vec![part as u8]);
+        let op = Op::Put { key, value };
+        items.push(Item { group, op });
+    }
+    Ok(Made {
+        record: encode_record(&block, &items, policy)?,
+        written,
+        items: weight,
+    })
+}

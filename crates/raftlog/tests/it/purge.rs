@@ -1,0 +1,447 @@
+//! What purge promises: what is gone stays gone, what lives stays, and who is asked to compact.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use orogen_base::ErrorKind;
+use orogen_env::fs::{read_file, write_file};
+use orogen_env::{FileSystem, MemFileSystem, PowerCut};
+use orogen_raftlog::{Command, Engine, LogBatch, Options, Queue, RecoveryMode};
+use orogen_testkit::rng::Rng;
+
+use crate::model::{content, dir, disk, open, options, random_batch};
+
+fn first_file(engine: &Engine, queue: Queue) -> u64 {
+    engine.file_span(queue).map_or(0, |(first, _)| first)
+}
+
+fn entries(engine: &Engine, group: u64, first: u64, count: u64) {
+    let mut batch = LogBatch::default();
+    let bytes: Vec<String> = (first..first + count)
+        .map(|i| format!("{group}-{i}"))
+        .collect();
+    batch.add_entries(group, first, &bytes).unwrap();
+    engine.write(&mut batch, false).unwrap();
+}
+
+/// A group that others have nothing to do with.
+const FILLER: u64 = 1000;
+
+/// Writes and purges until the append queue has nothing of what was there before.
+fn push_out(engine: &Engine) {
+    let (_, last) = engine.file_span(Queue::Append).unwrap();
+    for _ in 0..1000 {
+        if first_file(engine, Queue::Append) > last {
+            return;
+        }
+        let mut batch = LogBatch::default();
+        batch.put(FILLER, b"k".to_vec(), vec![1; 300]).unwrap();
+        engine.write(&mut batch, false).unwrap();
+        engine.purge_expired_files().unwrap();
+    }
+    panic!(
+        "file {last} is not deleted: {:?}",
+        engine.file_span(Queue::Append)
+    );
+}
+
+/// Does each of `steps` to an engine, with everything pushed out of the append queue in between; what
+/// is seen must be the same before and behind, and when opened again.
+fn check(steps: &[&dyn Fn(&Engine)]) -> MemFileSystem {
+    let fs = disk();
+    let mut engine = open(&fs).unwrap();
+    for (at, step) in steps.iter().enumerate() {
+        step(&engine);
+        let mut expected = content(&engine);
+        expected.remove(&FILLER);
+        push_out(&engine);
+        for opened in 0..3 {
+            let mut found = content(&engine);
+            found.remove(&FILLER);
+            assert_eq!(found, expected, "step {at}, opened {opened} times");
+            drop(engine);
+            engine = open(&fs).unwrap();
+            if opened == 1 {
+                push_out(&engine);
+            }
+        }
+    }
+    drop(engine);
+    fs
+}
+
+fn put(engine: &Engine, group: u64, key: &str) {
+    let mut batch = LogBatch::default();
+    batch.put(group, key.into(), b"value".to_vec()).unwrap();
+    engine.write(&mut batch, false).unwrap();
+}
+
+fn delete(engine: &Engine, group: u64, key: &str) {
+    let mut batch = LogBatch::default();
+    batch.delete(group, key.into());
+    engine.write(&mut batch, false).unwrap();
+}
+
+fn command(engine: &Engine, group: u64, command: Command) {
+    let mut batch = LogBatch::default();
+    batch.add_command(group, command);
+    engine.write(&mut batch, false).unwrap();
+}
+
+#[test]
+fn compacted_entries_do_not_come_back() {
+    check(&[
+        &|e| entries(e, 1, 1, 10),
+        &|e| assert_eq!(e.compact_to(1, 6).unwrap(), 5),
+        &|e| entries(e, 1, 11, 2),
+        &|e| assert_eq!(e.compact_to(1, 9).unwrap(), 3),
+        &|e| assert_eq!(e.compact_to(1, 100).unwrap(), 4),
+    ]);
+}
+
+#[test]
+fn deleted_keys_do_not_come_back() {
+    check(&[
+        &|e| ["a", "b", "c"].iter().for_each(|k| put(e, 1, k)),
+        &|e| delete(e, 1, "a"),
+        &|e| {
+            put(e, 1, "b");
+            delete(e, 1, "b");
+            put(e, 1, "a");
+        },
+        &|e| delete(e, 1, "a"),
+        &|e| delete(e, 1, "c"),
+    ]);
+}
+
+#[test]
+fn cleaned_groups_do_not_come_back_and_take_nothing_from_their_successors() {
+    let clean = |e: &Engine| command(e, 1, Command::Clean);
+    check(&[
+        &|e| {
+            entries(e, 1, 1, 10);
+            put(e, 1, "a");
+        },
+        &clean,
+        &|e| {
+            entries(e, 1, 5, 3);
+            put(e, 1, "b");
+        },
+        &|e| {
+            clean(e);
+            entries(e, 1, 2, 2);
+        },
+        &|e| {
+            clean(e);
+            put(e, 1, "a");
+            clean(e);
+        },
+    ]);
+}
+
+#[test]
+fn entries_that_were_written_over_do_not_come_back() {
+    check(&[
+        &|e| entries(e, 1, 1, 10),
+        // The shadow ends at 10, the truth at 6, and then nowhere.
+        &|e| {
+            entries(e, 1, 5, 2);
+            assert_eq!(e.compact_to(1, 7).unwrap(), 6);
+        },
+        &|e| entries(e, 1, 3, 9),
+        &|e| entries(e, 1, 8, 1),
+        &|e| entries(e, 1, 9, 1),
+    ]);
+}
+
+#[test]
+fn empty_groups_stay() {
+    check(&[
+        &|e| command(e, 1, Command::Compact { index: 7 }),
+        &|e| delete(e, 2, "nothing"),
+        &|e| put(e, 3, "a"),
+        &|e| delete(e, 3, "a"),
+        &|e| command(e, 1, Command::Clean),
+    ]);
+}
+
+#[test]
+fn nothing_is_done_below_the_thresholds() {
+    let fs = disk();
+    let arc: Arc<dyn FileSystem> = Arc::new(fs.clone());
+    let options = Options {
+        purge_threshold: 100 * 700,
+        ..options()
+    };
+    let engine = Engine::open(&arc, dir(), options).unwrap();
+    for step in 1..100 {
+        entries(&engine, step % 7, 1 + step / 7, 10);
+        engine.sync().unwrap();
+        let ops = fs.op_count();
+        assert_eq!(engine.purge_expired_files().unwrap(), []);
+        assert_eq!(fs.op_count(), ops);
+    }
+    assert_eq!(engine.file_span(Queue::Rewrite), None);
+}
+
+#[test]
+fn options_that_cannot_be_are_refused() {
+    let arc: Arc<dyn FileSystem> = Arc::new(disk());
+    for options in [
+        Options {
+            purge_threshold: 699,
+            ..options()
+        },
+        Options {
+            purge_rewrite_garbage_ratio: f64::NAN,
+            ..options()
+        },
+        Options {
+            purge_rewrite_garbage_ratio: -0.1,
+            ..options()
+        },
+    ] {
+        let error = Engine::open(&arc, dir(), options).err().unwrap();
+        assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+    }
+}
+
+#[test]
+fn who_has_many_old_entries_is_asked_nine_times() {
+    let engine = open(&disk()).unwrap();
+    entries(&engine, 1, 1, 40);
+    entries(&engine, 2, 1, 31);
+    for _ in 0..12 {
+        put(&engine, FILLER, &"k".repeat(700));
+    }
+    let mut answers = Vec::new();
+    while first_file(&engine, Queue::Append) == 1 {
+        answers.push(engine.purge_expired_files().unwrap());
+        assert!(answers.len() < 20);
+    }
+    assert_eq!(answers, vec![vec![1]; 10], "the last time it is moved, too");
+    assert_eq!(engine.last_index(1), Some(40));
+    // Those that lie in the rewrite queue count as old, and as asked for the first time.
+    for _ in 0..12 {
+        put(&engine, FILLER, &"k".repeat(700));
+    }
+    assert_eq!(engine.purge_expired_files().unwrap(), [1]);
+}
+
+#[test]
+fn who_has_many_young_entries_is_left_alone() {
+    let engine = open(&disk()).unwrap();
+    put(&engine, 2, "old");
+    for _ in 0..4 {
+        put(&engine, FILLER, &"k".repeat(700));
+    }
+    // In the part that would move, but not among the oldest files.
+    entries(&engine, 1, 1, 40);
+    let (_, file) = engine.file_span(Queue::Append).unwrap();
+    for _ in 0..7 {
+        put(&engine, FILLER, &"k".repeat(700));
+    }
+    assert_eq!(engine.purge_expired_files().unwrap(), []);
+    assert_eq!(first_file(&engine, Queue::Append), file);
+    // Now it is the oldest.
+    assert_eq!(engine.purge_expired_files().unwrap(), [1]);
+}
+
+/// A directory whose rewrite queue is full of garbage beside large groups that live.
+fn full_of_garbage() -> (MemFileSystem, crate::model::Model) {
+    let fs = disk();
+    let engine = open(&fs).unwrap();
+    for round in 0..3 {
+        for group in 1..4 {
+            entries(&engine, group, 1 + 31 * round, 31);
+            put(&engine, group, &format!("key {round}"));
+        }
+        for group in 10..200 {
+            put(&engine, group, "of short life");
+        }
+        push_out(&engine);
+    }
+    for group in 10..200 {
+        delete(&engine, group, "of short life");
+        if group % 2 == 0 {
+            command(&engine, group, Command::Clean);
+        }
+    }
+    engine.sync().unwrap();
+    let model = content(&engine);
+    drop(engine);
+    (fs, model)
+}
+
+#[test]
+fn a_power_cut_while_the_rewrite_queue_is_written_anew_loses_nothing() {
+    let (fs, model) = full_of_garbage();
+    let mut files = 0;
+    for calls in 0.. {
+        let disk = fs.fork();
+        let engine = open(&disk).unwrap();
+        let before = engine.file_span(Queue::Rewrite).unwrap();
+        disk.crash_after(calls);
+        let purged = engine.purge_expired_files();
+        let after = engine.file_span(Queue::Rewrite).unwrap();
+        files = files.max(after.1 - before.1);
+        drop(engine);
+        for cut in [
+            PowerCut::KeepAll,
+            PowerCut::DropUnsynced,
+            PowerCut::Torn { seed: calls },
+            PowerCut::Names { seed: calls },
+        ] {
+            let disk = disk.crash(cut);
+            for _ in 0..2 {
+                let engine = open(&disk).unwrap();
+                assert_eq!(content(&engine), model, "{calls} {cut:?}");
+                // What was cut short is done again, over the atomic group that is in pieces.
+                engine.purge_expired_files().unwrap();
+                assert_eq!(content(&engine), model, "{calls} {cut:?}");
+            }
+        }
+        if purged.is_ok() {
+            assert!(after.0 > before.1, "the old files are deleted");
+            break;
+        }
+    }
+    assert!(files > 5, "groups lie over several files: {files}");
+}
+
+#[test]
+fn damage_of_the_rewrite_queue_is_tolerated_as_the_mode_says() {
+    let (fs, model) = full_of_garbage();
+    let open_as = |fs: &MemFileSystem, mode| {
+        let arc: Arc<dyn FileSystem> = Arc::new(fs.clone());
+        let options = Options {
+            recovery_mode: mode,
+            ..options()
+        };
+        Engine::open(&arc, dir(), options)
+    };
+    let (first, last) = open(&fs).unwrap().file_span(Queue::Rewrite).unwrap();
+    assert!(first < last);
+    let engine = open_as(&fs, RecoveryMode::AbsoluteConsistency).unwrap();
+    assert_eq!(content(&engine), model);
+    drop(engine);
+    let damage = |seq: u64, change: &dyn Fn(&mut Vec<u8>)| {
+        let fs = fs.fork();
+        let path = dir().join(format!("{seq:016}.rewrite"));
+        let mut bytes = read_file(&fs, &path).unwrap();
+        change(&mut bytes);
+        write_file(&fs, &path, &bytes).unwrap();
+        fs
+    };
+    let flip = |bytes: &mut Vec<u8>| *bytes.last_mut().unwrap() ^= 1;
+    for (seq, tail) in [(first, false), (last, true)] {
+        let fs = damage(seq, &flip);
+        assert!(open_as(&fs, RecoveryMode::AbsoluteConsistency).is_err());
+        let opened = open_as(&fs, RecoveryMode::TolerateTailCorruption);
+        assert_eq!(opened.is_ok(), tail);
+        drop(opened);
+        let engine = open_as(&fs, RecoveryMode::TolerateAnyCorruption).unwrap();
+        engine.purge_expired_files().unwrap();
+    }
+    // What a crash leaves behind the last record.
+    let fs = damage(last, &|bytes| bytes.extend([0; 100]));
+    let engine = open_as(&fs, RecoveryMode::AbsoluteConsistency).unwrap();
+    assert_eq!(content(&engine), model);
+}
+
+#[test]
+fn an_entry_that_cannot_be_read_stops_a_purge_and_loses_nothing() {
+    let fs = disk();
+    let engine = open(&fs).unwrap();
+    entries(&engine, 1, 1, 5);
+    put(&engine, 2, "a");
+    for _ in 0..8 {
+        put(&engine, FILLER, &"k".repeat(700));
+    }
+    let path = Path::new("/raft/log/0000000000000001.raftlog");
+    let mut bytes = read_file(&fs, path).unwrap();
+    let good = bytes.clone();
+    bytes[69 + 16] ^= 1;
+    write_file(&fs, path, &bytes).unwrap();
+    for _ in 0..3 {
+        let error = engine.purge_expired_files().unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Corruption);
+        assert_eq!(first_file(&engine, Queue::Append), 1);
+    }
+    write_file(&fs, path, &good).unwrap();
+    engine.purge_expired_files().unwrap();
+    assert!(first_file(&engine, Queue::Append) > 1);
+    assert_eq!(engine.last_index(1), Some(5));
+}
+
+/// Counts a thread that has ended, however it did.
+struct Done<'a>(&'a AtomicU64);
+
+impl Drop for Done<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+#[test]
+fn threads_write_and_read_while_one_purges() {
+    const WRITERS: u64 = 3;
+    let fs = disk();
+    let engine = open(&fs).unwrap();
+    let done = AtomicU64::new(0);
+    let is_running = || done.load(Ordering::SeqCst) < WRITERS;
+    let models = std::thread::scope(|scope| {
+        let writers: Vec<_> = (0..WRITERS)
+            .map(|writer| {
+                let (engine, done) = (&engine, Done(&done));
+                scope.spawn(move || {
+                    let _done = done;
+                    let mut rng = Rng::new(Rng::seed_or(71) + writer);
+                    let mut model = crate::model::Model::new();
+                    for _ in 0..400 {
+                        let mut own = random_batch(&mut rng, &mut model, 10 * writer);
+                        engine.write(&mut own, rng.chance(1, 20)).unwrap();
+                        let found = crate::model::content_of(engine, 10 * writer);
+                        assert_eq!(found, model, "own writes are seen");
+                    }
+                    model
+                })
+            })
+            .collect();
+        scope.spawn(|| {
+            let mut rng = Rng::new(Rng::seed_or(72));
+            while is_running() {
+                let group = rng.below(10 * WRITERS);
+                let (Some(first), Some(last)) =
+                    (engine.first_index(group), engine.last_index(group))
+                else {
+                    continue;
+                };
+                let mut out = Vec::new();
+                match engine.fetch_entries_to(group, first, last + 1, None, &mut out) {
+                    Ok(n) => assert_eq!(n, out.len()),
+                    // Compacted or cut off since then.
+                    Err(e) => assert_ne!(e.kind(), ErrorKind::Corruption, "{e}"),
+                }
+                engine.get_entry(group, first).unwrap();
+            }
+        });
+        scope.spawn(|| {
+            while is_running() {
+                engine.purge_expired_files().unwrap();
+            }
+        });
+        let joined = writers.into_iter().map(|w| w.join().unwrap());
+        joined.collect::<Vec<_>>()
+    });
+    let mut expected = crate::model::Model::new();
+    for mut model in models {
+        expected.append(&mut model);
+    }
+    assert_eq!(content(&engine), expected);
+    assert!(first_file(&engine, Queue::Append) > 10);
+    assert!(first_file(&engine, Queue::Rewrite) > 1);
+    drop(engine);
+    assert_eq!(content(&open(&fs).unwrap()), expected);
+}
