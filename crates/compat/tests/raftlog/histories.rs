@@ -128,9 +128,14 @@ impl History {
     /// Lets go of what a purge asks for, but for the last entry.
     pub(crate) fn compact(&mut self, group: u64, engine: &Theirs) {
         if let Some((_, last)) = engine.span(group) {
-            engine.write(&Batch(vec![(group, Op::Compact(last))]), false);
-            self.spans.insert(group, (last, last + 1));
+            engine.write(&self.compacted(group, last), false);
         }
+    }
+
+    /// Lets go of a group's entries but for the last.
+    pub(crate) fn compacted(&mut self, group: u64, last: u64) -> Batch {
+        self.spans.insert(group, (last, last + 1));
+        Batch(vec![(group, Op::Compact(last))])
     }
 }
 
