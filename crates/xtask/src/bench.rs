@@ -1,5 +1,5 @@
 //! `cargo x bench`: Orogen and other engines in turn, in one run. `peers` measures small values,
-//! `blob` and `gc` large ones, `txn` transactions, `memtable` ordered maps in memory.
+//! `blob` and `gc` large ones, `txn` transactions, `memtable` ordered maps in memory, `raftlog` logs of Raft groups.
 //!
 //! Machines are noisy, so no figure of one run is compared with one of another: the engines run
 //! the same workloads one after the other, in an order that changes from pair to pair, and a
@@ -14,12 +14,13 @@ mod engines;
 mod report;
 mod large;
 mod memtable;
+mod raft_logs;
 mod transactions;
 
 use std::path::PathBuf;
 
 pub(crate) const HELP: &str = "
-usage: cargo x bench peers | blob | gc | txn | memtable, with options
+usage: cargo x bench peers | blob | gc | txn | memtable | raftlog, with options
 
 Small values:
 
@@ -103,7 +104,8 @@ threads; and large transactions that are read back, without locks. Transactions 
   --pairs N      pairs (default 5)
   --num N        transactions of ten puts in a phase; larger ones are as many fewer (default 200000)
   --only A,B     locks-1t locks-8t locks-hot-1t locks-hot-8t commit-1t commit-8t commit-hot-1t commit-hot-8t
-                 batch-10 batch-100 batch-10000 (default all)
+                 batch-10 batch-100 batch-10000, of batches alone index-10 index-100 index-10000 that are read and
+                 fill-10 fill-100 fill-10000 that are not (default all)
   --no-batches   without the batches alone
   --dir DIR      where the databases are made (default target/bench-txn); what DIR/db holds is deleted
   --json FILE    the figures as JSON too
@@ -124,6 +126,22 @@ two threads; nanoseconds, times the skip list, bytes a key.
   --no-pairs      without two threads
   --batches       indexed write batches instead, filled and emptied many times; beside one with a skip list
 
+Logs of Raft groups:
+
+usage: cargo x bench raftlog [--pairs N] [--seconds S] [--gib N] [--only A,B] [--dir DIR] [--json FILE]
+
+Orogen's raft log beside the crate raft-engine: batches of one entry to 64 groups by 1, 4 and 16 threads, 256 bytes to
+32 KiB, without and with syncs; filling a log, opening it, cold too, reading the last 100 entries of its groups; and
+writing while old files are emptied. Operations a second and how many times raft-engine's, p99.9, growth of memory at open,
+bytes passed to the system (not those that are written through memory).
+
+  --pairs N      pairs (default 3)
+  --seconds S    of a phase of writes or reads (default 3)
+  --gib N        GiB of entries that are filled in, and written while files are emptied (default 2)
+  --only A,B     write-1t-256 ... write-16t-32768 sync-1t-256 ... sync-16t-32768 fill open open-cold tail purge (default all)
+  --dir DIR      where the logs are made (default target/bench-raftlog); what DIR/log and DIR/kept-* hold is deleted
+  --json FILE    the figures as JSON too
+
 All end with 0 when everything was measured, whatever the figures say, and with 1 when an option
 is wrong or something did not build or run.
 ";
@@ -143,15 +161,16 @@ struct Options {
 pub(crate) fn run(args: &[String]) -> Result<(), String> {
     let (what, rest) = args
         .split_first()
-        .ok_or("say what: peers, blob, gc, txn or memtable")?;
+        .ok_or("say what: peers, blob, gc, txn, memtable or raftlog")?;
     match what.as_str() {
         "peers" => peers(rest),
         "blob" => large::run(large::Bench::Blob, rest),
         "gc" => large::run(large::Bench::Gc, rest),
         "memtable" => memtable::run(rest),
         "txn" => transactions::run(rest),
+        "raftlog" => raft_logs::run(rest),
         other => Err(format!(
-            "nothing to measure is called `{other}`: peers, blob, gc, txn, memtable"
+            "nothing to measure is called `{other}`: peers, blob, gc, txn, memtable, raftlog"
         )),
     }
 }
@@ -254,7 +273,7 @@ mod tests {
 
     #[test]
     fn what_to_measure_must_be_said() {
-        assert!(run(&[]).unwrap_err().contains("peers, blob, gc, txn or"));
+        assert!(run(&[]).unwrap_err().contains("peers, blob, gc, txn,"));
         assert!(run(&["speed".to_owned()]).unwrap_err().contains("`speed`"));
     }
 

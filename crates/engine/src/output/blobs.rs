@@ -279,11 +279,13 @@ impl BlobWriter {
             };
             if from.stores_as(self.options.file.compression) {
                 let builder = self.builder(new_file, created)?;
-                let moved = builder.add_stored(user, &stored, &from)?;
-                self.count_relocated(&pointer, only_for_order);
-                let pointer = moved;
-                self.point_to(key, &pointer)?;
-                return Ok((&self.key, &self.pointer));
+                // A file that goes on may have been begun when the settings were others.
+                if builder.takes_stored_of(&from) {
+                    let moved = builder.add_stored(user, &stored, &from)?;
+                    self.count_relocated(&pointer, only_for_order);
+                    self.point_to(key, &moved)?;
+                    return Ok((&self.key, &self.pointer));
+                }
             }
         }
         let Some(fetched) = source.value(&pointer, user)? else {

@@ -521,6 +521,27 @@ fn a_paused_collection_holds_nothing_and_goes_on() {
 }
 
 #[test]
+fn the_codec_may_change_while_values_are_collected() {
+    let fs = MemFileSystem::new();
+    let (db, family, gate, map) = held_collection(&fs);
+    // What is begun with this codec goes on with tables whose values are stored without one.
+    let codec = |name| db.set_options(&family, &[("blob_compression_type", name)]);
+    codec("kLZ4Compression").unwrap();
+    let handle = db
+        .collect_blob_garbage_async(&any_garbage(), &family)
+        .unwrap();
+    gate.wait_for(1);
+    codec("kNoCompression").unwrap();
+    gate.open();
+    handle.wait().unwrap();
+    assert_eq!(garbage(&db.live_blob_files()), 0);
+    assert_eq!(scan(&db, &family).into_iter().collect::<Map>(), map);
+    assert_exact(&db, &family);
+    db.wait_for_background_work().unwrap();
+    assert_no_strays(&fs, &db);
+}
+
+#[test]
 fn a_database_closes_while_it_collects() {
     for by_hand in [true, false] {
         let fs = MemFileSystem::new();

@@ -22,6 +22,7 @@ impl RaftLogs for Orogen {
     fn open(dir: &Path, settings: &Settings) -> Result<Self> {
         let options = Options {
             target_file_size: settings.file_bytes,
+            purge_threshold: settings.purge_bytes,
             ..Options::default()
         };
         let fs: Arc<dyn FileSystem> = Arc::new(PosixFileSystem::new());
@@ -50,7 +51,7 @@ impl RaftLogs for Orogen {
     }
 
     fn purge(&self) -> Result<Vec<u64>> {
-        Err("it does not purge yet".into())
+        Ok(self.0.purge_expired_files()?)
     }
 
     fn span(&self, group: u64) -> Option<(u64, u64)> {
