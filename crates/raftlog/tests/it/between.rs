@@ -306,7 +306,7 @@ fn a_file_that_cuts_off_what_was_moved_stays_as_long_as_it_must() {
             // Not in the part that moves, nor in the newest file.
             entries(engine, 1, 5, 2);
             put(engine, FILLER, &"k".repeat(700));
-            put(engine, FILLER, "k");
+            put(engine, FILLER, &"k".repeat(700));
         },
         |engine| {
             engine.compact_to(1, 7).unwrap();

@@ -324,25 +324,53 @@ fn with_old_key() -> MemFileSystem {
 }
 
 #[test]
-fn what_a_process_that_died_has_moved_is_synced_before_its_source_is_deleted() {
-    let fs = with_old_key();
-    for calls in 0.. {
-        let disk = fs.fork();
-        let engine = open(&disk).unwrap();
-        let expected = content(&engine);
-        disk.crash_after(calls);
-        let is_done = engine.purge_expired_files().is_ok();
-        drop(engine);
-        let disk = disk.crash(PowerCut::KeepAll);
-        let engine = open(&disk).unwrap();
-        engine.purge_expired_files().unwrap();
-        assert!(first_file(&engine, Queue::Append) > 1);
-        let engine = open(&disk.crash(PowerCut::DropUnsynced)).unwrap();
-        assert_eq!(content(&engine), expected, "{calls}");
-        if is_done {
-            break;
+fn what_a_process_that_died_has_written_is_synced_before_files_are_deleted_for_it() {
+    for is_removal in [false, true] {
+        let fs = with_old_key();
+        if is_removal {
+            let engine = open(&fs).unwrap();
+            push_out(&engine);
+            delete(&engine, 1, "old");
+            for _ in 0..8 {
+                put(&engine, FILLER, &"k".repeat(700));
+            }
+            engine.close().unwrap();
+        }
+        for calls in 0.. {
+            let disk = fs.fork();
+            let engine = open(&disk).unwrap();
+            let expected = content(&engine);
+            let first = first_file(&engine, Queue::Append);
+            disk.crash_after(calls);
+            let is_done = engine.purge_expired_files().is_ok();
+            drop(engine);
+            let disk = disk.crash(PowerCut::KeepAll);
+            let engine = open(&disk).unwrap();
+            engine.purge_expired_files().unwrap();
+            assert!(first_file(&engine, Queue::Append) > first);
+            let engine = open(&disk.crash(PowerCut::DropUnsynced)).unwrap();
+            assert_eq!(content(&engine), expected, "{is_removal} {calls}");
+            if is_done {
+                break;
+            }
         }
     }
+}
+
+#[test]
+fn a_file_that_is_gone_already_does_not_stop_a_purge() {
+    let disk = with_old_key();
+    let fs = FaultFileSystem::over_memory(disk.clone());
+    let arc: Arc<dyn FileSystem> = Arc::new(fs.clone());
+    let engine = Engine::open(&arc, dir(), options()).unwrap();
+    let expected = content(&engine);
+    fs.faults()
+        .add(Fault::io().on(&[OpKind::Remove]).after_effect());
+    assert!(engine.purge_expired_files().is_err());
+    assert_eq!(first_file(&engine, Queue::Append), 1);
+    engine.purge_expired_files().unwrap();
+    assert!(first_file(&engine, Queue::Append) > 1);
+    assert_eq!(content(&engine), expected);
 }
 
 #[test]
