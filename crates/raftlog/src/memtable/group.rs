@@ -262,8 +262,9 @@ impl Group {
         } else if !shadow.span.is_empty() {
             let first = self.index.span().first;
             if self.rewritten == 0 {
-                let index = shadow.span.next;
-                ops.push(Op::Compact { index });
+                // Not where it ends: raft-engine applies removals to older files that it has read apart,
+                // and there it may have ended later.
+                ops.push(Op::Compact { index: u64::MAX });
             } else if shadow.span.first < first {
                 ops.push(Op::Compact { index: first });
             }

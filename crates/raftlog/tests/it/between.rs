@@ -266,7 +266,8 @@ fn check(prepare: impl Fn(&Engine), step: impl Fn(&Engine) + Send + 'static) {
     assert_eq!(content(&open(&disk.fork()).unwrap()), expected);
     push_out(&engine);
     let (mut found, mut expected) = (content(&engine), expected);
-    (found.remove(&FILLER), expected.remove(&FILLER));
+    found.remove(&FILLER);
+    expected.remove(&FILLER);
     assert_eq!(found, expected);
     let mut found = content(&open(&disk.fork()).unwrap());
     found.remove(&FILLER);
