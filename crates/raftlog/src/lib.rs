@@ -7,9 +7,8 @@
 //! The flow of a write: [`LogBatch`] collects operations, `format` makes a record of it, the
 //! write queue puts records together for one append and at most one sync, and the memtables
 //! learn where entries lie. Keys are kept in memory, entries are read from the files. Opening
-//! reads the rewrite queue, which holds what a collector moved out of old files, and then the
-//! append queue on top. This crate does not collect: its files grow until they are given to one
-//! that does.
+//! reads the rewrite queue, which holds what purge moved out of old files, and then the append
+//! queue on top. Files go away when the caller purges, and not by themselves.
 //!
 //! Invariants:
 //!
@@ -17,7 +16,8 @@
 //!    a byte of it is written.
 //! 2. Records are applied to memory in the order in which they stand in the append queue.
 //! 3. A file that is not the newest of its queue was synced before the next one was made.
-//! 4. After a failed sync nothing is written until the engine is opened again.
+//! 4. After a failed sync of a queue nothing is written to it until the engine is opened again.
+//! 5. What is gone stays gone, and what lives stays, whatever part of a purge a power loss leaves.
 //!
 //! Format: `docs/format/raftlog.md`. It is that of the crate raft-engine 0.4.2, and directories
 //! go both ways.

@@ -202,20 +202,11 @@ impl Group {
                 self.above.get_or_insert_default().append(&entries, block);
             }
             Op::Compact { index } => {
-                let mut was_last = false;
-                if let Some(above) = &mut self.above
-                    && !above.is_empty()
-                {
+                if let Some(above) = &mut self.above {
                     above.compact(index);
-                    was_last = above.is_empty();
                 }
-                if was_last {
-                    // It was behind the last entry of all, wherever those below end.
-                    self.index.clear();
-                    self.rewritten = 0;
-                } else {
-                    self.apply(op, block);
-                }
+                // Those below end where those above begin, or before.
+                self.apply(op, block);
             }
             op => self.apply(op, block),
         }
@@ -271,8 +262,9 @@ impl Group {
         } else if !shadow.span.is_empty() {
             let first = self.index.span().first;
             if self.rewritten == 0 {
-                let index = shadow.span.next;
-                ops.push(Op::Compact { index });
+                // Not where it ends: raft-engine applies removals to older files that it has read apart,
+                // and there it may have ended later.
+                ops.push(Op::Compact { index: u64::MAX });
             } else if shadow.span.first < first {
                 ops.push(Op::Compact { index: first });
             }

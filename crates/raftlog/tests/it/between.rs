@@ -10,10 +10,11 @@ use orogen_base::Result;
 use orogen_env::{
     Access, FileLock, FileSystem, MemFileSystem, Metadata, RandomAccessFile, WritableFile,
 };
-use orogen_raftlog::{Engine, Queue};
+use orogen_raftlog::{Command, Engine, Queue};
 use orogen_testkit::rng::Rng;
 
 use crate::model::{Model, content, dir, disk, open, options, random_batch};
+use crate::purge::{FILLER, command, entries, push_out, put};
 
 type Step = Box<dyn FnMut() + Send>;
 
@@ -236,5 +237,81 @@ fn what_is_written_and_read_in_the_middle_of_a_purge_is_right() {
     assert!(
         steps > 1000 && deleted[0] > 100 && deleted[1] > 100,
         "{steps} {deleted:?}"
+    );
+}
+
+/// Runs a purge that does `step` when it first writes to the rewrite queue, then pushes out all
+/// that was there; the groups and their content after the step and at the end must be alike.
+fn check(prepare: impl Fn(&Engine), step: impl Fn(&Engine) + Send + 'static) {
+    let disk = disk();
+    let hook = Arc::new(Hook::default());
+    let fs: Arc<dyn FileSystem> = Arc::new(HookedFileSystem {
+        below: disk.clone(),
+        hook: Arc::clone(&hook),
+    });
+    let engine = Arc::new(Engine::open(&fs, dir(), options()).unwrap());
+    prepare(&engine);
+    let inner = Arc::clone(&engine);
+    let mut step = Some(step);
+    *hook.step.lock().unwrap() = Some(Box::new(move || {
+        if let Some(step) = step.take() {
+            step(&inner);
+        }
+    }));
+    hook.is_on.store(true, Ordering::SeqCst);
+    engine.purge_expired_files().unwrap();
+    hook.is_on.store(false, Ordering::SeqCst);
+    *hook.step.lock().unwrap() = None;
+    let expected = content(&engine);
+    assert_eq!(content(&open(&disk.fork()).unwrap()), expected);
+    push_out(&engine);
+    let (mut found, mut expected) = (content(&engine), expected);
+    found.remove(&FILLER);
+    expected.remove(&FILLER);
+    assert_eq!(found, expected);
+    let mut found = content(&open(&disk.fork()).unwrap());
+    found.remove(&FILLER);
+    assert_eq!(found, expected);
+}
+
+#[test]
+fn a_group_that_goes_while_it_is_moved_stays_away() {
+    for is_new in [false, true] {
+        check(
+            |engine| {
+                if !is_new {
+                    entries(engine, 1, 1, 3);
+                    push_out(engine);
+                }
+                entries(engine, 1, 4, 2);
+                put(engine, 1, "a");
+                for _ in 0..8 {
+                    put(engine, FILLER, &"k".repeat(700));
+                }
+            },
+            |engine| command(engine, 1, Command::Clean),
+        );
+    }
+}
+
+#[test]
+fn a_file_that_cuts_off_what_was_moved_stays_as_long_as_it_must() {
+    check(
+        |engine| {
+            entries(engine, 1, 1, 10);
+            push_out(engine);
+            put(engine, 2, "to be moved");
+            for _ in 0..8 {
+                put(engine, FILLER, &"k".repeat(700));
+            }
+            // Not in the part that moves, nor in the newest file.
+            entries(engine, 1, 5, 2);
+            put(engine, FILLER, &"k".repeat(700));
+            put(engine, FILLER, &"k".repeat(700));
+        },
+        |engine| {
+            engine.compact_to(1, 7).unwrap();
+            assert_eq!(engine.first_index(1), None);
+        },
     );
 }

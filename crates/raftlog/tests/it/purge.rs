@@ -6,17 +6,17 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use orogen_base::ErrorKind;
 use orogen_env::fs::{read_file, write_file};
-use orogen_env::{FileSystem, MemFileSystem, PowerCut};
+use orogen_env::{Fault, FaultFileSystem, FileSystem, MemFileSystem, OpKind, PowerCut};
 use orogen_raftlog::{Command, Engine, LogBatch, Options, Queue, RecoveryMode};
 use orogen_testkit::rng::Rng;
 
 use crate::model::{content, dir, disk, open, options, random_batch};
 
-fn first_file(engine: &Engine, queue: Queue) -> u64 {
+pub(crate) fn first_file(engine: &Engine, queue: Queue) -> u64 {
     engine.file_span(queue).map_or(0, |(first, _)| first)
 }
 
-fn entries(engine: &Engine, group: u64, first: u64, count: u64) {
+pub(crate) fn entries(engine: &Engine, group: u64, first: u64, count: u64) {
     let mut batch = LogBatch::default();
     let bytes: Vec<String> = (first..first + count)
         .map(|i| format!("{group}-{i}"))
@@ -26,10 +26,10 @@ fn entries(engine: &Engine, group: u64, first: u64, count: u64) {
 }
 
 /// A group that others have nothing to do with.
-const FILLER: u64 = 1000;
+pub(crate) const FILLER: u64 = 1000;
 
 /// Writes and purges until the append queue has nothing of what was there before.
-fn push_out(engine: &Engine) {
+pub(crate) fn push_out(engine: &Engine) {
     let (_, last) = engine.file_span(Queue::Append).unwrap();
     for _ in 0..1000 {
         if first_file(engine, Queue::Append) > last {
@@ -71,7 +71,7 @@ fn check(steps: &[&dyn Fn(&Engine)]) -> MemFileSystem {
     fs
 }
 
-fn put(engine: &Engine, group: u64, key: &str) {
+pub(crate) fn put(engine: &Engine, group: u64, key: &str) {
     let mut batch = LogBatch::default();
     batch.put(group, key.into(), b"value".to_vec()).unwrap();
     engine.write(&mut batch, false).unwrap();
@@ -83,7 +83,7 @@ fn delete(engine: &Engine, group: u64, key: &str) {
     engine.write(&mut batch, false).unwrap();
 }
 
-fn command(engine: &Engine, group: u64, command: Command) {
+pub(crate) fn command(engine: &Engine, group: u64, command: Command) {
     let mut batch = LogBatch::default();
     batch.add_command(group, command);
     engine.write(&mut batch, false).unwrap();
@@ -308,6 +308,127 @@ fn a_power_cut_while_the_rewrite_queue_is_written_anew_loses_nothing() {
         }
     }
     assert!(files > 5, "groups lie over several files: {files}");
+}
+
+/// A directory whose oldest file holds something that a purge moves, and no other does.
+fn with_old_key() -> MemFileSystem {
+    let fs = disk();
+    let engine = open(&fs).unwrap();
+    entries(&engine, 1, 1, 3);
+    put(&engine, 1, "old");
+    for _ in 0..8 {
+        put(&engine, FILLER, &"k".repeat(700));
+    }
+    engine.close().unwrap();
+    fs
+}
+
+#[test]
+fn what_a_process_that_died_has_written_is_synced_before_files_are_deleted_for_it() {
+    // The rewrite queue is not written anew: that would sync it.
+    let open = |fs: &MemFileSystem| {
+        let options = Options {
+            purge_rewrite_threshold: Some(1 << 30),
+            ..options()
+        };
+        let fs: Arc<dyn FileSystem> = Arc::new(fs.clone());
+        Engine::open(&fs, dir(), options)
+    };
+    for is_removal in [false, true] {
+        let fs = with_old_key();
+        if is_removal {
+            let engine = open(&fs).unwrap();
+            push_out(&engine);
+            delete(&engine, 1, "old");
+            // Nothing is to be moved.
+            delete(&engine, FILLER, "k");
+            for _ in 0..8 {
+                put(&engine, FILLER, &"k".repeat(700));
+            }
+            engine.close().unwrap();
+        }
+        for calls in 0.. {
+            let disk = fs.fork();
+            let engine = open(&disk).unwrap();
+            let expected = content(&engine);
+            let first = first_file(&engine, Queue::Append);
+            disk.crash_after(calls);
+            let is_done = engine.purge_expired_files().is_ok();
+            drop(engine);
+            let disk = disk.crash(PowerCut::KeepAll);
+            let engine = open(&disk).unwrap();
+            engine.purge_expired_files().unwrap();
+            assert!(first_file(&engine, Queue::Append) > first);
+            let engine = open(&disk.crash(PowerCut::DropUnsynced)).unwrap();
+            assert_eq!(content(&engine), expected, "{is_removal} {calls}");
+            if is_done {
+                break;
+            }
+        }
+    }
+}
+
+#[test]
+fn a_file_that_is_gone_already_does_not_stop_a_purge() {
+    let fs = FaultFileSystem::over_memory(with_old_key());
+    let arc: Arc<dyn FileSystem> = Arc::new(fs.clone());
+    let engine = Engine::open(&arc, dir(), options()).unwrap();
+    let expected = content(&engine);
+    fs.faults()
+        .add(Fault::io().on(&[OpKind::Remove]).after_effect());
+    assert!(engine.purge_expired_files().is_err());
+    assert_eq!(first_file(&engine, Queue::Append), 1);
+    engine.purge_expired_files().unwrap();
+    assert!(first_file(&engine, Queue::Append) > 1);
+    assert_eq!(content(&engine), expected);
+}
+
+#[test]
+fn what_a_failed_sync_has_dropped_is_not_read_again() {
+    let disk = with_old_key();
+    let fs = FaultFileSystem::over_memory(disk.clone());
+    let arc: Arc<dyn FileSystem> = Arc::new(fs.clone());
+    let engine = Engine::open(&arc, dir(), options()).unwrap();
+    let expected = content(&engine);
+    // The first sync is that of the new file's header.
+    let fault = Fault::io().on(&[OpKind::Sync]).path_with(".rewrite").nth(2);
+    fs.faults().add(fault);
+    assert_eq!(
+        engine.purge_expired_files().unwrap_err().kind(),
+        ErrorKind::Io
+    );
+    assert_eq!(
+        engine.purge_expired_files().unwrap_err().kind(),
+        ErrorKind::ReadOnly
+    );
+    // Writers have nothing to do with it.
+    put(&engine, FILLER, "k");
+    drop(engine);
+    let engine = open(&disk).unwrap();
+    engine.purge_expired_files().unwrap();
+    assert!(first_file(&engine, Queue::Append) > 1);
+    let engine = open(&disk.crash(PowerCut::DropUnsynced)).unwrap();
+    let mut found = content(&engine);
+    found.insert(FILLER, expected[&FILLER].clone());
+    assert_eq!(found, expected);
+}
+
+#[test]
+fn files_are_not_deleted_for_a_removal_that_a_power_cut_may_take_back() {
+    let fs = with_old_key();
+    let engine = open(&fs).unwrap();
+    let before = content(&engine);
+    let mut batch = LogBatch::default();
+    batch.add_command(1, Command::Clean);
+    batch.put(2, b"a".to_vec(), b"b".to_vec()).unwrap();
+    engine.write(&mut batch, false).unwrap();
+    let after = content(&engine);
+    // There is nothing to move.
+    engine.purge_expired_files().unwrap();
+    assert!(first_file(&engine, Queue::Append) > 1);
+    assert_eq!(engine.file_span(Queue::Rewrite), None);
+    let found = content(&open(&fs.crash(PowerCut::DropUnsynced)).unwrap());
+    assert!(found == before || found == after);
 }
 
 #[test]
