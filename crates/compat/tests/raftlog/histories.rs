@@ -125,6 +125,14 @@ impl History {
             .collect();
     }
 
+    /// The same, with ours.
+    pub(crate) fn begin_anew_with(&mut self, engine: &Engine) {
+        let ids = engine.raft_groups().into_iter();
+        let spans =
+            ids.filter_map(|id| Some((id, (engine.first_index(id)?, engine.last_index(id)? + 1))));
+        self.spans = spans.collect();
+    }
+
     /// Lets go of what a purge asks for, but for the last entry.
     pub(crate) fn compact(&mut self, group: u64, engine: &Theirs) {
         if let Some((_, last)) = engine.span(group) {

@@ -195,6 +195,58 @@ fn what_it_collected_and_wrote_over_is_read() {
 }
 
 #[test]
+fn we_collect_what_it_has_collected_before() {
+    let (mut theirs, mut own) = (0, 0);
+    for seed in seeds(5) {
+        let temp = TempDir::new("raftlog-original");
+        let mut rng = Rng::new(seed);
+        let dir = temp.path().join("shared");
+        let mut options = histories::options(&mut rng);
+        options.purge_threshold = options.target_file_size * 4;
+        options.purge_rewrite_threshold = Some(options.target_file_size);
+        options.purge_rewrite_garbage_ratio = 0.3;
+        let mut history = History::new();
+        for turn in 0..6 {
+            let what = format!("seed {seed}, turn {turn}");
+            if turn % 2 == 0 {
+                let engine = Theirs::open_to_purge(&dir, &options);
+                history.begin_anew(&engine);
+                for n in 0..60 {
+                    engine.write(&history.batch(&mut rng), false);
+                    if n % 20 == 19 {
+                        engine.purge();
+                    }
+                }
+                theirs += engine.rewritten_files();
+                let live = Seen::of_theirs(&engine);
+                drop(engine);
+                Seen::of_ours(&ours(&dir, &options)).assert_holds(&live, &what);
+            } else {
+                let engine = ours(&dir, &options);
+                history.begin_anew_with(&engine);
+                for n in 0..60 {
+                    let batch = history.batch(&mut rng);
+                    engine.write(&mut batch.for_ours(), false).unwrap();
+                    if n % 20 == 19 {
+                        let before = Seen::of_ours(&engine);
+                        engine.purge_expired_files().unwrap();
+                        Seen::of_ours(&engine).assert_same(&before, &what);
+                    }
+                }
+                own += engine
+                    .file_span(Queue::Rewrite)
+                    .map_or(0, |(_, newest)| newest);
+                let seen = Seen::of_ours(&engine);
+                drop(engine);
+                Seen::of_ours(&ours(&dir, &options)).assert_same(&seen, &what);
+            }
+        }
+    }
+    println!("rewritten files: {theirs} theirs, {own} ours");
+    assert!(theirs > 10 && own > 10);
+}
+
+#[test]
 fn it_reads_what_we_collected() {
     let (mut rewritten, mut collected) = (0, 0);
     for seed in seeds(4) {
