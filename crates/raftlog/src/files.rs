@@ -136,24 +136,27 @@ pub(crate) fn gone(id: FileId) -> Error {
     Error::corruption("file of an entry is not there").with("file", id.name())
 }
 
-/// Makes an empty file with a header; it and its name are synced. It is written through memory where that can be.
+/// Makes an empty file with a header; it and its name are synced. With `mapped`, bytes that it will have and who may make
+/// room for them, it is written through memory where that can be.
 pub(crate) fn make(
     fs: &dyn FileSystem,
     dir: &Path,
     id: FileId,
     version: FormatVersion,
-    target_size: u64,
-    ahead: Option<&Arc<Ahead>>,
+    mapped: Option<(u64, &Arc<Ahead>)>,
 ) -> Result<Box<dyn WritableFile>> {
     let header = FileHeader {
         version,
         alignment: 0,
     };
-    let hint = LengthHint {
-        expected: target_size,
-        likely: target_size,
+    let path = dir.join(id.name());
+    let mut writer = match mapped {
+        None => fs.create(&path)?,
+        Some((expected, ahead)) => {
+            let likely = expected;
+            fs.create_mapped(&path, LengthHint { expected, likely }, Some(ahead))?
+        }
     };
-    let mut writer = fs.create_mapped(&dir.join(id.name()), hint, ahead)?;
     writer.append(&header.encode())?;
     writer.sync()?;
     fs.sync_dir(dir)?;
@@ -189,16 +192,10 @@ impl NewFiles {
         self.dir.join(id.name())
     }
 
-    /// Makes the first or next file.
-    fn make(&self, id: FileId) -> Result<(Arc<LogFile>, Box<dyn WritableFile>)> {
-        let mut writer = make(
-            &*self.fs,
-            &self.dir,
-            id,
-            self.version,
-            self.target_size,
-            Some(&self.ahead),
-        )?;
+    /// Makes the first or next file, `mapped` to be written through memory.
+    fn make(&self, id: FileId, mapped: bool) -> Result<(Arc<LogFile>, Box<dyn WritableFile>)> {
+        let mapped = mapped.then_some((self.target_size, &self.ahead));
+        let mut writer = make(&*self.fs, &self.dir, id, self.version, mapped)?;
         let file = LogFile {
             id,
             version: self.version,
@@ -210,6 +207,10 @@ impl NewFiles {
     }
 }
 
+/// A file that is synced more often than once in so many bytes is not written through memory: behind each sync the system
+/// has to be told of each page again, which costs more than calls.
+const SYNCED_OFTEN: u64 = 64 << 10;
+
 /// Appends to the newest file of a queue.
 pub(crate) struct Appender {
     new_files: NewFiles,
@@ -219,6 +220,8 @@ pub(crate) struct Appender {
     writer: Option<Box<dyn WritableFile>>,
     len: u64,
     is_dirty: bool,
+    /// Of this file.
+    syncs: u64,
     failed_sync: Option<Error>,
 }
 
@@ -237,7 +240,7 @@ impl Appender {
                 (file, writer, len)
             }
             None => {
-                let (file, writer) = new_files.make(FileId::new(queue, 1))?;
+                let (file, writer) = new_files.make(FileId::new(queue, 1), false)?;
                 table.push(Arc::clone(&file));
                 let len = writer.size();
                 (file, writer, len)
@@ -251,6 +254,7 @@ impl Appender {
             len,
             // A process that died may have left bytes that were read and not synced.
             is_dirty: true,
+            syncs: 0,
             failed_sync: None,
         })
     }
@@ -314,10 +318,12 @@ impl Appender {
             cut(&*self.new_files.fs, path, self.len)?;
         }
         let id = FileId::new(self.file.id.queue, self.file.id.seq + 1);
-        let (file, writer) = self.new_files.make(id).inspect_err(|_| {
+        let is_mapped = self.syncs.saturating_mul(SYNCED_OFTEN) < self.len;
+        let (file, writer) = self.new_files.make(id, is_mapped).inspect_err(|_| {
             // The next try makes it anew; without a record in it nobody is misled by it.
             let _ = self.new_files.fs.remove_file(&self.new_files.path(id));
         })?;
+        self.syncs = 0;
         self.table.push(Arc::clone(&file));
         self.len = writer.size();
         self.writer = Some(writer);
@@ -364,6 +370,7 @@ impl Appender {
             return Err(e);
         }
         self.is_dirty = false;
+        self.syncs += 1;
         Ok(())
     }
 }

@@ -311,7 +311,7 @@ fn make_anew(
     options: &Options,
 ) -> Result<(LogFile, u64)> {
     let version = options.format_version;
-    let len = make(fs, dir, id, version, 0, None)?.size();
+    let len = make(fs, dir, id, version, None)?.size();
     let reader = fs.open(&dir.join(id.name()), Access::Random)?;
     let file = LogFile {
         id,
