@@ -201,6 +201,11 @@ impl WritableFile for BufferedFile {
         let buffered = self.buffer.len() as u64;
         self.file.preallocate(bytes.saturating_add(buffered))
     }
+
+    fn lengthen(&mut self, bytes: u64) -> Result<()> {
+        let buffered = self.buffer.len() as u64;
+        self.file.lengthen(bytes.saturating_add(buffered))
+    }
 }
 
 #[cfg(test)]

@@ -548,6 +548,12 @@ impl WritableFile for FaultWritableFile {
         self.faults
             .call(OpKind::Preallocate, &self.path, || file.preallocate(bytes))
     }
+
+    fn lengthen(&mut self, bytes: u64) -> Result<()> {
+        let file = &mut self.file;
+        self.faults
+            .call(OpKind::Preallocate, &self.path, || file.lengthen(bytes))
+    }
 }
 
 struct FaultRandomAccessFile {

@@ -45,6 +45,15 @@ pub trait WritableFile: Send {
         let _ = bytes;
         Ok(())
     }
+    /// Makes the file longer by zeros behind the end, which appends then replace: so a sync need not write a new size each time.
+    /// They are given up when it is sealed or closed; after a crash the file may end with them. [`Self::size`] does not count them.
+    ///
+    /// # Errors
+    /// `NoSpace` or `Io`.
+    fn lengthen(&mut self, bytes: u64) -> Result<()> {
+        let _ = bytes;
+        Ok(())
+    }
 }
 
 /// How a file will be read.

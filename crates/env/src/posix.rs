@@ -307,6 +307,8 @@ struct PosixWritableFile<C> {
     writeback: u64,
     /// Up to here room was reserved.
     reserved: u64,
+    /// Behind `position` are zeros up to `end`, which nobody wrote.
+    is_longer: bool,
 }
 
 impl<C> PosixWritableFile<C> {
@@ -319,7 +321,21 @@ impl<C> PosixWritableFile<C> {
             end,
             writeback: position,
             reserved: 0,
+            is_longer: false,
         }
+    }
+
+    /// Gives up the zeros behind the end. If that fails the file stays longer. One that somebody else made longer or
+    /// shorter meanwhile is left as it is.
+    fn shorten(&mut self) {
+        if !std::mem::take(&mut self.is_longer) || self.end == self.position {
+            return;
+        }
+        let metadata = self.file.metadata();
+        if metadata.is_ok_and(|meta| meta.len() == self.end) {
+            let _ = self.file.set_len(self.position);
+        }
+        self.end = self.position;
     }
 }
 
@@ -381,10 +397,34 @@ impl<C: Calls> WritableFile for PosixWritableFile<C> {
             };
         }
     }
+
+    fn lengthen(&mut self, bytes: u64) -> Result<()> {
+        let is_written_over = self.end > self.position && !self.is_longer;
+        if bytes == 0 || is_written_over {
+            return Ok(());
+        }
+        loop {
+            return match self.calls.lengthen(&self.file, self.position, bytes) {
+                Ok(()) => {
+                    self.end = self.end.max(self.position.saturating_add(bytes));
+                    self.is_longer = true;
+                    Ok(())
+                }
+                Err(Errno::INTR) => continue,
+                Err(Errno::OPNOTSUPP | Errno::NOSYS) => Ok(()),
+                Err(e) => Err(failed("cannot make the file longer", &self.path, e)),
+            };
+        }
+    }
+
+    fn seal(&mut self) {
+        self.shorten();
+    }
 }
 
 impl<C> Drop for PosixWritableFile<C> {
     fn drop(&mut self) {
+        self.shorten();
         if self.reserved > self.end {
             // Setting the size that the file has frees what is reserved behind it. If that
             // fails, disk space is wasted and nothing else. A file that somebody else made

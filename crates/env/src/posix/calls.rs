@@ -36,6 +36,9 @@ pub(super) trait Calls: Clone + Send + Sync + 'static {
 
     /// `fallocate` that keeps the file's size.
     fn reserve(&self, file: &File, offset: u64, len: u64) -> Result<(), Errno>;
+
+    /// `fallocate` that makes the file longer.
+    fn lengthen(&self, file: &File, offset: u64, len: u64) -> Result<(), Errno>;
 }
 
 /// What the system does.
@@ -73,6 +76,11 @@ impl Calls for System {
     #[inline]
     fn reserve(&self, file: &File, offset: u64, len: u64) -> Result<(), Errno> {
         rustix::fs::fallocate(file, FallocateFlags::KEEP_SIZE, offset, len)
+    }
+
+    #[inline]
+    fn lengthen(&self, file: &File, offset: u64, len: u64) -> Result<(), Errno> {
+        rustix::fs::fallocate(file, FallocateFlags::empty(), offset, len)
     }
 }
 
@@ -158,6 +166,13 @@ impl Calls for Short {
     fn reserve(&self, file: &File, offset: u64, len: u64) -> Result<(), Errno> {
         match self.draw(0) {
             Some(_) => System.reserve(file, offset, len),
+            None => Err(Errno::INTR),
+        }
+    }
+
+    fn lengthen(&self, file: &File, offset: u64, len: u64) -> Result<(), Errno> {
+        match self.draw(0) {
+            Some(_) => System.lengthen(file, offset, len),
             None => Err(Errno::INTR),
         }
     }

@@ -98,6 +98,44 @@ fn the_empty_directory_name_is_the_working_directory() {
 }
 
 #[test]
+fn zeros_ahead_of_appends_are_given_up() {
+    let dir = temp_dir("longer");
+    for fs in [
+        &PosixFileSystem::new() as &dyn FileSystem,
+        &ShortCallsFileSystem::new(1),
+    ] {
+        let path = dir.join("one");
+        let len = || fs::metadata(&path).unwrap().len();
+        let mut file = fs.create(&path).unwrap();
+        file.preallocate(1 << 20).unwrap();
+        file.append(b"first").unwrap();
+        file.lengthen(10_000).unwrap();
+        assert_eq!((file.size(), len()), (5, 10_005));
+        file.append(&[7; 20_000]).unwrap();
+        assert_eq!((file.size(), len()), (20_005, 20_005));
+        file.lengthen(100).unwrap();
+        file.lengthen(50).unwrap();
+        file.append(b"end").unwrap();
+        assert_eq!((file.size(), len()), (20_008, 20_105));
+        file.seal();
+        assert_eq!(len(), 20_008);
+        drop(file);
+        let mut file = fs.open_append(&path).unwrap();
+        file.lengthen(100).unwrap();
+        file.append(b"!").unwrap();
+        drop(file);
+        let bytes = fs::read(&path).unwrap();
+        assert_eq!((bytes.len(), &bytes[20_005..]), (20_009, &b"end!"[..]));
+        // What is written over has no end to give up.
+        let mut file = fs.reuse(&path, &path).unwrap();
+        file.lengthen(1 << 20).unwrap();
+        file.append(b"F").unwrap();
+        drop(file);
+        assert_eq!(len(), 20_009);
+    }
+}
+
+#[test]
 fn reads_and_writes_that_do_a_part_are_made_whole() {
     let dir = temp_dir("short");
     let (one, two) = (dir.join("one"), dir.join("two"));
