@@ -1,5 +1,7 @@
 //! Medians and ratios over pairs.
 
+use serde_json::Value;
+
 /// The middle of a row of figures, one for each pair, and its ends.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Spread {
@@ -11,6 +13,20 @@ pub(super) struct Spread {
 /// The ratios of ours to theirs; both have a figure for each pair.
 pub(super) fn ratio(ours: &[f64], theirs: &[f64]) -> Spread {
     spread(ours.iter().zip(theirs).map(|(a, b)| a / b).collect())
+}
+
+/// A figure of one side of each pair.
+pub(super) fn row(told: &[[Value; 2]], side: usize, field: &str) -> Vec<f64> {
+    let figure = |pair: &[Value; 2]| pair[side][field].as_f64().unwrap_or(f64::NAN);
+    told.iter().map(figure).collect()
+}
+
+/// How many times as fast the first side of each pair is.
+pub(super) fn times(told: &[[Value; 2]]) -> Spread {
+    ratio(
+        &row(told, 0, "ops_per_second"),
+        &row(told, 1, "ops_per_second"),
+    )
 }
 
 /// Of at least one figure.

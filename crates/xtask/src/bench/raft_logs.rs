@@ -5,7 +5,7 @@ use std::process::Command;
 
 use serde_json::{Value, json};
 
-use super::figures::{geometric_mean, median, ratio, spread};
+use super::figures::{geometric_mean, median, row, spread, times};
 use super::programs::{self, listen};
 use super::{list, number};
 use crate::step;
@@ -89,18 +89,9 @@ fn command(engine: &str, phase: &str, dir: &Path, options: &Options) -> Command 
     command
 }
 
-/// A figure of each pair.
-fn row(told: &[[Value; 2]], side: usize, field: &str) -> Vec<f64> {
-    let figure = |pair: &[Value; 2]| pair[side][field].as_f64().unwrap_or(f64::NAN);
-    told.iter().map(figure).collect()
-}
-
 fn table_row(phase: &str, told: &[[Value; 2]]) -> String {
     let rates = [0, 1].map(|side| spread(row(told, side, "ops_per_second")));
-    let times = ratio(
-        &row(told, 0, "ops_per_second"),
-        &row(told, 1, "ops_per_second"),
-    );
+    let times = times(told);
     let of = |field, unit: f64| [0, 1].map(|side| median(row(told, side, field)) / unit);
     let slow = of("p999_ns", 1000.0);
     let memory = of("rss_growth_bytes", f64::from(1 << 20));
@@ -182,10 +173,7 @@ pub(super) fn run(args: &[String]) -> Result<(), String> {
         let line = table_row(phase, &told);
         eprintln!("{line}");
         rows.push(line);
-        let times = ratio(
-            &row(&told, 0, "ops_per_second"),
-            &row(&told, 1, "ops_per_second"),
-        );
+        let times = times(&told);
         ratios.push((phase.clone(), times.median));
         documents.extend(told.into_iter().flatten());
         if let Some(path) = &options.json {

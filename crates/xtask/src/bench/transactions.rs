@@ -5,7 +5,7 @@ use std::process::Command;
 
 use serde_json::{Value, json};
 
-use super::figures::{median, ratio, spread};
+use super::figures::{median, row, spread, times};
 use super::programs::{self, Engine, OROGEN, ROCKSDB};
 use super::{list, memtable, number};
 
@@ -83,19 +83,10 @@ fn command(engine: &Engine, phase: &str, options: &Options) -> Command {
     command
 }
 
-/// A figure of each pair.
-fn row(told: &[[Value; 2]], side: usize, field: &str) -> Vec<f64> {
-    let figure = |pair: &[Value; 2]| pair[side][field].as_f64().unwrap_or(f64::NAN);
-    told.iter().map(figure).collect()
-}
-
 /// Lines of a table: transactions a second of both, their ratio, and the slowest of 1,000.
 fn table_row(phase: &str, told: &[[Value; 2]]) -> String {
     let rates = [0, 1].map(|side| spread(row(told, side, "ops_per_second")));
-    let times = ratio(
-        &row(told, 0, "ops_per_second"),
-        &row(told, 1, "ops_per_second"),
-    );
+    let times = times(told);
     let slow = [0, 1].map(|side| median(row(told, side, "p999_ns")) / 1000.0);
     let missed = [0, 1].map(|side| {
         let (ops, found) = (row(told, side, "ops"), row(told, side, "found"));
