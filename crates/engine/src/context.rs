@@ -262,7 +262,12 @@ impl Context {
         let table = if options.memtable_protection_bytes_per_key > 0 {
             GuidedListMemTable::with_protection(options.comparator.clone(), true)
         } else {
-            options.make_memtable(keys_rise)
+            // Spare memory is no part of a budget, so there is none under one.
+            let pages = match self.options.memory_budget {
+                Some(_) => None,
+                None => Some(self.pages_for(options)),
+            };
+            options.make_memtable(keys_rise, pages)
         };
         self.memtable_of(table, options, log_number)
     }
@@ -280,6 +285,15 @@ impl Context {
         self.memtable_of(table, options, log_number)
     }
 
+    fn pages_for(&self, options: &ColumnFamilyOptions) -> &Arc<PagePool> {
+        let bytes = options.write_buffer_size.min(SPARE_PAGES_MAX);
+        self.pages.keep_at_least(bytes as usize);
+        // One that is written to and one on its way to disk, of each family.
+        let families = self.set.families().len().max(1);
+        self.pages.keep_blocks_up_to(2 * families);
+        &self.pages
+    }
+
     fn memtable_of(
         &self,
         table: Arc<dyn MemTable>,
@@ -288,12 +302,7 @@ impl Context {
     ) -> Arc<MemHandle> {
         match &self.options.memory_budget {
             Some(budget) => budget.add_memtable(&table),
-            // Spare pages are no part of a budget, so there are none under one.
-            None => {
-                let bytes = options.write_buffer_size.min(SPARE_PAGES_MAX);
-                self.pages.keep_at_least(bytes as usize);
-                table.use_pages(self.pages.clone());
-            }
+            None => table.use_pages(self.pages_for(options).clone()),
         }
         let id = self.next_memtable_id.fetch_add(1, Ordering::Relaxed);
         let size = options.write_buffer_size;

@@ -10,6 +10,7 @@ use orogen_base::metrics::Statistics;
 use orogen_base::protection::check_bytes_per_key;
 use orogen_base::slice_transform::SliceTransform;
 use orogen_base::{Error, Result, UserComparator};
+use orogen_env::memory::PagePool;
 use orogen_env::{Clock, FileSystem, PosixFileSystem, RateLimiter, SystemClock};
 use orogen_memtable::{GuidedListMemTable, MemTable, TrieMemTable};
 use orogen_sst::{BlockBasedOptions, BlockCache, CompressionOptions, CompressionType};
@@ -270,6 +271,8 @@ pub struct MemTableRequest<'a> {
     pub write_buffer_size: u64,
     /// The keys of the family's last flush had been written in their order, nearly all of them.
     pub keys_rise: bool,
+    /// Memory of memtables that were flushed, where it is kept.
+    pub pages: Option<&'a Arc<PagePool>>,
 }
 
 /// Makes the memtables of a family.
@@ -321,7 +324,10 @@ impl MemTableKind {
             };
             if is_trie
                 && request.comparator.is_bytewise()
-                && let Ok(trie) = TrieMemTable::new(request.write_buffer_size)
+                && let Ok(trie) = match request.pages {
+                    Some(pool) => TrieMemTable::in_pool(pool, request.write_buffer_size),
+                    None => TrieMemTable::new(request.write_buffer_size),
+                }
             {
                 return trie;
             }
@@ -643,11 +649,16 @@ impl Default for ColumnFamilyOptions {
 
 impl ColumnFamilyOptions {
     /// An empty memtable, behind a flush of keys that rose or did not.
-    pub(crate) fn make_memtable(&self, keys_rise: bool) -> Arc<dyn MemTable> {
+    pub(crate) fn make_memtable(
+        &self,
+        keys_rise: bool,
+        pages: Option<&Arc<PagePool>>,
+    ) -> Arc<dyn MemTable> {
         (self.memtable_factory)(&MemTableRequest {
             comparator: &self.comparator,
             write_buffer_size: self.write_buffer_size,
             keys_rise,
+            pages,
         })
     }
 

@@ -1,18 +1,19 @@
 //! How the system backs memory.
 #![expect(unsafe_code, reason = "advice is given for raw addresses")]
 
+mod pool;
+
 use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Weak};
-use std::time::Duration;
+use std::sync::Weak;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use orogen_base::{Error, Result};
 use parking_lot::Mutex;
 
-use crate::ahead::Ahead;
+pub use pool::PagePool;
 use rustix::fs::{FallocateFlags, Mode, OFlags, fallocate, open, unlink};
 use rustix::io::{Errno, pwrite};
 use rustix::mm::{
@@ -91,7 +92,8 @@ impl Drop for HugePage {
 
 /// Addresses one after the other, behind which memory comes as it is committed. The first
 /// [`HUGE_PAGE_LEN`] are backed by small pages and so cost a small user little, the others by huge
-/// ones where the system gives them. All goes back to the system when it is dropped.
+/// ones where the system gives them. All goes back to the system when it is dropped, or to the
+/// [`PagePool`] that it is from.
 pub struct Reserved {
     /// Of these `whole` bytes are `len` from `start` on used.
     all: NonNull<u8>,
@@ -102,10 +104,14 @@ pub struct Reserved {
     committed: Mutex<usize>,
     /// Bytes from the start that its user has written to, or will at once.
     used: AtomicUsize,
+    /// The same of whoever used it before: these are memory, of any content.
+    touched: AtomicUsize,
     /// Most bytes that are committed ahead of what is wanted, a power of two.
     step_max: AtomicUsize,
     /// Where the bytes are instead of memory.
     file: Option<OwnedFd>,
+    /// Where it goes instead of back to the system.
+    home: Weak<PagePool>,
 }
 
 /// Used bytes of all that is reserved.
@@ -212,6 +218,8 @@ impl Reserved {
             len,
             committed,
             used: AtomicUsize::new(0),
+            touched: AtomicUsize::new(0),
+            home: Weak::new(),
             step_max: AtomicUsize::new(HUGE_PAGE_LEN),
             file,
         })
@@ -264,7 +272,7 @@ impl Reserved {
         let _ = unsafe { madvise(from.as_ptr().cast(), len, Advice::LinuxPopulateWrite) };
     }
 
-    /// Sees to it that the first `len` bytes are memory; new memory is zeroed. False if the system
+    /// Sees to it that the first `len` bytes are memory; new memory is zeroed, but what is from a pool. False if the system
     /// has none, or `len` is more than is reserved: nothing has changed then.
     #[must_use]
     pub fn commit(&self, len: usize) -> bool {
@@ -305,9 +313,49 @@ impl Reserved {
     /// Notes that the first `len` bytes are used from now on, if it was less before: one thread at a time.
     pub fn use_up_to(&self, len: usize) {
         let before = self.used.load(Ordering::Relaxed);
-        if len > before && self.file.is_none() {
-            self.used.store(len, Ordering::Relaxed);
-            USED.fetch_add(len - before, Ordering::Relaxed);
+        if len <= before || self.file.is_some() {
+            return;
+        }
+        self.used.store(len, Ordering::Relaxed);
+        let touched = self.touched.load(Ordering::Relaxed);
+        if len > touched {
+            self.touched.store(len, Ordering::Relaxed);
+            USED.fetch_add(len - touched, Ordering::Relaxed);
+        }
+    }
+
+    /// Gives the memory behind the first `len` bytes back; they stay committed.
+    fn forget_beyond(&mut self, len: usize) {
+        let len = len.next_multiple_of(HUGE_PAGE_LEN);
+        let touched = *self.touched.get_mut();
+        let end = touched.next_multiple_of(HUGE_PAGE_LEN).min(self.len);
+        if len >= touched {
+            return;
+        }
+        // SAFETY: within what is reserved.
+        let from = unsafe { self.start.add(len) };
+        // SAFETY: as above; nobody uses it, and zeros are a content like any other.
+        let forgotten = unsafe { madvise(from.as_ptr().cast(), end - len, Advice::LinuxDontNeed) };
+        if forgotten.is_ok() {
+            *self.touched.get_mut() = len;
+            USED.fetch_sub(touched - len, Ordering::Relaxed);
+        }
+    }
+
+    /// The same memory for another user.
+    fn take_out(&mut self) -> Self {
+        let whole = std::mem::take(&mut self.whole);
+        Self {
+            all: self.all,
+            whole,
+            start: self.start,
+            len: self.len,
+            committed: Mutex::new(*self.committed.get_mut()),
+            used: AtomicUsize::new(0),
+            touched: AtomicUsize::new(*self.touched.get_mut()),
+            step_max: AtomicUsize::new(HUGE_PAGE_LEN),
+            file: self.file.take(),
+            home: Weak::new(),
         }
     }
 
@@ -332,9 +380,15 @@ impl Reserved {
 
 impl Drop for Reserved {
     fn drop(&mut self) {
+        if let Some(home) = self.home.upgrade() {
+            home.give_back(self.take_out());
+        }
+        if self.whole == 0 {
+            return;
+        }
         // SAFETY: reserved by `new`, and nobody has an address of it any more.
         let unmapped = unsafe { munmap(self.all.as_ptr().cast(), self.whole) };
-        USED.fetch_sub(*self.used.get_mut(), Ordering::Relaxed);
+        USED.fetch_sub(*self.touched.get_mut(), Ordering::Relaxed);
         ADDRESSES.give_back(self.whole);
         debug_assert!(unmapped.is_ok(), "the addresses were reserved");
     }
@@ -373,111 +427,6 @@ fn prefer_huge_pages(memory: &mut [MaybeUninit<u8>]) {
     let (start, len) = (memory.as_mut_ptr(), memory.len());
     // SAFETY: the advice changes no content, and the range is the caller's.
     let _ = unsafe { madvise(start.cast(), len, Advice::LinuxHugepage) };
-}
-
-/// Huge pages for memtables: those of one that was flushed are used by the next, and new ones
-/// are made before they are needed.
-///
-/// Mapping and unmapping wait for everybody in the process who does so, and a new page may be
-/// milliseconds of work where the system is a guest of another one. Memory of pages that nobody took for
-/// [`IDLE`] goes back to the system.
-pub struct PagePool {
-    spare: Mutex<Vec<HugePage>>,
-    /// So many are kept.
-    keep: AtomicUsize,
-    ahead: Arc<Ahead>,
-    /// A task that makes pages is on its way.
-    is_asked: AtomicBool,
-    /// A task that looks for idle pages is on its way.
-    is_watched: AtomicBool,
-    taken: AtomicU64,
-    own: Weak<PagePool>,
-}
-
-/// Pages that are made before they are needed.
-const PAGES_AHEAD: usize = 2;
-
-/// How long pages are kept that nobody takes.
-const IDLE: Duration = Duration::from_secs(1);
-
-impl PagePool {
-    /// An empty pool, of which `ahead` takes care.
-    #[must_use]
-    pub fn new(ahead: Arc<Ahead>) -> Arc<Self> {
-        Arc::new_cyclic(|own| Self {
-            spare: Mutex::default(),
-            keep: AtomicUsize::new(PAGES_AHEAD),
-            ahead,
-            is_asked: AtomicBool::new(false),
-            is_watched: AtomicBool::new(false),
-            taken: AtomicU64::new(0),
-            own: own.clone(),
-        })
-    }
-
-    /// Keeps up to `bytes` from now on, if that is more than before.
-    pub fn keep_at_least(&self, bytes: usize) {
-        let pages = bytes.div_ceil(HUGE_PAGE_LEN);
-        self.keep.fetch_max(pages, Ordering::Relaxed);
-    }
-
-    /// A page with any content; `None` if the system has none.
-    #[must_use]
-    pub fn take(&self) -> Option<HugePage> {
-        self.taken.fetch_add(1, Ordering::Relaxed);
-        let (page, left) = {
-            let mut spare = self.spare.lock();
-            (spare.pop(), spare.len())
-        };
-        if left < PAGES_AHEAD && !self.is_asked.swap(true, Ordering::Relaxed) {
-            let pool = self.own.clone();
-            self.ahead.ask(move || {
-                if let Some(pool) = pool.upgrade() {
-                    pool.make();
-                }
-            });
-        }
-        page.or_else(HugePage::new)
-    }
-
-    fn make(&self) {
-        self.is_asked.store(false, Ordering::Relaxed);
-        while self.spare.lock().len() < PAGES_AHEAD
-            && let Some(page) = HugePage::new()
-        {
-            page.touch();
-            self.give(page);
-        }
-    }
-
-    /// Takes a page back, with any content.
-    pub fn give(&self, page: HugePage) {
-        let mut spare = self.spare.lock();
-        if spare.len() >= self.keep.load(Ordering::Relaxed) {
-            drop(spare);
-            return drop(page);
-        }
-        spare.push(page);
-        drop(spare);
-        self.watch();
-    }
-
-    /// Looks after a while whether the pages were needed.
-    fn watch(&self) {
-        if self.is_watched.swap(true, Ordering::Relaxed) {
-            return;
-        }
-        let (pool, taken) = (self.own.clone(), self.taken.load(Ordering::Relaxed));
-        self.ahead.ask_later(IDLE, move || {
-            let Some(pool) = pool.upgrade() else { return };
-            pool.is_watched.store(false, Ordering::Relaxed);
-            if pool.taken.load(Ordering::Relaxed) != taken {
-                return pool.watch();
-            }
-            let idle = std::mem::take(&mut *pool.spare.lock());
-            drop(idle);
-        });
-    }
 }
 
 #[cfg(test)]
@@ -580,39 +529,5 @@ mod tests {
         assert!(!reserved.commit(5 * HUGE_PAGE_LEN + 1));
         assert_eq!(reserved.missing(5 * HUGE_PAGE_LEN + 1), 0);
         assert_eq!(reserved.committed(), 5 * HUGE_PAGE_LEN);
-    }
-
-    #[test]
-    fn a_pool_gives_what_it_was_given_and_keeps_no_more_than_it_may() {
-        let pool = PagePool::new(Arc::new(Ahead::new()));
-        pool.keep_at_least(4 * HUGE_PAGE_LEN);
-        let pages: Vec<HugePage> = (0..7).map(|_| pool.take().unwrap()).collect();
-        let starts: Vec<usize> = pages.iter().map(|p| p.start().addr().get()).collect();
-        pages.into_iter().for_each(|page| pool.give(page));
-        assert_eq!(pool.spare.lock().len(), 4);
-        let again = pool.take().unwrap();
-        // Some of them may be the ones that were made ahead.
-        assert!(pool.spare.lock().len() >= 3);
-        drop(again);
-        assert!(starts.iter().all(|s| s % HUGE_PAGE_LEN == 0));
-    }
-
-    #[test]
-    fn pages_are_made_ahead_and_given_up_when_nobody_takes_them() {
-        let pool = PagePool::new(Arc::new(Ahead::new()));
-        let page = pool.take().unwrap();
-        while pool.spare.lock().len() < PAGES_AHEAD {
-            std::thread::yield_now();
-        }
-        pool.give(page);
-        assert_eq!(
-            pool.spare.lock().len(),
-            PAGES_AHEAD,
-            "no more than may be kept"
-        );
-        while !pool.spare.lock().is_empty() {
-            std::thread::yield_now();
-        }
-        drop(pool);
     }
 }

@@ -21,6 +21,7 @@ use orogen_base::sync::atomic::{AtomicU64, Ordering};
 use orogen_base::{
     Error, InternalIterator, ParsedInternalKey, Result, SeqNo, UserComparator, ValueKind, key,
 };
+use orogen_env::memory::PagePool;
 use orogen_trie::{BLOCK_MAX, Trie};
 
 use crate::range_tombstones::RangeTombstones;
@@ -80,6 +81,15 @@ impl TrieMemTable {
     /// `InvalidArgument` of more than 10 GiB; `NoMemory` if the system has not so many addresses.
     pub fn new(write_buffer_size: u64) -> Result<Arc<Self>> {
         let trie = Trie::new(capacity_for(write_buffer_size)?, 1, 1)?;
+        Ok(Self::with(trie))
+    }
+
+    /// The same in memory of a memtable before, if `pool` has any, which goes back there.
+    ///
+    /// # Errors
+    /// As [`Self::new`].
+    pub fn in_pool(pool: &PagePool, write_buffer_size: u64) -> Result<Arc<Self>> {
+        let trie = Trie::in_pool(pool, capacity_for(write_buffer_size)?, 1, 1)?;
         Ok(Self::with(trie))
     }
 

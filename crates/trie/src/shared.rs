@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use orogen_base::sync::atomic::AtomicU32;
 use orogen_base::sync::{Mistake, Mutex, makes};
 use orogen_base::{Error, Result, memory};
-use orogen_env::memory::Reserved;
+use orogen_env::memory::{PagePool, Reserved};
 
 use crate::cell::Cell;
 use crate::cursor::{Map, Root, Stamp, sealed::Sealed};
@@ -101,6 +101,22 @@ impl Trie {
         Self::with(memory, capacity, cell_words, roots)
     }
 
+    /// The same in memory that a map had before, if `pool` has any, and that goes back there.
+    ///
+    /// # Errors
+    /// As [`Self::new`].
+    pub fn in_pool(
+        pool: &PagePool,
+        capacity: usize,
+        cell_words: usize,
+        roots: u32,
+    ) -> Result<Self> {
+        check_shape(capacity, cell_words, roots)?;
+        let memory = pool.reserve(capacity);
+        let memory = memory.ok_or_else(|| memory::refused("trie", capacity))?;
+        Self::with(memory, capacity, cell_words, roots)
+    }
+
     fn with(memory: Reserved, capacity: usize, cell_words: usize, roots: u32) -> Result<Self> {
         let refused = || memory::refused("trie", capacity);
         let taken = u64::from(roots) + 1;
@@ -110,7 +126,7 @@ impl Trie {
         }
         memory.use_up_to(taken as usize * WORD);
         let backed = AtomicU64::new((memory.committed() / WORD) as u64);
-        Ok(Self {
+        let map = Self {
             epochs: Epochs::new(),
             lanes: Lanes::new(),
             promised: Mutex::new(0),
@@ -123,7 +139,10 @@ impl Trie {
             number: map_number(),
             memory,
             grows: OnceLock::new(),
-        })
+        };
+        // Whoever had the memory before has left something there.
+        map.memory_view().clear(0, taken as usize);
+        Ok(map)
     }
 
     /// The same in a file without a name in `dir`, for maps that may be larger than memory; see [`Reserved::in_dir`].

@@ -223,7 +223,7 @@ impl Build<'_, '_> {
     /// What the logs hold and tables lack becomes tables.
     fn read_logs(&self) -> Result<BTreeMap<u32, FromLog>> {
         let families = &self.source.families;
-        let fresh = |f: &Family| f.options.make_memtable(false);
+        let fresh = |f: &Family| f.options.make_memtable(false, None);
         let mut found: BTreeMap<u32, FromLog> = families
             .iter()
             .map(|(&id, family)| {

@@ -245,7 +245,7 @@ impl Rebuild<'_> {
     /// What the logs hold and the tables lack becomes tables of level 0.
     fn logs(&self, edits: &mut BTreeMap<u32, VersionEdit>) -> Result<()> {
         let plan = self.plan;
-        let fresh = |family: &FamilyPlan| family.options.make_memtable(false);
+        let fresh = |family: &FamilyPlan| family.options.make_memtable(false, None);
         let mut found: BTreeMap<u32, FromLogs> = plan
             .families
             .iter()
