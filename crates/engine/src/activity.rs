@@ -134,6 +134,11 @@ impl RunningJob {
         self.entries_done.fetch_add(entries, Relaxed);
     }
 
+    /// Entries that are done.
+    pub(crate) fn entries_done(&self) -> u64 {
+        self.entries_done.load(Relaxed).min(self.entries_total)
+    }
+
     /// As it is now, but for the bytes that it has written.
     fn info(&self) -> JobInfo {
         let mut info = self.begun.clone();
@@ -147,7 +152,7 @@ impl RunningJob {
                 }
             }
             None => {
-                let done = u128::from(self.entries_done.load(Relaxed).min(self.entries_total));
+                let done = u128::from(self.entries_done());
                 let share = u128::from(info.input_bytes) * done;
                 let bytes = share / u128::from(self.entries_total.max(1));
                 info.input_bytes_done = u64::try_from(bytes).unwrap_or(u64::MAX);

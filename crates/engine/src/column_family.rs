@@ -22,6 +22,7 @@ use crate::signal::Signal;
 use crate::super_version::{MemHandle, SuperVersion};
 use crate::tables::FamilyTables;
 use crate::version::version::{Era, Version};
+use crate::write::pace::FlushProgress;
 
 /// The family that always exists.
 pub const DEFAULT_COLUMN_FAMILY_NAME: &str = "default";
@@ -114,6 +115,8 @@ pub(crate) struct ColumnFamilyData {
     pub(crate) dropped: AtomicBool,
     /// The keys of what was flushed last were written in their order: what comes next may be, too.
     pub(crate) keys_rise: AtomicBool,
+    /// How far its flush is.
+    pub(crate) flush_progress: FlushProgress,
     /// Bytes that compactions owe, as of the newest version; for properties and stalls.
     pub(crate) pending_compaction_bytes: AtomicU64,
     /// Lock rank 2: below the MANIFEST's, above the queues'. No I/O under it.
@@ -165,6 +168,7 @@ impl ColumnFamilyData {
             tables: Arc::new(tables),
             dropped: AtomicBool::new(false),
             keys_rise: AtomicBool::new(false),
+            flush_progress: FlushProgress::default(),
             pending_compaction_bytes: AtomicU64::new(0),
             state: Mutex::new(FamilyState {
                 mem,

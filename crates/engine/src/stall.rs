@@ -6,6 +6,9 @@
 //! stop only at the stop trigger. Listeners and the info LOG are told of each change with its
 //! cause.
 //!
+//! Before a memtable's worth of writes would meet that stop, writers pause a little now and then
+//! ([`crate::write::pace`]).
+//!
 //! A writer waits for the families that its batch names, and for no other; it waits before it
 //! queues up, so that it is in nobody's way. Each family has a rate of its own, and whoever
 //! writes to it takes the next free stretch of time at that rate.
@@ -45,6 +48,9 @@ pub(crate) struct Verdict {
 }
 
 const SEALED_MEMTABLES: &str = "sealed memtables";
+
+/// Why writers pause where no debt slows them (write/pace.rs).
+const PACED: &str = "paced to a flush that the next memtable will wait for";
 
 /// What the debts of a family call for.
 pub(crate) fn judge(options: &ColumnFamilyOptions, debts: Debts) -> Verdict {
@@ -162,11 +168,15 @@ struct Held {
     verdict: Verdict,
     /// When the bytes written so far are paid for at the family's rate.
     due_micros: u64,
+    /// Writers pause until then, for the flush that they would wait for.
+    paused_until: u64,
 }
 
 #[derive(Default)]
 struct Verdicts {
     by_family: BTreeMap<u32, Held>,
+    /// Families whose pause has not been seen to be over.
+    pauses: usize,
     released: bool,
     /// Writers are refused for now: none waits.
     refusing: bool,
@@ -175,6 +185,53 @@ struct Verdicts {
 }
 
 impl Verdicts {
+    fn held(&mut self, family: u32, name: &str) -> &mut Held {
+        self.by_family.entry(family).or_insert_with(|| Held {
+            name: name.to_owned(),
+            verdict: Verdict {
+                share: 1.0,
+                ..Verdict::default()
+            },
+            due_micros: 0,
+            paused_until: 0,
+        })
+    }
+
+    /// What a writer finds without the lock.
+    fn state(&self) -> u8 {
+        let states = self.by_family.values().map(|h| match h.verdict.condition {
+            StallCondition::Normal if h.paused_until == 0 => NORMAL,
+            StallCondition::Normal | StallCondition::Delayed => DELAYED,
+            StallCondition::Stopped => STOPPED,
+        });
+        states.max().unwrap_or(NORMAL)
+    }
+
+    /// Microseconds that writers of some families are to pause. Ends the pauses that are over, of all families: nobody may write
+    /// to this one any more.
+    fn pause_left(&mut self, families: &[u32], now: u64) -> u64 {
+        let mut longest = 0;
+        self.pauses = 0;
+        for (id, held) in &mut self.by_family {
+            if held.paused_until <= now {
+                held.paused_until = 0;
+                continue;
+            }
+            self.pauses += 1;
+            if families.contains(id) {
+                longest = longest.max(held.paused_until - now);
+            }
+        }
+        longest
+    }
+
+    /// A family whose writers pause.
+    fn paused(&self, family: Option<u32>) -> Option<&Held> {
+        let mut all = self.by_family.iter();
+        all.find(|(id, held)| held.paused_until > 0 && family.is_none_or(|f| f == **id))
+            .map(|(_, held)| held)
+    }
+
     /// The worst of some families, or of all, if any holds writers back.
     fn worst(&self, families: Option<&[u32]>) -> Option<&Held> {
         if self.released || self.refusing {
@@ -231,12 +288,7 @@ impl StallController {
         let (condition, cause) = match verdict {
             Some(v) => {
                 let told = (v.condition, v.cause.clone());
-                let held = verdicts.by_family.entry(family).or_insert_with(|| Held {
-                    name: name.to_owned(),
-                    verdict: Verdict::default(),
-                    due_micros: 0,
-                });
-                held.verdict = v;
+                verdicts.held(family, name).verdict = v;
                 told
             }
             None => {
@@ -244,19 +296,24 @@ impl StallController {
                 (StallCondition::Normal, String::new())
             }
         };
-        let conditions = verdicts.by_family.values().map(|h| h.verdict.condition);
-        let state = match conditions.max().unwrap_or_default() {
-            StallCondition::Normal => NORMAL,
-            StallCondition::Delayed => DELAYED,
-            StallCondition::Stopped => STOPPED,
-        };
-        self.state.store(state, Relaxed);
+        self.state.store(verdicts.state(), Relaxed);
         self.changed.notify_all();
         (condition != before).then(|| StallInfo {
             column_family: name.to_owned(),
             condition,
             cause,
         })
+    }
+
+    /// Has writers of a family pause until `micros`.
+    pub(crate) fn pause(&self, family: u32, name: &str, micros: u64) {
+        let mut verdicts = self.verdicts.lock();
+        if verdicts.released {
+            return;
+        }
+        verdicts.held(family, name).paused_until = micros;
+        verdicts.pauses += 1;
+        self.state.store(verdicts.state(), Relaxed);
     }
 
     /// True if writers of some family would be held back.
@@ -272,7 +329,9 @@ impl StallController {
             None => (
                 StallCondition::Normal,
                 self.delayed_write_rate.load(Relaxed),
-                String::new(),
+                verdicts
+                    .paused(None)
+                    .map_or_else(String::new, |held| format!("[{}] {PACED}", held.name)),
             ),
             Some(held) => (
                 held.verdict.condition,
@@ -286,7 +345,11 @@ impl StallController {
     pub(crate) fn cause_of(&self, family: u32) -> String {
         let verdicts = self.verdicts.lock();
         let held = verdicts.worst(Some(&[family]));
-        held.map_or_else(String::new, |held| held.verdict.cause.clone())
+        match (held, verdicts.paused(Some(family))) {
+            (Some(held), _) => held.verdict.cause.clone(),
+            (None, Some(_)) => PACED.to_owned(),
+            (None, None) => String::new(),
+        }
     }
 
     /// Lets every writer through for good: the database closes or has failed.
@@ -349,6 +412,11 @@ impl StallController {
             self.changed.wait(&mut verdicts);
         }
         let mut ahead = 0;
+        let mut pause = 0;
+        if verdicts.pauses > 0 {
+            pause = verdicts.pause_left(families, clock.now_micros());
+            self.state.store(verdicts.state(), Relaxed);
+        }
         if verdicts.worst(Some(families)).is_some() {
             let now = clock.now_micros();
             for id in families {
@@ -364,8 +432,16 @@ impl StallController {
             }
         }
         drop(verdicts);
-        if ahead >= SLEEP_MICROS_MIN {
-            clock.sleep(Duration::from_micros(ahead.min(SLEEP_MICROS_MAX)));
+        if ahead < SLEEP_MICROS_MIN {
+            ahead = 0;
+        }
+        if !may_wait {
+            // Pauses are for the writers' own sake, and this one says what it prefers.
+            pause = 0;
+        }
+        let sleep = ahead.max(pause).min(SLEEP_MICROS_MAX);
+        if sleep > 0 {
+            clock.sleep(Duration::from_micros(sleep));
         }
         let micros = clock.now_micros().saturating_sub(start);
         statistics.add(Ticker::StallMicros, micros);
@@ -453,6 +529,36 @@ mod tests {
             assert_eq!(admit(families), Admission::Admitted);
         }
         assert_eq!(clock.now_micros(), start);
+    }
+
+    #[test]
+    fn writers_of_a_family_pause_and_nobody_is_told() {
+        let stall = StallController::new(1000);
+        let (clock, statistics) = (ManualClock::new(), Statistics::new());
+        let admit = |families: &[u32], wait| stall.admit(families, 1, wait, &clock, &statistics);
+        let start = clock.now_micros();
+        stall.pause(1, "a", start + 300);
+        assert!(stall.is_stalled() && !stall.stops(&[1]));
+        assert_eq!(stall.current().0, StallCondition::Normal);
+        assert!(stall.current().2.starts_with("[a] paced") && stall.cause_of(2).is_empty());
+        assert_eq!(admit(&[2], true), Admission::Admitted);
+        assert_eq!(admit(&[1], false), Admission::Admitted);
+        assert_eq!(
+            clock.now_micros(),
+            start,
+            "others, and who must not wait, do not"
+        );
+        assert_eq!(admit(&[2, 1], true), Admission::Admitted);
+        assert_eq!(clock.now_micros(), start + 300);
+        // Whoever comes next sees that it is over.
+        assert_eq!(admit(&[2], true), Admission::Admitted);
+        assert!(!stall.is_stalled() && stall.cause_of(1).is_empty());
+        stall.pause(1, "a", start + 500);
+        let verdict = verdict(StallCondition::Normal, 1.0);
+        assert!(stall.set(1, "a", Some(verdict)).is_none());
+        assert!(stall.is_stalled(), "a look at debts ends no pause");
+        assert!(stall.set(1, "a", None).is_none(), "a family that is gone");
+        assert!(!stall.is_stalled());
     }
 
     #[test]

@@ -14,6 +14,7 @@ use orogen_base::{FileNo, SeqNo};
 use orogen_memtable::MemTable;
 
 use crate::version::version::Version;
+use crate::write::pace::{self, Look};
 
 /// A memtable with what the engine knows of it.
 pub(crate) struct MemHandle {
@@ -25,6 +26,10 @@ pub(crate) struct MemHandle {
     log_number: AtomicU64,
     /// Bytes beyond which it is full.
     pub(crate) full_at: u64,
+    /// Bytes beyond which a leader looks at it: it is full, or writers are to be paced.
+    look_at: AtomicU64,
+    /// When the last look, or the pause behind it, was over.
+    resumed_micros: AtomicU64,
 }
 
 impl MemHandle {
@@ -34,6 +39,8 @@ impl MemHandle {
             id,
             log_number: AtomicU64::new(log_number),
             full_at,
+            look_at: AtomicU64::new(pace::first_look(full_at)),
+            resumed_micros: AtomicU64::new(0),
         }
     }
 
@@ -45,6 +52,26 @@ impl MemHandle {
     /// An empty memtable needs no log but the newest.
     pub(crate) fn raise_log_number(&self, log_number: FileNo) {
         self.log_number.store(log_number, Relaxed);
+    }
+
+    /// True if a leader is to look at it.
+    #[inline]
+    pub(crate) fn wants_look(&self) -> bool {
+        self.table.memory_usage() as u64 >= self.look_at.load(Relaxed)
+    }
+
+    /// A leader looks, and notes when the next look is due.
+    pub(crate) fn look(&self, now: u64) -> Look {
+        let used = self.table.memory_usage() as u64;
+        let took = now.saturating_sub(self.resumed_micros.swap(now, Relaxed));
+        let look = Look::new(used, self.full_at, took);
+        self.look_at.store(look.next_at(used), Relaxed);
+        look
+    }
+
+    /// Writers pause until then.
+    pub(crate) fn pauses_until(&self, micros: u64) {
+        self.resumed_micros.store(micros, Relaxed);
     }
 
     pub(crate) fn is_full(&self) -> bool {

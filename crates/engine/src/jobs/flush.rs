@@ -65,6 +65,7 @@ impl FlushJob {
         let result = self.write_and_install(context);
         let mut state = self.family.state();
         state.flushing = None;
+        self.family.flush_progress.end(context.clock.now_micros());
         drop(state);
         context.balance_memory();
         context.update_stall(&self.family);
@@ -88,6 +89,8 @@ impl FlushJob {
         };
         let listed = self.list(context, &info);
         context.notify(|l| l.on_flush_begin(&info));
+        let progress = &self.family.flush_progress;
+        progress.begin(listed.job.clone(), start);
         // All logs before this one are closed, and what is flushed is in them.
         let closed_before = context.logs.current();
         if context.set.families().len() > 1 || context.prepared.was_used() {
@@ -103,6 +106,7 @@ impl FlushJob {
             epoch,
             Some(&listed.job),
         )?;
+        progress.written(context.clock.now_micros());
         let rise = keys_rise(&written.stats);
         if let Some(rise) = rise {
             self.family.keys_rise.store(rise, Ordering::Relaxed);
@@ -117,7 +121,7 @@ impl FlushJob {
             .record(HistogramKind::FlushTime, info.micros);
         context.statistics.add(Ticker::FlushWriteBytes, info.bytes);
         context.log.info(format_args!(
-            "[{}] flush job={} file={:?} bytes={} entries={} memtables={} micros={} reason={}",
+            "[{}] flush job={} file={:?} bytes={} entries={} memtables={} micros={} writers_paused_micros={} reason={}",
             info.column_family,
             info.job_id,
             info.file,
@@ -125,6 +129,7 @@ impl FlushJob {
             info.entries,
             self.memtables.len(),
             info.micros,
+            progress.take_paused(),
             info.reason
         ));
         let (family, job) = (&self.family, info.job_id);

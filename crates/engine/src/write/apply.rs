@@ -120,6 +120,14 @@ impl MemTables {
             .collect()
     }
 
+    /// The families whose memtables a leader is to look at.
+    pub(crate) fn to_look_at(
+        &self,
+    ) -> impl Iterator<Item = (&Arc<ColumnFamilyData>, &Arc<MemHandle>)> {
+        let entries = self.entries.iter().filter(|e| e.handle.wants_look());
+        entries.map(|e| (&e.family, &e.handle))
+    }
+
     /// Bytes of all these memtables.
     pub(crate) fn memory_usage(&self) -> u64 {
         self.entries
@@ -294,7 +302,7 @@ impl MemTables {
 
     #[inline]
     fn note_full(&self, entry: &Entry) {
-        if entry.handle.is_full() && !self.full.load(Relaxed) {
+        if entry.handle.wants_look() && !self.full.load(Relaxed) {
             self.full.store(true, Relaxed);
         }
     }

@@ -14,6 +14,7 @@ use crate::column_family::ColumnFamilyData;
 use crate::memory::MemoryBudget;
 use crate::options::WriteOptions;
 use crate::stall::Admission;
+use crate::super_version::MemHandle;
 use crate::write::apply::MemTables;
 use crate::write::commit::WritePath;
 
@@ -116,6 +117,9 @@ impl WritePath {
                 return self.seal(&full, Flush::WhenEnough);
             }
             memtables.none_full();
+            for (family, handle) in memtables.to_look_at() {
+                self.pace(family, handle);
+            }
         }
         let db_max = context.options.db_write_buffer_size;
         if db_max > 0 && memtables.memory_usage() > db_max {
@@ -141,6 +145,24 @@ impl WritePath {
             return self.free_oldest_logs(bytes, max);
         }
         Ok(())
+    }
+
+    /// Has writers of a family pause, if they would else wait for its flush. Only the leader calls it.
+    #[cold]
+    fn pace(&self, family: &ColumnFamilyData, handle: &MemHandle) {
+        let context = &*self.context;
+        let now = context.clock.now_micros();
+        let look = handle.look(now);
+        if family.state().imm.len() + 1 < family.options().max_write_buffer_number {
+            return;
+        }
+        let flush = &family.flush_progress;
+        let pause = flush.micros_left(now).map_or(0, |left| look.pause(left));
+        if pause > 0 {
+            flush.note_pause(pause);
+            handle.pauses_until(now + pause);
+            context.stall.pause(family.id, &family.name, now + pause);
+        }
     }
 
     /// Has what pins the oldest logs flushed, if the logs will take more than `max` of their

@@ -1,8 +1,13 @@
 //! Writers wait for the families that they write to, and for no other.
 
+use std::sync::Arc;
+use std::time::Duration;
+
 use orogen_base::ErrorKind;
+use orogen_engine::plugin::merge_operator::MergeOperator;
 use orogen_engine::{ColumnFamily, Db, Options, WriteBatch, WriteOptions};
-use orogen_env::MemFileSystem;
+use orogen_env::{Clock, ManualClock, MemFileSystem};
+use parking_lot::Mutex;
 
 use crate::steer::{Gate, ends, hold_flushes_of, on_thread, settle, until};
 use crate::support::{DIR, scan, small};
@@ -15,14 +20,7 @@ const WRITE: WriteOptions = WriteOptions {
 };
 
 /// A database whose family `slow` is stopped: its flush stands at the gate, and a writer waits.
-fn stopped(
-    options: &mut Options,
-) -> (
-    Db,
-    ColumnFamily,
-    std::sync::Arc<Gate>,
-    std::sync::mpsc::Receiver<u32>,
-) {
+fn stopped(options: &mut Options) -> (Db, ColumnFamily, Arc<Gate>, std::sync::mpsc::Receiver<u32>) {
     let gate = Gate::new();
     options.db.max_background_jobs = 4;
     options.db.listeners = vec![hold_flushes_of("slow", &gate)];
@@ -124,6 +122,96 @@ fn writers_that_queued_before_a_stop_do_not_fill_memtables_without_end() {
     writers.iter().for_each(ends);
     ends(&waiting);
     assert_eq!(scan(&db, &slow).len(), 260);
+}
+
+/// Opens a gate in the end: a test that fails must not wait for it.
+struct OpensAtLast(Arc<Gate>);
+
+impl Drop for OpensAtLast {
+    fn drop(&mut self) {
+        self.0.open();
+    }
+}
+
+/// Flushes come to a gate when they fold operands.
+#[derive(Default)]
+struct Held(Mutex<Arc<Gate>>);
+
+impl MergeOperator for Held {
+    fn name(&self) -> &'static str {
+        "held"
+    }
+
+    fn full_merge(&self, _: &[u8], _: Option<&[u8]>, _: &[&[u8]]) -> Option<Vec<u8>> {
+        let gate = self.0.lock().clone();
+        gate.pass();
+        Some(Vec::new())
+    }
+}
+
+#[test]
+fn writers_pause_a_little_before_they_would_be_stopped() {
+    let (fs, clock) = (MemFileSystem::new(), Arc::new(ManualClock::new()));
+    let operator = Arc::new(Held::default());
+    let mut options = small(&fs);
+    options.db.clock = clock.clone();
+    options.cf.write_buffer_size = 1 << 20;
+    options.cf.merge_operator = Some(operator.clone());
+    let db = Db::open(DIR, &options).unwrap();
+    let cf = db.default_column_family();
+    let is = |name: &str| db.int_property(&cf, name).expect("such a property");
+    let fill = |options: &WriteOptions, count: u32| {
+        for n in 0..count {
+            let key = (count + n).to_be_bytes();
+            db.put_opt(options, &cf, &key, &[7; 1000]).expect("written");
+        }
+    };
+    let merge = || {
+        db.put(b"\0", b"").unwrap();
+        db.merge_opt(&WRITE, &cf, b"\0", b"").unwrap();
+    };
+    // A flush that takes ten seconds.
+    let gate = operator.0.lock().clone();
+    merge();
+    fill(&WRITE, 98);
+    let flusher = db.clone();
+    let flushed = on_thread(move || flusher.flush());
+    gate.wait_for(1);
+    clock.advance(Duration::from_secs(10));
+    gate.open();
+    ends(&flushed).unwrap();
+    // The next one is a tenth of a second for each entry, and stands still.
+    let gate = Gate::new();
+    *operator.0.lock() = gate.clone();
+    let _opens = OpensAtLast(gate.clone());
+    merge();
+    let mut count = 0;
+    while is("rocksdb.num-immutable-mem-table") == 0 {
+        count += 1;
+        db.put(
+            &[&[1, 0][..], &u32::to_be_bytes(count)].concat(),
+            &[7; 1000],
+        )
+        .unwrap();
+    }
+    gate.wait_for(1);
+    let start = clock.now_micros();
+    fill(&WRITE, count * 2 / 5);
+    assert_eq!(clock.now_micros(), start, "a burst is taken as it comes");
+    let no_slowdown = WriteOptions {
+        no_slowdown: true,
+        ..WRITE
+    };
+    fill(&no_slowdown, count / 4);
+    assert_eq!(clock.now_micros(), start, "who must not wait does not");
+    fill(&WRITE, count / 5);
+    let paused = clock.now_micros() - start;
+    assert!(paused >= 10_000, "{paused}");
+    assert_eq!(is("rocksdb.is-write-stopped"), 0);
+    gate.open();
+    db.flush().unwrap();
+    fill(&WRITE, count * 4 / 5);
+    assert_eq!(clock.now_micros() - start, paused, "nothing is waited for");
 }
 
 #[test]

@@ -1,0 +1,243 @@
+//! Paces writers to the flush that their next memtable will wait for.
+//!
+//! A family has room for so many memtables. When the last of them is written to while an older
+//! one is on its way to disk, writers that are faster than the flush would meet a wall: they
+//! fill it, and wait as long as the flush still takes, tenths of a second. Instead they pause a
+//! little after every step of the memtable's second half, so that it gets full about when the
+//! flush is done; what they wait in all is the same. The idea is that of a gear between the
+//! levels of a tree (Sears, Ramakrishnan: bLSM, SIGMOD 2012).
+//!
+//! ```text
+//!   a step may take  = time that the flush still takes * bytes of a step / bytes left
+//!   pause            = that - what the last step took without its pause
+//! ```
+//!
+//! The first half is not paced: bursts that fit into it are taken as fast as they come. Where
+//! nothing is known of the flush, the first one before it has got anywhere, nobody is paced; nor is a
+//! writer that asked for `no_slowdown`.
+//!
+//! `Hot path`: a writer compares the memtable's bytes with one bound, as it would to find it
+//! full; all else is done once a step, by the leader.
+
+use std::sync::Arc;
+
+use orogen_base::sync::Mutex;
+
+use crate::activity::RunningJob;
+
+/// Steps that the paced half of a memtable is divided into.
+const STEPS: u64 = 64;
+/// A shorter pause is not worth a sleep.
+const PAUSE_MICROS_MIN: u64 = 100;
+/// However long the flush still takes, one pause is no longer.
+const PAUSE_MICROS_MAX: u64 = 20_000;
+/// A flush is known by its own progress from this share on, and by the one before until then.
+const SHARE_KNOWN: f64 = 1.0 / 16.0;
+
+/// Bytes at which a memtable is first looked at.
+pub(crate) fn first_look(full_at: u64) -> u64 {
+    full_at / 2
+}
+
+/// Bytes between two looks.
+fn step(full_at: u64) -> u64 {
+    (full_at / 2 / STEPS).max(1)
+}
+
+/// What a leader finds when it looks at a memtable.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Look {
+    /// Bytes until the next look.
+    step: u64,
+    /// Bytes until it is full.
+    left: u64,
+    /// Microseconds since the last look, or since the pause behind it.
+    took: u64,
+}
+
+impl Look {
+    pub(crate) fn new(used: u64, full_at: u64, took: u64) -> Self {
+        Self {
+            step: step(full_at),
+            left: full_at.saturating_sub(used),
+            took,
+        }
+    }
+
+    /// Bytes at which the next look is due.
+    pub(crate) fn next_at(&self, used: u64) -> u64 {
+        used + self.step.min(self.left)
+    }
+
+    /// Microseconds to pause now, where the flush still takes `flush`.
+    pub(crate) fn pause(&self, flush: u64) -> u64 {
+        let steps_left = (self.left / self.step).max(1);
+        match (flush / steps_left).saturating_sub(self.took) {
+            ..PAUSE_MICROS_MIN => 0,
+            pause => pause.min(PAUSE_MICROS_MAX),
+        }
+    }
+}
+
+/// How far the flush of a family is. Leaf lock.
+#[derive(Default)]
+pub(crate) struct FlushProgress(Mutex<Progress>);
+
+#[derive(Default)]
+struct Progress {
+    running: Option<Running>,
+    /// What the last flush took for each entry, and after the last one.
+    micros_per_entry: f64,
+    micros_after: f64,
+    /// What writers have paused since the last flush ended.
+    paused_micros: u64,
+}
+
+struct Running {
+    began: u64,
+    job: Arc<RunningJob>,
+    /// When its last entry was written.
+    written: Option<u64>,
+}
+
+impl FlushProgress {
+    /// A flush begins.
+    pub(crate) fn begin(&self, job: Arc<RunningJob>, now: u64) {
+        self.0.lock().running = Some(Running {
+            began: now,
+            job,
+            written: None,
+        });
+    }
+
+    /// All its entries are in tables.
+    pub(crate) fn written(&self, now: u64) {
+        if let Some(running) = &mut self.0.lock().running {
+            running.written = Some(now);
+        }
+    }
+
+    /// It has ended, well or not.
+    pub(crate) fn end(&self, now: u64) {
+        let mut progress = self.0.lock();
+        if let Some(running) = progress.running.take()
+            && let Some(written) = running.written
+        {
+            let entries = running.job.entries_total.max(1) as f64;
+            progress.micros_per_entry = written.saturating_sub(running.began) as f64 / entries;
+            progress.micros_after = now.saturating_sub(written) as f64;
+        }
+    }
+
+    /// Microseconds until the flush that runs is done; `None` if there is none, or nothing to tell by.
+    pub(crate) fn micros_left(&self, now: u64) -> Option<u64> {
+        let progress = self.0.lock();
+        let running = progress.running.as_ref()?;
+        let after = progress.micros_after;
+        if let Some(written) = running.written {
+            return Some((after - now.saturating_sub(written) as f64).max(0.0) as u64);
+        }
+        let total = running.job.entries_total as f64;
+        let done = running.job.entries_done() as f64;
+        let each = if done > 0.0 && done >= total * SHARE_KNOWN {
+            now.saturating_sub(running.began) as f64 / done
+        } else if progress.micros_per_entry > 0.0 {
+            progress.micros_per_entry
+        } else {
+            return None;
+        };
+        Some(((total - done) * each + after) as u64)
+    }
+
+    /// Notes that writers pause for it.
+    pub(crate) fn note_pause(&self, micros: u64) {
+        self.0.lock().paused_micros += micros;
+    }
+
+    /// What writers have paused since this was last asked, for a line of the log.
+    pub(crate) fn take_paused(&self) -> u64 {
+        std::mem::take(&mut self.0.lock().paused_micros)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::activity::{JobInfo, JobKind, JobState};
+
+    fn job(entries: u64) -> Arc<RunningJob> {
+        let begun = JobInfo {
+            id: Some(1),
+            kind: JobKind::Flush,
+            state: JobState::Running,
+            column_family: String::new(),
+            start_level: None,
+            output_level: Some(0),
+            input_files: Vec::new(),
+            input_bytes: 0,
+            input_bytes_done: 0,
+            output_files: Vec::new(),
+            output_bytes: 0,
+            reason: String::new(),
+            since_secs: None,
+        };
+        Arc::new(RunningJob::new(begun, entries))
+    }
+
+    #[test]
+    fn what_a_flush_still_takes_is_told_by_itself_or_by_the_last() {
+        let progress = FlushProgress::default();
+        assert_eq!(progress.micros_left(0), None);
+        let first = job(1600);
+        progress.begin(first.clone(), 1000);
+        first.note_done(99);
+        assert_eq!(progress.micros_left(2000), None, "too little to tell");
+        first.note_done(301);
+        assert_eq!(progress.micros_left(2000), Some(3000));
+        first.note_done(1200);
+        progress.written(4200);
+        assert_eq!(progress.micros_left(4300), Some(0));
+        progress.end(4700);
+        assert_eq!(progress.micros_left(4700), None);
+        progress.begin(job(100), 5000);
+        assert_eq!(progress.micros_left(5100), Some(200 + 500));
+        progress.written(5400);
+        assert_eq!(progress.micros_left(5600), Some(300));
+        progress.end(5700);
+        // One that failed tells nothing.
+        progress.begin(job(100), 6000);
+        progress.end(9000);
+        progress.begin(job(100), 9000);
+        assert_eq!(progress.micros_left(9000), Some(400 + 300));
+    }
+
+    #[test]
+    fn a_memtable_gets_full_when_its_flush_is_done() {
+        let (full_at, flush_done) = (64_000, 100_000);
+        // Bytes in a microsecond without pauses, and when it gets full.
+        for (speed, expected) in [(0.2, 160_000), (1.0, 100_000), (50.0, 100_000)] {
+            let (mut used, mut now, mut resumed) = (first_look(full_at), 0_u64, 0);
+            let mut longest = 0;
+            while used < full_at {
+                let look = Look::new(used, full_at, now - resumed);
+                let pause = look.pause(flush_done - now.min(flush_done));
+                longest = longest.max(pause);
+                resumed = now + pause;
+                let next = look.next_at(used);
+                now = resumed + ((next - used) as f64 / speed) as u64;
+                used = next;
+            }
+            assert!(now.abs_diff(expected) < 2000, "{speed}: {now}");
+            assert!(longest < 3000, "{speed}: {longest}");
+        }
+    }
+
+    #[test]
+    fn one_pause_is_bounded() {
+        let look = Look::new(99, 100, 0);
+        assert_eq!(look.pause(u64::MAX), PAUSE_MICROS_MAX);
+        assert_eq!(look.next_at(99), 100);
+        assert_eq!(Look::new(200, 100, 0).next_at(200), 200, "over full");
+        assert_eq!(Look::new(50, 100, 0).pause(50 * 90), 0, "too short");
+    }
+}
