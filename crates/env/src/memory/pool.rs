@@ -31,7 +31,9 @@ pub struct PagePool {
     is_asked: AtomicBool,
     /// A task that looks for idle pages is on its way.
     is_watched: AtomicBool,
+    /// Pages and blocks that were taken, each for itself: who takes the ones may have no use for the others.
     taken: AtomicU64,
+    blocks_taken: AtomicU64,
     own: Weak<PagePool>,
 }
 
@@ -67,6 +69,7 @@ impl PagePool {
             is_asked: AtomicBool::new(false),
             is_watched: AtomicBool::new(false),
             taken: AtomicU64::new(0),
+            blocks_taken: AtomicU64::new(0),
             own: own.clone(),
         })
     }
@@ -128,7 +131,7 @@ impl PagePool {
     /// that was committed and used, of any content. `None` if the system has none.
     #[must_use]
     pub fn reserve(&self, len: usize) -> Option<Reserved> {
-        self.taken.fetch_add(1, Ordering::Relaxed);
+        self.blocks_taken.fetch_add(1, Ordering::Relaxed);
         let used_before = {
             let mut blocks = self.blocks.lock();
             // The last one: of it the most may still be in the caches.
@@ -165,15 +168,22 @@ impl PagePool {
         if self.is_watched.swap(true, Ordering::Relaxed) {
             return;
         }
-        let (pool, taken) = (self.own.clone(), self.taken.load(Ordering::Relaxed));
+        let pool = self.own.clone();
+        let taken = self.taken.load(Ordering::Relaxed);
+        let blocks_taken = self.blocks_taken.load(Ordering::Relaxed);
         self.ahead.ask_later(IDLE, move || {
             let Some(pool) = pool.upgrade() else { return };
             pool.is_watched.store(false, Ordering::Relaxed);
-            if pool.taken.load(Ordering::Relaxed) != taken {
-                return pool.watch();
+            let (mut idle, mut idle_blocks) = (Vec::new(), Vec::new());
+            if pool.taken.load(Ordering::Relaxed) == taken {
+                idle = std::mem::take(&mut *pool.spare.lock());
             }
-            let idle = std::mem::take(&mut *pool.spare.lock());
-            let idle_blocks = std::mem::take(&mut *pool.blocks.lock());
+            if pool.blocks_taken.load(Ordering::Relaxed) == blocks_taken {
+                idle_blocks = std::mem::take(&mut *pool.blocks.lock());
+            }
+            if !pool.spare.lock().is_empty() || !pool.blocks.lock().is_empty() {
+                pool.watch();
+            }
             drop((idle, idle_blocks));
         });
     }
@@ -261,7 +271,9 @@ mod tests {
         drop(written_to);
         assert_eq!(kept(&pool), [3]);
         drop(next);
+        // Pages are taken all the time.
         while !pool.blocks.lock().is_empty() {
+            pool.give(pool.take().unwrap());
             std::thread::yield_now();
         }
     }
