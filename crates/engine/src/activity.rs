@@ -11,6 +11,7 @@ use orogen_base::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use orogen_base::{FileNo, Result};
 
 use crate::compaction_iter::JobWatch;
+use crate::pace::CountsEntries;
 
 /// What a job does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -134,11 +135,6 @@ impl RunningJob {
         self.entries_done.fetch_add(entries, Relaxed);
     }
 
-    /// Entries that are done.
-    pub(crate) fn entries_done(&self) -> u64 {
-        self.entries_done.load(Relaxed).min(self.entries_total)
-    }
-
     /// As it is now, but for the bytes that it has written.
     fn info(&self) -> JobInfo {
         let mut info = self.begun.clone();
@@ -152,13 +148,23 @@ impl RunningJob {
                 }
             }
             None => {
-                let done = u128::from(self.entries_done());
+                let done = u128::from(self.done());
                 let share = u128::from(info.input_bytes) * done;
                 let bytes = share / u128::from(self.entries_total.max(1));
                 info.input_bytes_done = u64::try_from(bytes).unwrap_or(u64::MAX);
             }
         }
         info
+    }
+}
+
+impl CountsEntries for RunningJob {
+    fn done(&self) -> u64 {
+        self.entries_done.load(Relaxed).min(self.entries_total)
+    }
+
+    fn total(&self) -> u64 {
+        self.entries_total
     }
 }
 

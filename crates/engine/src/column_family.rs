@@ -17,12 +17,12 @@ use orogen_sst::BlockCache;
 
 use crate::compact::{Plan, Running};
 use crate::options::ColumnFamilyOptions;
+use crate::pace::FlushProgress;
 use crate::plugin::merge_operator::MergeOperator;
 use crate::signal::Signal;
 use crate::super_version::{MemHandle, SuperVersion};
 use crate::tables::FamilyTables;
 use crate::version::version::{Era, Version};
-use crate::write::pace::FlushProgress;
 
 /// The family that always exists.
 pub const DEFAULT_COLUMN_FAMILY_NAME: &str = "default";

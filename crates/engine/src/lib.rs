@@ -19,6 +19,7 @@ mod logs;
 pub mod read;
 mod tables;
 mod holes;
+mod pace;
 mod super_version;
 pub mod compaction_iter;
 pub mod output;

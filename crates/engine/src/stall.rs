@@ -7,7 +7,7 @@
 //! cause.
 //!
 //! Before a memtable's worth of writes would meet that stop, writers pause a little now and then
-//! ([`crate::write::pace`]).
+//! ([`crate::pace`]).
 //!
 //! A writer waits for the families that its batch names, and for no other; it waits before it
 //! queues up, so that it is in nobody's way. Each family has a rate of its own, and whoever
@@ -49,7 +49,7 @@ pub(crate) struct Verdict {
 
 const SEALED_MEMTABLES: &str = "sealed memtables";
 
-/// Why writers pause where no debt slows them (write/pace.rs).
+/// Why writers pause where no debt slows them (pace.rs).
 const PACED: &str = "paced to a flush that the next memtable will wait for";
 
 /// What the debts of a family call for.

@@ -13,8 +13,8 @@ use std::sync::Arc;
 use orogen_base::{FileNo, SeqNo};
 use orogen_memtable::MemTable;
 
+use crate::pace::{self, Look};
 use crate::version::version::Version;
-use crate::write::pace::{self, Look};
 
 /// A memtable with what the engine knows of it.
 pub(crate) struct MemHandle {

@@ -2,7 +2,6 @@
 
 pub(crate) mod apply;
 mod order;
-pub(crate) mod pace;
 pub(crate) mod commit;
 pub(crate) mod switch;
 mod two_phase;

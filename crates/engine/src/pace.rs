@@ -23,8 +23,6 @@ use std::sync::Arc;
 
 use orogen_base::sync::Mutex;
 
-use crate::activity::RunningJob;
-
 /// Steps that the paced half of a memtable is divided into.
 const STEPS: u64 = 64;
 /// A shorter pause is not worth a sleep.
@@ -79,6 +77,15 @@ impl Look {
     }
 }
 
+/// What counts the entries of a flush.
+pub(crate) trait CountsEntries: Send + Sync {
+    /// Entries that are written.
+    fn done(&self) -> u64;
+
+    /// Entries in all.
+    fn total(&self) -> u64;
+}
+
 /// How far the flush of a family is. Leaf lock.
 #[derive(Default)]
 pub(crate) struct FlushProgress(Mutex<Progress>);
@@ -95,17 +102,17 @@ struct Progress {
 
 struct Running {
     began: u64,
-    job: Arc<RunningJob>,
+    entries: Arc<dyn CountsEntries>,
     /// When its last entry was written.
     written: Option<u64>,
 }
 
 impl FlushProgress {
     /// A flush begins.
-    pub(crate) fn begin(&self, job: Arc<RunningJob>, now: u64) {
+    pub(crate) fn begin(&self, entries: Arc<dyn CountsEntries>, now: u64) {
         self.0.lock().running = Some(Running {
             began: now,
-            job,
+            entries,
             written: None,
         });
     }
@@ -123,7 +130,7 @@ impl FlushProgress {
         if let Some(running) = progress.running.take()
             && let Some(written) = running.written
         {
-            let entries = running.job.entries_total.max(1) as f64;
+            let entries = running.entries.total().max(1) as f64;
             progress.micros_per_entry = written.saturating_sub(running.began) as f64 / entries;
             progress.micros_after = now.saturating_sub(written) as f64;
         }
@@ -137,8 +144,8 @@ impl FlushProgress {
         if let Some(written) = running.written {
             return Some((after - now.saturating_sub(written) as f64).max(0.0) as u64);
         }
-        let total = running.job.entries_total as f64;
-        let done = running.job.entries_done() as f64;
+        let total = running.entries.total() as f64;
+        let done = running.entries.done() as f64;
         let each = if done > 0.0 && done >= total * SHARE_KNOWN {
             now.saturating_sub(running.began) as f64 / done
         } else if progress.micros_per_entry > 0.0 {
@@ -162,52 +169,50 @@ impl FlushProgress {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-    use crate::activity::{JobInfo, JobKind, JobState};
+    use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-    fn job(entries: u64) -> Arc<RunningJob> {
-        let begun = JobInfo {
-            id: Some(1),
-            kind: JobKind::Flush,
-            state: JobState::Running,
-            column_family: String::new(),
-            start_level: None,
-            output_level: Some(0),
-            input_files: Vec::new(),
-            input_bytes: 0,
-            input_bytes_done: 0,
-            output_files: Vec::new(),
-            output_bytes: 0,
-            reason: String::new(),
-            since_secs: None,
-        };
-        Arc::new(RunningJob::new(begun, entries))
+    use super::*;
+
+    struct Entries(AtomicU64, u64);
+
+    impl CountsEntries for Entries {
+        fn done(&self) -> u64 {
+            self.0.load(Relaxed)
+        }
+
+        fn total(&self) -> u64 {
+            self.1
+        }
+    }
+
+    fn entries(total: u64) -> Arc<Entries> {
+        Arc::new(Entries(AtomicU64::new(0), total))
     }
 
     #[test]
     fn what_a_flush_still_takes_is_told_by_itself_or_by_the_last() {
         let progress = FlushProgress::default();
         assert_eq!(progress.micros_left(0), None);
-        let first = job(1600);
+        let first = entries(1600);
         progress.begin(first.clone(), 1000);
-        first.note_done(99);
+        first.0.store(99, Relaxed);
         assert_eq!(progress.micros_left(2000), None, "too little to tell");
-        first.note_done(301);
+        first.0.store(400, Relaxed);
         assert_eq!(progress.micros_left(2000), Some(3000));
-        first.note_done(1200);
+        first.0.store(1600, Relaxed);
         progress.written(4200);
         assert_eq!(progress.micros_left(4300), Some(0));
         progress.end(4700);
         assert_eq!(progress.micros_left(4700), None);
-        progress.begin(job(100), 5000);
+        progress.begin(entries(100), 5000);
         assert_eq!(progress.micros_left(5100), Some(200 + 500));
         progress.written(5400);
         assert_eq!(progress.micros_left(5600), Some(300));
         progress.end(5700);
         // One that failed tells nothing.
-        progress.begin(job(100), 6000);
+        progress.begin(entries(100), 6000);
         progress.end(9000);
-        progress.begin(job(100), 9000);
+        progress.begin(entries(100), 9000);
         assert_eq!(progress.micros_left(9000), Some(400 + 300));
     }
 
