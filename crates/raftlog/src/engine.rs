@@ -15,6 +15,7 @@ use crate::names::{LOCK_NAME, Queue};
 use crate::options::Options;
 use crate::purge::{self, Purge};
 use crate::recover::read_queue;
+use crate::spares::Spares;
 use crate::write_queue::{Request, WriteQueue};
 
 /// An open directory of logs.
@@ -55,6 +56,7 @@ impl Engine {
             version: options.format_version,
             target_size: options.target_file_size,
             ahead: Arc::default(),
+            spares: Some(Arc::new(Spares::open(&**fs, dir, options.files_max())?)),
         };
         if newest.is_none()
             && let Some(parent) = dir.parent()
@@ -373,14 +375,14 @@ impl Engine {
     /// # Errors
     /// As [`Self::sync`]; it is closed in any case.
     pub fn close(self) -> Result<()> {
-        self.sync()
+        self.writes.close(&self.memtables)
     }
 }
 
 impl Drop for Engine {
     fn drop(&mut self) {
         // Nobody is there to be told; who wants to know calls `close`.
-        let _ = self.sync();
+        let _ = self.writes.close(&self.memtables);
     }
 }
 

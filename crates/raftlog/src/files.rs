@@ -20,6 +20,7 @@ use orogen_env::{Access, FileSystem, LengthHint, RandomAccessFile, WritableFile}
 use crate::format::{FileHeader, FormatVersion, decode_block};
 use crate::memtable::Block;
 use crate::names::{FileId, Queue};
+use crate::spares::Spares;
 
 /// A file that is there to be read.
 pub(crate) struct LogFile {
@@ -72,38 +73,51 @@ impl Table {
         self.queue(queue).read().len() as u64
     }
 
-    /// Deletes the files of a queue before number `end`, the oldest first.
+    /// Deletes the files of a queue before number `end`, the oldest first, or makes them spare.
     ///
-    /// A file that somebody reads just now stays readable to them. The names are synced at the end:
+    /// A file that somebody reads just now is deleted, and stays readable to them. The names are synced at the end:
     /// if some come back after a power loss and others do not, those before the gap are not read, and those
     /// behind it are the newer ones.
     ///
     /// # Errors
     /// Of the file system. What could not be deleted is tried again the next time.
-    pub(crate) fn delete_before(
-        &self,
-        fs: &dyn FileSystem,
-        dir: &Path,
-        queue: Queue,
-        end: u64,
-    ) -> Result<()> {
-        let mut any = false;
-        loop {
-            let oldest = self.queue(queue).read().first().cloned();
-            let Some(file) = oldest.filter(|file| file.id.seq < end) else {
-                break;
+    pub(crate) fn delete_before(&self, files: &NewFiles, queue: Queue, end: u64) -> Result<()> {
+        let fs = &*files.fs;
+        let spares = files.spares.as_ref().filter(|_| queue == Queue::Append);
+        let (mut any, mut renamed) = (false, Vec::new());
+        let result = loop {
+            // Out of the table first: nobody begins to read it from here on.
+            let file = {
+                let mut files = self.queue(queue).write();
+                match files.first() {
+                    Some(file) if file.id.seq < end => files.remove(0),
+                    _ => break Ok(()),
+                }
             };
+            let may_be_spare = file.version == FormatVersion::V2 && Arc::strong_count(&file) == 1;
+            let spare = spares
+                .filter(|s| may_be_spare && s.room(self.count_of(queue)) > renamed.len() as u64)
+                .and_then(|s| s.rename(fs, file.reader.path()).ok());
+            any = true;
+            if let Some(number) = spare {
+                renamed.push(number);
+                continue;
+            }
             match fs.remove_file(file.reader.path()) {
-                Err(e) if !e.is_file_not_found() => return Err(e),
+                Err(e) if !e.is_file_not_found() => {
+                    self.queue(queue).write().insert(0, file);
+                    break Err(e);
+                }
                 _ => {}
             }
-            self.queue(queue).write().remove(0);
-            any = true;
-        }
+        };
         if any {
-            fs.sync_dir(dir)?;
+            fs.sync_dir(&files.dir)?;
         }
-        Ok(())
+        if let Some(spares) = spares {
+            spares.add(renamed);
+        }
+        result
     }
 
     pub(crate) fn count(&self) -> u64 {
@@ -145,17 +159,27 @@ pub(crate) fn make(
     version: FormatVersion,
     mapped: Option<(u64, &Arc<Ahead>)>,
 ) -> Result<Box<dyn WritableFile>> {
-    let header = FileHeader {
-        version,
-        alignment: 0,
-    };
     let path = dir.join(id.name());
-    let mut writer = match mapped {
+    let writer = match mapped {
         None => fs.create(&path)?,
         Some((expected, ahead)) => {
             let likely = expected;
             fs.create_mapped(&path, LengthHint { expected, likely }, Some(ahead))?
         }
+    };
+    begin(fs, dir, version, writer)
+}
+
+/// Writes the header of a file; it and the file's name are synced.
+fn begin(
+    fs: &dyn FileSystem,
+    dir: &Path,
+    version: FormatVersion,
+    mut writer: Box<dyn WritableFile>,
+) -> Result<Box<dyn WritableFile>> {
+    let header = FileHeader {
+        version,
+        alignment: 0,
     };
     writer.append(&header.encode())?;
     writer.sync()?;
@@ -180,6 +204,8 @@ pub(crate) struct NewFiles {
     pub(crate) target_size: u64,
     /// Makes room and pages before they are needed.
     pub(crate) ahead: Arc<Ahead>,
+    /// Files to be written over, if they may be.
+    pub(crate) spares: Option<Arc<Spares>>,
 }
 
 impl NewFiles {
@@ -192,18 +218,34 @@ impl NewFiles {
         self.dir.join(id.name())
     }
 
-    /// Makes the first or next file, `mapped` to be written through memory.
-    fn make(&self, id: FileId, mapped: bool) -> Result<(Arc<LogFile>, Box<dyn WritableFile>)> {
-        let mapped = mapped.then_some((self.target_size, &self.ahead));
-        let mut writer = make(&*self.fs, &self.dir, id, self.version, mapped)?;
+    /// Makes the first or next file, `mapped` to be written through memory; and up to where it is written over.
+    fn make(&self, id: FileId, mapped: bool) -> Result<(Arc<LogFile>, Box<dyn WritableFile>, u64)> {
+        let spare = match &self.spares {
+            Some(spares) if id.queue == Queue::Append && !mapped => spares.take(),
+            _ => None,
+        };
+        let mut written = 0;
+        let mut writer = match spare {
+            Some(spare) => {
+                written = self.fs.metadata(&spare)?.size;
+                let writer = self.fs.reuse(&spare, &self.path(id))?;
+                begin(&*self.fs, &self.dir, self.version, writer)?
+            }
+            None => {
+                let mapped = mapped.then_some((self.target_size, &self.ahead));
+                make(&*self.fs, &self.dir, id, self.version, mapped)?
+            }
+        };
         let file = LogFile {
             id,
             version: self.version,
             reader: self.fs.open(&self.path(id), Access::Random)?,
         };
         let len = writer.size();
-        self.reserve(&mut *writer, len);
-        Ok((Arc::new(file), writer))
+        if written < self.target_size {
+            self.reserve(&mut *writer, len);
+        }
+        Ok((Arc::new(file), writer, written))
     }
 }
 
@@ -223,12 +265,14 @@ pub(crate) struct Appender {
     /// None after a failed append, until the file is cut off where it was whole.
     writer: Option<Box<dyn WritableFile>>,
     len: u64,
-    /// Up to here the file was made longer; it never is if it is written through memory.
+    /// Up to here the file was made longer, or has bytes that are written over; it never is made longer if it is written
+    /// through memory.
     room: u64,
     is_dirty: bool,
     /// Of this file.
     syncs: u64,
     failed_sync: Option<Error>,
+    pub(crate) is_closed: bool,
 }
 
 impl Appender {
@@ -239,6 +283,7 @@ impl Appender {
         queue: Queue,
         newest: Option<(Arc<LogFile>, u64)>,
     ) -> Result<Self> {
+        let mut room = 0;
         let (file, writer, len) = match newest {
             Some((file, len)) => {
                 let mut writer = new_files.fs.open_append(file.reader.path())?;
@@ -246,9 +291,10 @@ impl Appender {
                 (file, writer, len)
             }
             None => {
-                let (file, writer) = new_files.make(FileId::new(queue, 1), false)?;
+                let (file, writer, written) = new_files.make(FileId::new(queue, 1), false)?;
                 table.push(Arc::clone(&file));
                 let len = writer.size();
+                room = written;
                 (file, writer, len)
             }
         };
@@ -260,9 +306,10 @@ impl Appender {
             len,
             // A process that died may have left bytes that were read and not synced.
             is_dirty: true,
-            room: 0,
+            room,
             syncs: 0,
             failed_sync: None,
+            is_closed: false,
         })
     }
 
@@ -327,16 +374,39 @@ impl Appender {
         }
         let id = FileId::new(self.file.id.queue, self.file.id.seq + 1);
         let is_mapped = self.syncs.saturating_mul(SYNCED_OFTEN) < self.len;
-        let (file, writer) = self.new_files.make(id, is_mapped).inspect_err(|_| {
+        if let Some(spares) = &self.new_files.spares
+            && id.queue == Queue::Append
+        {
+            spares.set_wanted(!is_mapped);
+        }
+        let (file, writer, written) = self.new_files.make(id, is_mapped).inspect_err(|_| {
             // The next try makes it anew; without a record in it nobody is misled by it.
             let _ = self.new_files.fs.remove_file(&self.new_files.path(id));
         })?;
         self.syncs = 0;
-        self.room = if is_mapped { u64::MAX } else { 0 };
+        self.room = if is_mapped { u64::MAX } else { written };
         self.table.push(Arc::clone(&file));
         self.len = writer.size();
         self.writer = Some(writer);
         self.file = file;
+        Ok(())
+    }
+
+    /// Syncs, and ends the file where its records do: one that is written over has others behind them, which whoever opens
+    /// it next would take for damage. Nothing is appended any more.
+    ///
+    /// # Errors
+    /// As [`Self::sync`]; of the file system.
+    pub(crate) fn close(&mut self) -> Result<()> {
+        self.sync()?;
+        self.is_closed = true;
+        if let Some(mut writer) = self.writer.take() {
+            writer.seal();
+        }
+        let path = self.file.reader.path();
+        if self.new_files.fs.metadata(path)?.size > self.len {
+            cut(&*self.new_files.fs, path, self.len)?;
+        }
         Ok(())
     }
 
@@ -390,5 +460,46 @@ impl Appender {
         self.is_dirty = false;
         self.syncs += 1;
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use orogen_env::MemFileSystem;
+
+    use super::*;
+
+    #[test]
+    fn a_file_that_somebody_reads_is_not_written_over() {
+        let (fs, dir) = (Arc::new(MemFileSystem::new()), Path::new("/log"));
+        fs.create_dir_all(dir).unwrap();
+        let files = NewFiles {
+            fs: fs.clone(),
+            dir: dir.to_owned(),
+            version: FormatVersion::V2,
+            target_size: 1000,
+            ahead: Arc::default(),
+            spares: Some(Arc::new(Spares::open(&*fs, dir, 10).unwrap())),
+        };
+        let table = Table::default();
+        for seq in 1..=4 {
+            let id = FileId::new(Queue::Append, seq);
+            table.push(files.make(id, false).unwrap().0);
+        }
+        let reader = table.find(FileId::new(Queue::Append, 2)).unwrap();
+        table.delete_before(&files, Queue::Append, 4).unwrap();
+        let mut names = fs.list(dir).unwrap();
+        names.sort();
+        assert_eq!(
+            names,
+            [
+                "0000000000000001.raftlog.reserved",
+                "0000000000000002.raftlog.reserved",
+                "0000000000000004.raftlog"
+            ]
+        );
+        let mut header = Vec::new();
+        reader.reader.append_exact_at(0, 69, &mut header).unwrap();
+        assert!(FileHeader::decode(&header).is_ok(), "it is still there");
     }
 }

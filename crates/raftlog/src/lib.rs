@@ -28,6 +28,7 @@ pub mod format;
 pub mod batch;
 mod memtable;
 pub mod options;
+mod spares;
 mod files;
 mod recover;
 mod write_queue;

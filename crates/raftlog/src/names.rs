@@ -43,6 +43,11 @@ impl FileId {
     }
 }
 
+/// The name of a spare file.
+pub(crate) fn reserved_name(number: u64) -> String {
+    format!("{number:016}{RESERVED_SUFFIX}")
+}
+
 /// What a name in the directory says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Name {
@@ -87,6 +92,7 @@ mod tests {
             FileId::new(Queue::Append, 42).name(),
             "0000000000000042.raftlog"
         );
+        assert_eq!(reserved_name(7), "0000000000000007.raftlog.reserved");
         assert_eq!(
             parse("0000000000000007.raftlog.reserved"),
             Name::Reserved(7)

@@ -32,6 +32,11 @@ pub struct Options {
     pub compression_acceleration: i32,
     /// The format of new files. Default [`FormatVersion::V2`].
     pub format_version: FormatVersion,
+    /// Whether files of the append queue that a purge empties are kept, under names of spare files, and written over: a
+    /// sync has less to write then. Together with the files of the queue they are at most one and a half times as many as `purge_threshold` has
+    /// room for. Only files of [`FormatVersion::V2`] that are synced often; none with [`RecoveryMode::AbsoluteConsistency`], for which what a file held
+    /// before would be damage after a crash. Default true.
+    pub enable_log_recycle: bool,
     /// Bytes of the append queue above which [`Engine::purge_expired_files`] makes it shorter. Each
     /// file counts as a full one.
     ///
@@ -57,6 +62,7 @@ impl Default for Options {
             batch_compression_threshold: 8 << 10,
             compression_acceleration: 1,
             format_version: FormatVersion::default(),
+            enable_log_recycle: true,
             purge_threshold: 10 << 30,
             purge_rewrite_threshold: None,
             purge_rewrite_garbage_ratio: 0.6,
@@ -89,6 +95,17 @@ impl Options {
             );
         }
         Ok(())
+    }
+
+    /// Most files of the append queue and spare ones.
+    pub(crate) fn files_max(&self) -> u64 {
+        let recycles = self.enable_log_recycle
+            && self.format_version == FormatVersion::V2
+            && self.recovery_mode != RecoveryMode::AbsoluteConsistency;
+        match recycles {
+            true => (self.purge_threshold / self.target_file_size).saturating_mul(3) / 2,
+            false => 0,
+        }
     }
 
     pub(crate) fn rewrite_threshold(&self) -> u64 {

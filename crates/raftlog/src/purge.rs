@@ -124,8 +124,7 @@ impl Run<'_> {
     }
 
     fn delete_before(&self, queue: Queue, end: u64) -> Result<()> {
-        let files = &self.purge.new_files;
-        self.table.delete_before(&*files.fs, &files.dir, queue, end)
+        self.table.delete_before(&self.purge.new_files, queue, end)
     }
 
     /// Writes the rewrite queue anew.

@@ -209,6 +209,15 @@ impl WriteQueue {
         self.submit(memtables, request).map_err(|(e, _)| e)
     }
 
+    /// Syncs and ends the newest file; nobody writes any more.
+    pub(crate) fn close(&self, memtables: &Memtables) -> Result<()> {
+        if self.leader.lock().appender.is_closed {
+            return Ok(());
+        }
+        self.sync(memtables)?;
+        self.leader.lock().appender.close()
+    }
+
     /// Writes, with others or alone, and returns when that is done.
     pub(crate) fn submit(&self, memtables: &Memtables, request: Request) -> Outcome {
         let ticket = {

@@ -6,3 +6,4 @@ mod calls;
 mod crash;
 mod model;
 mod purge;
+mod spares;

@@ -1,0 +1,210 @@
+//! Files that a purge has emptied are written over, and what they held is gone.
+
+use std::sync::Arc;
+
+use orogen_base::ErrorKind;
+use orogen_env::{Fault, FaultFileSystem, FileSystem, MemFileSystem, OpKind, PowerCut};
+use orogen_raftlog::{Command, Engine, FormatVersion, LogBatch, Options, Queue, RecoveryMode};
+use orogen_testkit::rng::Rng;
+
+use crate::model::{content, dir, disk, options};
+
+/// Entries of one group, the newest of which are kept: each step is a file or two. True if all could be written.
+fn steps(engine: &Engine, from: u64, count: u64, sync: bool) -> bool {
+    (from..from + count).all(|at| {
+        let mut batch = LogBatch::default();
+        batch
+            .add_entries(1, at, &[Rng::new(at).bytes(500)])
+            .unwrap();
+        batch.add_command(
+            1,
+            Command::Compact {
+                index: at.saturating_sub(1),
+            },
+        );
+        let written = engine.write(&mut batch, sync).is_ok();
+        written && engine.purge_expired_files().is_ok()
+    })
+}
+
+fn names(fs: &MemFileSystem, suffix: &str) -> usize {
+    let names = fs.list(dir()).unwrap();
+    names.iter().filter(|n| n.ends_with(suffix)).count()
+}
+
+fn faulty(fs: &MemFileSystem) -> (Arc<FaultFileSystem>, Arc<dyn FileSystem>) {
+    let faulty = Arc::new(FaultFileSystem::over_memory(fs.clone()));
+    (faulty.clone(), faulty)
+}
+
+#[test]
+fn files_are_written_over_and_nothing_of_them_comes_back() {
+    let fs = disk();
+    let (faulty, arc) = faulty(&fs);
+    let engine = Engine::open(&arc, dir(), options()).unwrap();
+    assert!(steps(&engine, 1, 50, true));
+    assert!(faulty.faults().count(OpKind::Reuse) > 15);
+    let files = names(&fs, ".raftlog") + names(&fs, ".reserved");
+    assert!(names(&fs, ".reserved") > 0 && files <= 4, "{files}");
+    let expected = content(&engine);
+    // As a process that is killed leaves it, and as a power loss does.
+    for cut in [PowerCut::KeepAll, PowerCut::DropUnsynced] {
+        let after = fs.crash(cut);
+        let killed = Engine::open(&(Arc::new(after.clone()) as _), dir(), options()).unwrap();
+        assert_eq!(content(&killed), expected);
+        let reserved = names(&after, ".reserved");
+        assert!(reserved > 0, "spare files stay");
+        assert!(steps(&killed, 51, 20, true));
+    }
+    drop(engine);
+    let again = Engine::open(&arc, dir(), options()).unwrap();
+    assert_eq!(content(&again), expected);
+    let before = faulty.faults().count(OpKind::Reuse);
+    assert!(steps(&again, 51, 3, true));
+    assert!(faulty.faults().count(OpKind::Reuse) > before);
+}
+
+#[test]
+fn a_closed_directory_ends_with_its_records() {
+    let fs = disk();
+    let arc: Arc<dyn FileSystem> = Arc::new(fs.clone());
+    let absolute = Options {
+        recovery_mode: RecoveryMode::AbsoluteConsistency,
+        ..options()
+    };
+    let engine = Engine::open(&arc, dir(), options()).unwrap();
+    assert!(steps(&engine, 1, 21, true));
+    let expected = content(&engine);
+    let killed: Arc<dyn FileSystem> = Arc::new(fs.crash(PowerCut::KeepAll));
+    let error = Engine::open(&killed, dir(), absolute.clone())
+        .err()
+        .unwrap();
+    assert_eq!(
+        error.kind(),
+        ErrorKind::Corruption,
+        "what the file held is damage"
+    );
+    engine.close().unwrap();
+    let engine = Engine::open(&arc, dir(), absolute).unwrap();
+    assert_eq!(content(&engine), expected);
+    assert_eq!(names(&fs, ".reserved"), 0, "none is wanted");
+    assert!(steps(&engine, 22, 20, true));
+    assert_eq!(names(&fs, ".reserved"), 0);
+    let killed: Arc<dyn FileSystem> = Arc::new(fs.crash(PowerCut::KeepAll));
+    Engine::open(&killed, dir(), options()).unwrap();
+}
+
+#[test]
+fn files_are_deleted_where_they_cannot_be_spare() {
+    let never = Options {
+        enable_log_recycle: false,
+        ..options()
+    };
+    let old = Options {
+        format_version: FormatVersion::V1,
+        ..options()
+    };
+    for options in [never, old] {
+        let fs = disk();
+        let (faulty, arc) = faulty(&fs);
+        let engine = Engine::open(&arc, dir(), options).unwrap();
+        assert!(steps(&engine, 1, 50, true));
+        assert_eq!(faulty.faults().count(OpKind::Reuse), 0);
+        assert_eq!(names(&fs, ".reserved"), 0);
+        assert!(engine.file_span(Queue::Append).unwrap().0 > 15);
+    }
+    // Files of version 1 among others are none either: their records have no signature.
+    let fs = disk();
+    let arc: Arc<dyn FileSystem> = Arc::new(fs.clone());
+    let old = Options {
+        format_version: FormatVersion::V1,
+        purge_threshold: u64::MAX,
+        ..options()
+    };
+    let engine = Engine::open(&arc, dir(), old).unwrap();
+    assert!(steps(&engine, 1, 8, true));
+    engine.close().unwrap();
+    let engine = Engine::open(&arc, dir(), options()).unwrap();
+    assert!(steps(&engine, 9, 1, true));
+    assert_eq!(names(&fs, ".reserved"), 0);
+    assert!(engine.file_span(Queue::Append).unwrap().0 > 4);
+}
+
+#[test]
+fn files_that_are_seldom_synced_are_not_written_over() {
+    let fs = disk();
+    let (faulty, arc) = faulty(&fs);
+    let options = Options {
+        target_file_size: 200 << 10,
+        purge_threshold: 600 << 10,
+        ..options()
+    };
+    let engine = Engine::open(&arc, dir(), options).unwrap();
+    for at in 1..200 {
+        let mut batch = LogBatch::default();
+        let entry = Rng::new(at).bytes(30_000);
+        batch.add_entries(1, at, &[entry]).unwrap();
+        let index = at.saturating_sub(3);
+        batch.add_command(1, Command::Compact { index });
+        engine.write(&mut batch, at > 100).unwrap();
+        if at % 20 == 0 {
+            engine.purge_expired_files().unwrap();
+        }
+        if at == 100 {
+            assert_eq!(faulty.faults().count(OpKind::Reuse), 0);
+            assert_eq!(names(&fs, ".reserved"), 0);
+        }
+    }
+    assert!(engine.file_span(Queue::Append).unwrap().0 > 10);
+    assert!(faulty.faults().count(OpKind::Reuse) > 2, "from then on");
+}
+
+#[test]
+fn what_fails_with_spare_files_loses_nothing() {
+    let mut failed = 0;
+    for (kind, n) in [
+        (OpKind::Rename, 1),
+        (OpKind::Rename, 4),
+        (OpKind::Reuse, 1),
+        (OpKind::Reuse, 3),
+        (OpKind::Metadata, 40),
+        (OpKind::SyncDir, 20),
+        (OpKind::Remove, 1),
+    ] {
+        let fs = disk();
+        let (faulty, arc) = faulty(&fs);
+        let engine = Engine::open(&arc, dir(), options()).unwrap();
+        faulty.faults().add(Fault::io().on(&[kind]).nth(n));
+        let mut done = 0;
+        while done < 40 {
+            failed += u32::from(!steps(&engine, done + 1, 1, true));
+            // A step that failed may have been written before its purge was not.
+            done = engine.last_index(1).unwrap_or(0);
+        }
+        let expected = content(&engine);
+        assert_eq!(engine.last_index(1), Some(40), "{kind:?}");
+        faulty.faults().clear();
+        engine.close().unwrap();
+        let engine = Engine::open(&arc, dir(), options()).unwrap();
+        assert_eq!(content(&engine), expected, "{kind:?}");
+    }
+    assert!(failed >= 3, "{failed}");
+}
+
+#[test]
+fn too_many_spare_files_are_deleted_when_they_are_found() {
+    let fs = disk();
+    let arc: Arc<dyn FileSystem> = Arc::new(fs.clone());
+    fs.create_dir_all(dir()).unwrap();
+    for number in [3, 9, 10, 11, 12, 40] {
+        let name = format!("{number:016}.raftlog.reserved");
+        drop(fs.create(&dir().join(name)).unwrap());
+    }
+    let engine = Engine::open(&arc, dir(), options()).unwrap();
+    assert!(names(&fs, ".reserved") <= 4);
+    assert!(steps(&engine, 1, 30, true));
+    let expected = content(&engine);
+    drop(engine);
+    let engine = Engine::open(&arc, dir(), options()).unwrap();
+    assert_eq!(content(&engine), expected);
+}
