@@ -1,6 +1,7 @@
 //! How the system backs memory.
 #![expect(unsafe_code, reason = "advice is given for raw addresses")]
 
+mod file_buffer;
 mod pool;
 
 use std::mem::MaybeUninit;
@@ -13,6 +14,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use orogen_base::{Error, Result};
 use parking_lot::Mutex;
 
+pub use file_buffer::FileBuffer;
 pub use pool::PagePool;
 use rustix::fs::{FallocateFlags, Mode, OFlags, fallocate, open, unlink};
 use rustix::io::{Errno, pwrite};
@@ -162,6 +164,14 @@ const COMMIT_MIN: usize = if cfg!(target_arch = "x86_64") {
     64 << 10
 };
 
+/// Why addresses did not become memory.
+enum Refused {
+    /// The file system has no place.
+    Blocks(Errno),
+    /// The system has no pages, or there are not so many addresses.
+    Pages,
+}
+
 // SAFETY: plain memory that this value owns.
 unsafe impl Send for Reserved {}
 // SAFETY: the value gives out an address, and the lock guards the rest.
@@ -276,13 +286,30 @@ impl Reserved {
     /// has none, or `len` is more than is reserved: nothing has changed then.
     #[must_use]
     pub fn commit(&self, len: usize) -> bool {
+        self.extend(len).is_ok()
+    }
+
+    /// The same, and why not.
+    ///
+    /// # Errors
+    /// `NoSpace`, `Io` of the file; `NoMemory`, also of more than is reserved.
+    pub fn try_commit(&self, len: usize) -> Result<()> {
+        self.extend(len).map_err(|why| match why {
+            Refused::Blocks(e) => {
+                Error::io("no room in a file instead of memory", e.into()).with("bytes", len)
+            }
+            Refused::Pages => orogen_base::memory::refused("reserved addresses", len),
+        })
+    }
+
+    fn extend(&self, len: usize) -> std::result::Result<(), Refused> {
         let mut committed = self.committed.lock();
         let is = *committed;
         if len <= is {
-            return true;
+            return Ok(());
         }
         if len > self.len {
-            return false;
+            return Err(Refused::Pages);
         }
         let end = self.end_of_commit(is, len);
         // SAFETY: `is` is within what is reserved.
@@ -290,15 +317,11 @@ impl Reserved {
         if let Some(file) = &self.file {
             // The file is mapped from before `start` on.
             let before = self.start.as_ptr().addr() - self.all.as_ptr().addr();
-            if take_blocks(file, (before + is) as u64, (end - is) as u64).is_err() {
-                return false;
-            }
+            take_blocks(file, (before + is) as u64, (end - is) as u64).map_err(Refused::Blocks)?;
         }
         let access = MprotectFlags::READ | MprotectFlags::WRITE;
         // SAFETY: a part of what is reserved that nobody has used yet.
-        if unsafe { mprotect(from.as_ptr().cast(), end - is, access) }.is_err() {
-            return false;
-        }
+        unsafe { mprotect(from.as_ptr().cast(), end - is, access) }.map_err(|_| Refused::Pages)?;
         // Before it there is no whole one.
         if self.file.is_none() && end > HUGE_PAGE_LEN {
             // SAFETY: committed just now, and any content is a content of uninitialised bytes.
@@ -307,7 +330,7 @@ impl Reserved {
             });
         }
         *committed = end;
-        true
+        Ok(())
     }
 
     /// Notes that the first `len` bytes are used from now on, if it was less before: one thread at a time.
