@@ -198,6 +198,8 @@ tickers! {
     TxnRollbacks = "orogen.txn.rollbacks",
     /// Transactions that were prepared.
     TxnPrepares = "orogen.txn.prepares",
+    /// Transactions whose writes went on in a file instead of memory.
+    TxnSpills = "orogen.txn.spills",
     /// Keys that had been written since a transaction's snapshot, or since it noted them: it was told `Busy`.
     TxnConflicts = "orogen.txn.conflicts",
     /// Requests of transactions that had to wait for a lock.

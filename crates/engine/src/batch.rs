@@ -16,13 +16,18 @@
 //! stands ([`crate::prepared`]).
 //! Source: RocksDB `db/write_batch.cc`; `docs/format/wal.md`.
 
-use orogen_base::coding::{Decoder, put_length_prefixed, put_varint32};
+use std::sync::Arc;
+
+use orogen_base::coding::Decoder;
 use orogen_base::limits::{KEY_SIZE_MAX, VALUE_SIZE_MAX};
 use orogen_base::protection::Protection;
 use orogen_base::{Error, Result, SeqNo, memory};
 
+mod bytes;
 mod two_phase;
 
+use bytes::{Bytes, Sink};
+pub use bytes::{Spill, SpillOptions};
 pub use two_phase::PREPARED_NAME_BYTES_MAX;
 use two_phase::Phase;
 pub(crate) use two_phase::Sections;
@@ -67,11 +72,14 @@ mod tag {
 /// Writes that happen together or not at all, over any families.
 ///
 /// Keys may be up to 4 GiB - 64, values up to 4 GiB - 1 bytes; larger ones are refused by the
-/// write, not by the call that adds them. So is a batch that memory was lacking for: what could not
-/// be added is left out, and the write gives `NoMemory`.
-#[derive(Clone, Debug)]
+/// write, not by the call that adds them. So is a batch that memory, or a file's room, was lacking for: what could not
+/// be added is left out, and the write gives that error. All together they may have 4 GiB - 1 bytes; memtables that are
+/// tries take 2 GiB of one batch.
+#[derive(Debug)]
 pub struct WriteBatch {
-    rep: Vec<u8>,
+    rep: Bytes,
+    /// When the bytes go to a file.
+    spill: Option<Arc<Spill>>,
     too_large: bool,
     /// Why something could not be added.
     refused: Option<Error>,
@@ -196,7 +204,8 @@ impl WriteBatch {
     #[must_use]
     pub fn new() -> Self {
         Self {
-            rep: vec![0; HEADER_LEN],
+            rep: Bytes::Memory(vec![0; HEADER_LEN]),
+            spill: None,
             too_large: false,
             refused: None,
             needs_check: false,
@@ -214,6 +223,17 @@ impl WriteBatch {
         batch
     }
 
+    /// An empty batch whose bytes are in a file from some size on.
+    ///
+    /// In memory stay: a checksum's 8 bytes for each operation, where they are kept. What finds no room in the file is left out, and
+    /// the write gives `NoSpace` or `Io`.
+    #[must_use]
+    pub fn with_spill(options: SpillOptions) -> Self {
+        let mut batch = Self::new();
+        batch.set_spill(Some(Spill::new(options, None)));
+        batch
+    }
+
     /// An empty batch with room for `bytes` of operations.
     #[must_use]
     pub fn with_capacity(bytes: usize) -> Self {
@@ -222,7 +242,8 @@ impl WriteBatch {
         let _ = rep.try_reserve_exact(HEADER_LEN + bytes);
         rep.resize(HEADER_LEN, 0);
         Self {
-            rep,
+            rep: Bytes::Memory(rep),
+            spill: None,
             too_large: false,
             refused: None,
             needs_check: false,
@@ -239,7 +260,8 @@ impl WriteBatch {
     pub fn from_bytes(bytes: &[u8]) -> Result<Self> {
         BatchReader::new(bytes)?.check()?;
         Ok(Self {
-            rep: memory::copied(bytes, BATCH)?,
+            rep: Bytes::Memory(memory::copied(bytes, BATCH)?),
+            spill: None,
             too_large: false,
             refused: None,
             needs_check: true,
@@ -263,9 +285,7 @@ impl WriteBatch {
     /// Operations that take a sequence number.
     #[must_use]
     pub fn count(&self) -> u32 {
-        self.rep[8..HEADER_LEN]
-            .first_chunk()
-            .map_or(0, |b| u32::from_le_bytes(*b))
+        count_of(&self.rep)
     }
 
     /// True if the batch does nothing, not even log data.
@@ -294,10 +314,40 @@ impl WriteBatch {
         self.rep.len()
     }
 
-    /// Forgets all operations and keeps the memory.
+    /// Bytes of memory that its operations take, and their checksums.
+    #[must_use]
+    pub fn memory_usage(&self) -> usize {
+        let bytes = self.rep.len() - self.spilled_bytes();
+        let checksums = self.protection.as_ref().map_or(0, Vec::len);
+        bytes + checksums * size_of::<Protection>()
+    }
+
+    /// Bytes of the batch that are in a file instead of memory: all or none.
+    #[must_use]
+    pub fn spilled_bytes(&self) -> usize {
+        match self.rep.is_file() {
+            true => self.rep.len(),
+            false => 0,
+        }
+    }
+
+    /// From now on its bytes go to a file past a threshold, or do not. What is in a file stays there until the batch is cleared.
+    pub fn set_spill(&mut self, spill: Option<Arc<Spill>>) {
+        if let Some(spill) = &spill {
+            self.rep.bound_memory(spill);
+        }
+        self.spill = spill;
+    }
+
+    /// What [`Self::set_spill`] was given.
+    #[must_use]
+    pub fn spill(&self) -> Option<&Arc<Spill>> {
+        self.spill.as_ref()
+    }
+
+    /// Forgets all operations and keeps the memory; a file it gives up.
     pub fn clear(&mut self) {
-        self.rep.truncate(HEADER_LEN);
-        self.rep.fill(0);
+        self.rep.clear();
         self.too_large = false;
         self.refused = None;
         self.needs_check = false;
@@ -337,7 +387,8 @@ impl WriteBatch {
     /// True if there is room for an operation with so many bytes of operands.
     #[inline]
     fn has_room(&mut self, operands: usize) -> bool {
-        let room = memory::reserve(&mut self.rep, operands + HEAD_LEN_MAX, BATCH);
+        let spill = self.spill.as_deref();
+        let room = self.rep.reserve(operands + HEAD_LEN_MAX, spill);
         let checksum = match &mut self.protection {
             Some(protection) => memory::reserve(protection, 1, BATCH),
             None => Ok(()),
@@ -393,7 +444,7 @@ impl WriteBatch {
     /// Refuses a batch that is not all that was added.
     ///
     /// # Errors
-    /// `InvalidArgument` for what is too large; `NoMemory`.
+    /// `InvalidArgument` for what is too large; `NoMemory`; `NoSpace`, `Io` of the file that it is in.
     pub fn check_whole(&self) -> Result<()> {
         if let Some(e) = &self.refused {
             return Err(e.clone());
@@ -404,23 +455,18 @@ impl WriteBatch {
                 .with("value_bytes_max", VALUE_SIZE_MAX));
         }
         if self.rep.len() > u32::MAX as usize {
-            return Err(
-                Error::invalid_argument("batch is larger than 4 GiB").with("bytes", self.rep.len())
-            );
+            return Err(bytes::too_large(self.rep.len()));
         }
         Ok(())
     }
 
+    /// Adds an operation that counts, for which there is room.
     #[inline]
-    fn begin(&mut self, plain: u8, with_cf: u8, cf: u32) {
-        let count = self.count() + 1;
-        self.rep[8..HEADER_LEN].copy_from_slice(&count.to_le_bytes());
-        if cf == 0 {
-            self.rep.push(plain);
-        } else {
-            self.needs_check = true;
-            self.rep.push(with_cf);
-            put_varint32(&mut self.rep, cf);
+    fn add_counted<const N: usize>(&mut self, tags: [u8; 2], cf: u32, operands: [&[u8]; N]) {
+        self.needs_check |= cf != 0;
+        match &mut self.rep {
+            Bytes::Memory(rep) => encode(rep, tags, cf, operands),
+            Bytes::File(rep) => encode(&mut **rep, tags, cf, operands),
         }
     }
 
@@ -442,17 +488,14 @@ impl WriteBatch {
     fn pair(&mut self, plain: u8, with_cf: u8, cf: u32, key: &[u8], value: &[u8]) {
         if self.fits(key, value) && self.has_room(key.len() + value.len()) {
             self.protect(plain, cf, key, value);
-            self.begin(plain, with_cf, cf);
-            put_length_prefixed(&mut self.rep, key);
-            put_length_prefixed(&mut self.rep, value);
+            self.add_counted([plain, with_cf], cf, [key, value]);
         }
     }
 
     fn single(&mut self, plain: u8, with_cf: u8, cf: u32, key: &[u8]) {
         if self.fits(key, &[]) && self.has_room(key.len()) {
             self.protect(plain, cf, key, &[]);
-            self.begin(plain, with_cf, cf);
-            put_length_prefixed(&mut self.rep, key);
+            self.add_counted([plain, with_cf], cf, [key]);
         }
     }
 
@@ -491,8 +534,8 @@ impl WriteBatch {
     /// Adds bytes that only readers of the log see.
     pub fn put_log_data(&mut self, data: &[u8]) {
         if self.fits(&[], data) && self.has_room(data.len()) {
-            self.rep.push(tag::LOG_DATA);
-            put_length_prefixed(&mut self.rep, data);
+            self.rep.put_u8(tag::LOG_DATA);
+            self.rep.put_length_prefixed(data);
         }
     }
 
@@ -514,7 +557,7 @@ impl WriteBatch {
     pub fn roll_back_to(&mut self, mark: &BatchMark) {
         assert!(self.rep.len() >= mark.bytes && self.count() >= mark.count);
         self.rep.truncate(mark.bytes);
-        self.rep[8..HEADER_LEN].copy_from_slice(&mark.count.to_le_bytes());
+        set_count(&mut self.rep, mark.count);
         self.needs_check = mark.needs_check;
         self.too_large = false;
         self.refused = None;
@@ -549,7 +592,7 @@ impl WriteBatch {
     pub fn append(&mut self, other: &Self) {
         self.too_large |= other.too_large;
         self.needs_check |= other.needs_check;
-        let room = memory::reserve(&mut self.rep, other.rep.len(), BATCH);
+        let room = self.rep.reserve(other.rep.len(), self.spill.as_deref());
         let room = match &mut self.protection {
             Some(own) => room.and_then(|()| memory::reserve(own, other.count() as usize, BATCH)),
             None => room,
@@ -567,7 +610,7 @@ impl WriteBatch {
             }
         }
         let count = self.count() + other.count();
-        self.rep[8..HEADER_LEN].copy_from_slice(&count.to_le_bytes());
+        set_count(&mut self.rep, count);
         self.rep.extend_from_slice(other.operations());
     }
 
@@ -577,6 +620,69 @@ impl WriteBatch {
         Operations {
             decoder: Decoder::new(self.operations()),
         }
+    }
+}
+
+impl Clone for WriteBatch {
+    /// The copy of what is in a file is in a file of its own. Where there is no memory or no room for a copy it is empty, and
+    /// its write gives that error.
+    fn clone(&self) -> Self {
+        self.try_clone().unwrap_or_else(|e| {
+            let mut none = Self::new();
+            none.set_spill(self.spill.clone());
+            none.refuse(e);
+            none
+        })
+    }
+}
+
+impl WriteBatch {
+    fn try_clone(&self) -> Result<Self> {
+        let protection = match &self.protection {
+            None => None,
+            Some(own) => {
+                let mut copy = memory::with_capacity(own.len(), BATCH)?;
+                copy.extend_from_slice(own);
+                Some(copy)
+            }
+        };
+        Ok(Self {
+            rep: self.rep.try_clone(self.spill.as_deref())?,
+            spill: self.spill.clone(),
+            too_large: self.too_large,
+            refused: self.refused.clone(),
+            needs_check: self.needs_check,
+            protection,
+            phase: self.phase.clone(),
+        })
+    }
+}
+
+#[inline]
+fn count_of(rep: &[u8]) -> u32 {
+    rep[8..HEADER_LEN]
+        .first_chunk()
+        .map_or(0, |b| u32::from_le_bytes(*b))
+}
+
+#[inline]
+fn set_count(rep: &mut [u8], count: u32) {
+    rep[8..HEADER_LEN].copy_from_slice(&count.to_le_bytes());
+}
+
+/// Writes an operation that counts; its tag is the first for the default family, the second for others.
+#[inline]
+fn encode<const N: usize>(rep: &mut impl Sink, tags: [u8; 2], cf: u32, operands: [&[u8]; N]) {
+    let count = count_of(rep) + 1;
+    set_count(rep, count);
+    if cf == 0 {
+        rep.put_u8(tags[0]);
+    } else {
+        rep.put_u8(tags[1]);
+        rep.put_varint32(cf);
+    }
+    for operand in operands {
+        rep.put_length_prefixed(operand);
     }
 }
 
@@ -898,7 +1004,7 @@ mod tests {
         // Asked for later, checksums are of what is there then.
         plain.set_protected(true);
         assert!(plain.verify().is_ok());
-        plain.rep.pop();
+        plain.rep.truncate(plain.rep.len() - 1);
         assert!(plain.verify().is_err());
         batch.clear();
         assert!(batch.verify().is_ok());
@@ -957,7 +1063,7 @@ mod tests {
             assert!(WriteBatch::from_bytes(&bytes[..n]).is_err(), "{n}");
         }
         let mut foreign = WriteBatch::new();
-        foreign.rep.push(0x12);
+        foreign.rep.put_u8(0x12);
         let error = WriteBatch::from_bytes(foreign.as_bytes()).unwrap_err();
         assert_eq!(
             error.context("feature"),

@@ -384,7 +384,8 @@ impl Db {
 
     /// Writes a batch to the log under `name`, 1 to 512 bytes, and to nothing else: readers do not see
     /// it. From then on [`Self::commit_prepared`] or [`Self::rollback_prepared`] ends it, by this
-    /// process or by one that opens the database later; a copy of it stays in memory until then. With
+    /// process or by one that opens the database later; a copy of it stays in memory, or in the file of a batch that
+    /// spilled, until then; an open reads it into memory. With
     /// `sync` it survives a power loss. Nobody is kept from writing the same keys: see the crate of transactions.
     ///
     /// # Errors
@@ -428,6 +429,7 @@ impl Db {
             return Ok(None);
         };
         let mut batch = WriteBatch::new();
+        batch.set_spill(section.spill().cloned());
         for op in section.iter().flatten() {
             batch.add(op);
         }

@@ -12,12 +12,12 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use orogen_base::coding::put_length_prefixed;
 use orogen_base::seqno::SEQNO_MAX;
 use orogen_base::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use orogen_base::{Error, FileNo, Result, SeqNo, memory};
+use orogen_base::{Error, FileNo, Result, SeqNo};
 
-use super::{BATCH, BatchOp, BatchReader, HEADER_LEN, WriteBatch, section_not_whole, tag};
+use super::bytes::Sink as _;
+use super::{BatchOp, BatchReader, HEADER_LEN, WriteBatch, section_not_whole, tag};
 
 /// Bytes of a name, at most: as in RocksDB.
 pub const PREPARED_NAME_BYTES_MAX: usize = 512;
@@ -57,10 +57,11 @@ impl WriteBatch {
     pub(crate) fn into_prepare(mut self, name: &[u8], log: Arc<AtomicU64>) -> Result<Self> {
         check_name(name)?;
         self.check_whole()?;
-        memory::reserve(&mut self.rep, name.len() + MARKER_LEN_MAX, BATCH)?;
+        let spill = self.spill.as_deref();
+        self.rep.reserve(name.len() + MARKER_LEN_MAX, spill)?;
         self.rep.insert(HEADER_LEN, tag::BEGIN_PREPARE);
-        self.rep.push(tag::END_PREPARE);
-        put_length_prefixed(&mut self.rep, name);
+        self.rep.put_u8(tag::END_PREPARE);
+        self.rep.put_length_prefixed(name);
         self.needs_check = true;
         self.phase = Phase::Prepare { log };
         Ok(self)
@@ -88,8 +89,8 @@ impl WriteBatch {
 
     fn marker(tag: u8, name: &[u8]) -> Self {
         let mut batch = Self::new();
-        batch.rep.push(tag);
-        put_length_prefixed(&mut batch.rep, name);
+        batch.rep.put_u8(tag);
+        batch.rep.put_length_prefixed(name);
         batch
     }
 
