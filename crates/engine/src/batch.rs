@@ -297,14 +297,16 @@ impl WriteBatch {
     /// The ids of the families that its operations name, in rising order.
     #[must_use]
     pub fn column_families(&self) -> Vec<u32> {
-        let mut families = Vec::new();
+        let (mut families, mut last) = (Vec::new(), None);
         for cf in self.iter().flatten().filter_map(|op| op.family()) {
-            if families.last() != Some(&cf) {
-                families.push(cf);
+            // Nothing is kept for each operation, though families may take turns.
+            if last != Some(cf)
+                && let Err(at) = families.binary_search(&cf)
+            {
+                families.insert(at, cf);
             }
+            last = Some(cf);
         }
-        families.sort_unstable();
-        families.dedup();
         families
     }
 
