@@ -138,6 +138,6 @@ pub use orogen_sst::{
 };
 pub use orogen_txn::{
     OptimisticTransaction, OptimisticTransactionDb, OptimisticTransactionDbOptions,
-    OptimisticTransactionOptions, Transaction, TransactionDb, TransactionDbOptions,
+    OptimisticTransactionOptions, SpillOptions, Transaction, TransactionDb, TransactionDbOptions,
     TransactionOptions, TransactionState,
 };

@@ -10,6 +10,7 @@
 //!
 //! Cost: a key that is read for the first time since it was written is one place in a hash table, some 16 to 32 bytes with it, and 16 more beside the
 //! batch's own; one insert into a trie when a cursor is placed; rolling back costs what was written since.
+//! Where the batch spills ([`SpillOptions`](orogen_engine::batch::SpillOptions)) its own bytes are in a file; the index and the ranges stay in memory.
 
 mod index;
 mod table;
@@ -19,7 +20,7 @@ use std::sync::{Arc, OnceLock};
 
 use orogen_base::range_del::{FragmentedRangeTombstones, RangeTombstone};
 use orogen_base::{Error, PinnedValue, Result, SeqNo, UserComparator, memory};
-use orogen_engine::batch::{BatchMark, BatchOp};
+use orogen_engine::batch::{BatchMark, BatchOp, Spill};
 use orogen_engine::plugin::merge_operator::MergeOperator;
 use orogen_engine::{
     ColumnFamily, ColumnFamilyIdentity, Db, ReadOptions, WriteBatch, WriteOptions,
@@ -112,7 +113,7 @@ impl IndexedBatch {
         Self::with(WriteBatch::new())
     }
 
-    /// Takes `batch`, which must be empty, for its settings and memory.
+    /// Takes `batch`, which must be empty, for its settings and memory: checksums, and whether it spills.
     ///
     /// # Errors
     /// `InvalidArgument` for one that is not empty; `NoMemory`.
@@ -158,13 +159,18 @@ impl IndexedBatch {
         self.batch.is_empty()
     }
 
-    /// Bytes of memory that it holds, the batch's own and the index.
+    /// Bytes of memory that it holds, the batch's own and the index; none of those in a file.
     #[must_use]
     pub fn memory_usage(&self) -> usize {
-        self.batch.size_bytes() + self.index.borrow().memory_usage()
+        self.batch.memory_usage() + self.index.borrow().memory_usage()
     }
 
-    /// Forgets everything, save points too, and keeps the memory.
+    /// Whether, and from when on, its bytes go to a file.
+    pub(crate) fn set_spill(&mut self, spill: Option<Arc<Spill>>) {
+        self.batch.set_spill(spill);
+    }
+
+    /// Forgets everything, save points too, and keeps the memory; a file it gives up.
     pub fn clear(&mut self) {
         self.batch.clear();
         self.keys = 0;
@@ -185,7 +191,8 @@ impl IndexedBatch {
     /// Sets a key.
     ///
     /// # Errors
-    /// `InvalidArgument` for a key, value or batch that is too large (4 GiB); `NoMemory`.
+    /// `InvalidArgument` for a key, value or batch that is too large (4 GiB); `NoMemory`; `NoSpace`, `Io` of the file that
+    /// it spills to. Nothing has changed then.
     pub fn put(&mut self, family: &ColumnFamily, key: &[u8], value: &[u8]) -> Result<()> {
         self.add(family, key, |batch, cf| batch.put(cf, key, value))
     }

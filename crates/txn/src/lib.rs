@@ -11,11 +11,13 @@ mod lock_order;
 mod optimistic;
 mod own_writes;
 mod pessimistic;
+mod spill;
 
 pub use optimistic::{
     OptimisticTransaction, OptimisticTransactionDb, OptimisticTransactionDbOptions,
     OptimisticTransactionOptions,
 };
+pub use orogen_engine::batch::SpillOptions;
 pub use own_writes::OwnWritesIterator;
 pub use pessimistic::{
     Transaction, TransactionDb, TransactionDbOptions, TransactionOptions, TransactionState,

@@ -48,11 +48,14 @@ pub(crate) fn family(db: &Db, locks: &LockManager, id: u32) -> Result<Arc<Family
     Ok(locks.add_family(id, family.options().comparator.clone()))
 }
 
-/// What a batch writes in families that are `wanted`.
+/// Of what a batch writes, that which is `wanted`.
 ///
 /// # Errors
 /// `Corruption` of a batch that is none; `NoMemory`.
-pub(crate) fn parts_of(batch: &WriteBatch, wanted: impl Fn(u32) -> bool) -> Result<Vec<Part<'_>>> {
+pub(crate) fn parts_of(
+    batch: &WriteBatch,
+    wanted: impl Fn(&Part<'_>) -> bool,
+) -> Result<Vec<Part<'_>>> {
     let mut parts = Vec::new();
     for op in batch {
         let part = match op? {
@@ -66,7 +69,7 @@ pub(crate) fn parts_of(batch: &WriteBatch, wanted: impl Fn(u32) -> bool) -> Resu
             },
             _ => continue,
         };
-        if wanted(part.family) {
+        if wanted(&part) {
             memory::push(&mut parts, part, "keys of a batch")?;
         }
     }

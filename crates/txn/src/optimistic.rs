@@ -31,21 +31,26 @@ use std::time::Duration;
 use orogen_base::metrics::Ticker;
 use orogen_base::sync::Mutex;
 use orogen_base::{Error, PinnedValue, Result, memory};
+use orogen_engine::batch::{Spill, SpillOptions};
 use orogen_engine::{ColumnFamily, Db, Options, ReadOptions, Snapshot, WriteBatch, WriteOptions};
 
 use crate::OwnWritesIterator;
 use crate::indexed_batch::IndexedBatch;
 use crate::lock_manager::{FamilyLocks, LockManager, LockManagerOptions, TxnLockOptions, TxnLocks};
 use crate::lock_order::{self, Part};
+use crate::spill;
 use tracked::{End, Noted, Tracked};
 
 /// Settings of a database with optimistic transactions.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct OptimisticTransactionDbOptions {
     /// Those of the locks that commits take.
     pub locks: LockManagerOptions,
     /// How long a commit waits for others that commit the same keys; `None`: for ever. Default one second.
     pub lock_timeout: Option<Duration>,
+    /// When the writes of a large transaction go on in a file; see [`SpillOptions`]. Noted keys, the index of what was read, and marks
+    /// of save points stay in memory. `None`, the default: never.
+    pub spill: Option<SpillOptions>,
 }
 
 impl Default for OptimisticTransactionDbOptions {
@@ -53,6 +58,7 @@ impl Default for OptimisticTransactionDbOptions {
         Self {
             locks: LockManagerOptions::default(),
             lock_timeout: Some(Duration::from_secs(1)),
+            spill: None,
         }
     }
 }
@@ -64,13 +70,17 @@ pub struct OptimisticTransactionOptions {
     pub set_snapshot: bool,
     /// How its commit is written.
     pub write: WriteOptions,
+    /// Bytes of its writes from which on they go to a file, instead of those that [`OptimisticTransactionDbOptions::spill`] says, where that is set;
+    /// `usize::MAX`: never. Default `None`: as there.
+    pub spill_threshold_bytes: Option<usize>,
 }
 
 struct Inner {
     db: Db,
     locks: LockManager,
     families: Mutex<BTreeMap<u32, Arc<FamilyLocks>>>,
-    options: OptimisticTransactionDbOptions,
+    lock_timeout: Option<Duration>,
+    spill: Option<Arc<Spill>>,
 }
 
 /// A database whose transactions look at their end whether they may write. Clones share it.
@@ -115,7 +125,8 @@ impl OptimisticTransactionDb {
         Self(Arc::new(Inner {
             locks: LockManager::of_db(options.locks, &db),
             families: Mutex::default(),
-            options,
+            lock_timeout: options.lock_timeout,
+            spill: options.spill.map(|s| Spill::new(s, Some(db.statistics()))),
             db,
         }))
     }
@@ -137,9 +148,11 @@ impl OptimisticTransactionDb {
     /// # Errors
     /// `NoMemory`.
     pub fn begin(&self, options: OptimisticTransactionOptions) -> Result<OptimisticTransaction> {
+        let mut own = IndexedBatch::new()?;
+        own.set_spill(spill::of(&self.0.spill, options.spill_threshold_bytes));
         let mut txn = OptimisticTransaction {
             home: self.0.clone(),
-            own: RefCell::new(IndexedBatch::new()?),
+            own: RefCell::new(own),
             tracked: Tracked::default(),
             hold: None,
             snapshot: None,
@@ -203,7 +216,7 @@ impl Inner {
     /// Locks these until what is returned is dropped.
     fn lock(&self, parts: Vec<Part<'_>>) -> Result<TxnLocks> {
         let mut held = self.locks.begin(TxnLockOptions::default());
-        let timeout = self.options.lock_timeout;
+        let timeout = self.lock_timeout;
         lock_order::lock(&self.locks, &mut held, |id| self.family(id), parts, timeout)?;
         Ok(held)
     }
@@ -220,6 +233,12 @@ impl OptimisticTransaction {
     #[must_use]
     pub fn count(&self) -> u32 {
         self.own.borrow().count()
+    }
+
+    /// Bytes of its writes that are in a file; 0 if they are in memory.
+    #[must_use]
+    pub fn spilled_bytes(&self) -> usize {
+        self.own.borrow().batch().spilled_bytes()
     }
 
     /// Takes a snapshot, to read at: keys that it notes from now on must not have been written since.
@@ -241,7 +260,8 @@ impl OptimisticTransaction {
     /// Sets a key, which it notes.
     ///
     /// # Errors
-    /// `InvalidArgument` after its end, or for what is too large; `NoMemory`.
+    /// `InvalidArgument` after its end, or for what is too large; `NoMemory`. `NoSpace`, `Io` of the file that its writes go on in: it
+    /// is noted, and nothing was written.
     pub fn put(&mut self, family: &ColumnFamily, key: &[u8], value: &[u8]) -> Result<()> {
         self.track(family, key)?;
         self.own.get_mut().put(family, key, value)
@@ -368,8 +388,7 @@ impl OptimisticTransaction {
         let home = &*self.home;
         let noted = self.tracked.iter().map(|n| Part::key(n.family, n.key));
         // All other keys that it writes are noted.
-        let written = lock_order::parts_of(own.batch(), |_| true)?.into_iter();
-        let ranges = written.filter(|part| part.end.is_some());
+        let ranges = lock_order::parts_of(own.batch(), |part| part.end.is_some())?;
         let mut parts = Vec::new();
         for part in noted.chain(ranges) {
             memory::push(&mut parts, part, "keys of a transaction")?;
@@ -407,7 +426,9 @@ impl OptimisticTransaction {
             return Err(Error::invalid_argument("transaction has not ended"));
         }
         // What was asked of it after its end is nothing of the new one.
-        self.own.get_mut().clear();
+        let own = self.own.get_mut();
+        own.clear();
+        own.set_spill(spill::of(&self.home.spill, options.spill_threshold_bytes));
         self.save_points.clear();
         self.snapshot = None;
         self.options = options;

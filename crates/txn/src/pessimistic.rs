@@ -9,7 +9,7 @@
 //!    deleted is locked as a whole.
 //! 2. With a snapshot, who locks a key that was written since gets `Busy`: what it reads at its snapshot is
 //!    what it overwrites. Ranges are locked and not looked at.
-//! 3. What a transaction wrote is in memory only, and seen by itself only, until it commits: then all at once.
+//! 3. What a transaction wrote is in memory only, or in a file of its own, and seen by itself only, until it commits: then all at once.
 //! 4. Who writes to the database beside its [`TransactionDb`] asks for no locks.
 //!
 //! What can happen, by what a transaction uses:
@@ -31,6 +31,7 @@ use std::time::Duration;
 use orogen_base::metrics::Ticker;
 use orogen_base::sync::Mutex;
 use orogen_base::{Error, PinnedValue, Result, SeqNo};
+use orogen_engine::batch::{Spill, SpillOptions};
 use orogen_engine::{ColumnFamily, Db, Options, ReadOptions, Snapshot, WriteBatch, WriteOptions};
 
 use crate::OwnWritesIterator;
@@ -40,15 +41,19 @@ use crate::lock_manager::{
     SavePoint as LockSavePoint, TxnId, TxnLockOptions, TxnLocks,
 };
 use crate::lock_order;
+use crate::spill;
 
 /// Settings of a database with transactions.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct TransactionDbOptions {
     /// Those of its locks.
     pub locks: LockManagerOptions,
     /// How long writes without a transaction of their own wait for a lock; `None`: for ever.
     /// Default one second.
     pub default_lock_timeout: Option<Duration>,
+    /// When the writes of a large transaction go on in a file; see [`SpillOptions`]. Locks, the index of what was read, and marks
+    /// of save points stay in memory. `None`, the default: never.
+    pub spill: Option<SpillOptions>,
 }
 
 impl Default for TransactionDbOptions {
@@ -56,6 +61,7 @@ impl Default for TransactionDbOptions {
         Self {
             locks: LockManagerOptions::default(),
             default_lock_timeout: Some(Duration::from_secs(1)),
+            spill: None,
         }
     }
 }
@@ -71,6 +77,9 @@ pub struct TransactionOptions {
     pub set_snapshot: bool,
     /// How its commit, its prepare and its roll back are written.
     pub write: WriteOptions,
+    /// Bytes of its writes from which on they go to a file, instead of those that [`TransactionDbOptions::spill`] says, where that is set;
+    /// `usize::MAX`: never. Default `None`: as there.
+    pub spill_threshold_bytes: Option<usize>,
 }
 
 impl Default for TransactionOptions {
@@ -80,6 +89,7 @@ impl Default for TransactionOptions {
             lock_timeout: Some(Duration::from_secs(1)),
             set_snapshot: false,
             write: WriteOptions::default(),
+            spill_threshold_bytes: None,
         }
     }
 }
@@ -88,7 +98,8 @@ struct Inner {
     db: Db,
     locks: LockManager,
     families: Mutex<BTreeMap<u32, Arc<FamilyLocks>>>,
-    options: TransactionDbOptions,
+    default_lock_timeout: Option<Duration>,
+    spill: Option<Arc<Spill>>,
     /// What is prepared and in nobody's hands: names and locks.
     prepared: Mutex<Vec<(Vec<u8>, TxnLocks)>>,
 }
@@ -151,7 +162,8 @@ impl TransactionDb {
         let this = Self(Arc::new(Inner {
             locks: LockManager::of_db(options.locks, &db),
             families: Mutex::default(),
-            options,
+            default_lock_timeout: options.default_lock_timeout,
+            spill: options.spill.map(|s| Spill::new(s, Some(db.statistics()))),
             prepared: Mutex::default(),
             db,
         }));
@@ -189,9 +201,11 @@ impl TransactionDb {
     /// # Errors
     /// `NoMemory`.
     pub fn begin(&self, options: TransactionOptions) -> Result<Transaction> {
+        let mut own = IndexedBatch::new()?;
+        own.set_spill(spill::of(&self.0.spill, options.spill_threshold_bytes));
         let mut txn = Transaction {
             home: self.0.clone(),
-            own: RefCell::new(IndexedBatch::new()?),
+            own: RefCell::new(own),
             held: self.0.locks.begin(options.locks),
             families: Vec::new(),
             options,
@@ -251,7 +265,7 @@ impl TransactionDb {
     /// Those of [`Transaction::put`] and [`Db::write_opt`].
     pub fn write(&self, options: &WriteOptions, batch: &mut WriteBatch) -> Result<()> {
         let own = TransactionOptions {
-            lock_timeout: self.0.options.default_lock_timeout,
+            lock_timeout: self.0.default_lock_timeout,
             write: *options,
             ..TransactionOptions::default()
         };
@@ -330,6 +344,12 @@ impl Transaction {
         self.own.borrow().count()
     }
 
+    /// Bytes of its writes that are in a file; 0 if they are in memory.
+    #[must_use]
+    pub fn spilled_bytes(&self) -> usize {
+        self.own.borrow().batch().spilled_bytes()
+    }
+
     /// Names it; it needs a name to be prepared. 1 to 512 bytes.
     ///
     /// # Errors
@@ -373,7 +393,8 @@ impl Transaction {
     /// # Errors
     /// `LockTimeout`, `Deadlock`, `LockLimit`, `Expired`: it was not locked, nothing has changed, and the
     /// transaction may go on unless it is expired. `Busy` if it was written since the snapshot.
-    /// `InvalidArgument` after the beginning, or for what is too large; `NoMemory`; `Corruption`, `Io`.
+    /// `InvalidArgument` after the beginning, or for what is too large; `NoMemory`; `Corruption`, `Io`. `NoSpace`, `Io` of the file that
+    /// its writes go on in: it is locked, and nothing was written.
     pub fn put(&mut self, family: &ColumnFamily, key: &[u8], value: &[u8]) -> Result<()> {
         self.lock(family, key, LockMode::Exclusive)?;
         self.own.get_mut().put(family, key, value)
@@ -518,17 +539,19 @@ impl Transaction {
     }
 
     /// Writes it to the log under its name. From then on it survives this process, and with `sync` a power loss;
-    /// its locks are nobody's to take.
+    /// its locks are nobody's to take. Until its end there is a second copy of what it wrote, in memory or in a file as the first.
     ///
     /// # Errors
-    /// `InvalidArgument` without a name, after the beginning, or if the name is used; `Expired`; those of [`Db::prepare`].
+    /// `NoMemory`, `NoSpace`, `Io` if there is no room for the copy; `InvalidArgument` without a name, after the beginning, or if the name is used; `Expired`; those of [`Db::prepare`].
     pub fn prepare(&mut self) -> Result<()> {
         self.check_started()?;
         let name = self.name.as_deref();
         let name =
             name.ok_or_else(|| Error::invalid_argument("transaction needs a name to be prepared"))?;
-        self.held.keep()?;
         let batch = self.own.get_mut().batch().clone();
+        // A copy in a file may find no room, which tells nothing of the log.
+        batch.check_whole()?;
+        self.held.keep()?;
         let prepared = self.home.db.prepare(&self.options.write, name, batch);
         prepared.inspect_err(|e| self.held.give_up_commit(e))?;
         self.count_one(Ticker::TxnPrepares);
@@ -588,7 +611,9 @@ impl Transaction {
         }
         self.home.locks.restart(&mut self.held, options.locks);
         // What was asked of it after its end is nothing of the new one.
-        self.own.get_mut().clear();
+        let own = self.own.get_mut();
+        own.clear();
+        own.set_spill(spill::of(&self.home.spill, options.spill_threshold_bytes));
         self.save_points.clear();
         self.clear_snapshot();
         self.options = options;
@@ -683,7 +708,7 @@ impl Transaction {
 
     /// Locks all that a batch writes to families that are `wanted`; it holds nothing else.
     fn lock_all(&mut self, batch: &WriteBatch, wanted: impl Fn(u32) -> bool) -> Result<()> {
-        let parts = lock_order::parts_of(batch, wanted)?;
+        let parts = lock_order::parts_of(batch, |part| wanted(part.family))?;
         let (home, timeout) = (&*self.home, self.options.lock_timeout);
         lock_order::lock(
             &home.locks,

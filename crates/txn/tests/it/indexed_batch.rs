@@ -6,11 +6,11 @@ use std::sync::Arc;
 
 use orogen_base::{ErrorKind, UserComparator};
 use orogen_engine::plugin::merge_operator;
-use orogen_engine::{ColumnFamily, ColumnFamilyOptions, Db, Options, ReadOptions};
+use orogen_engine::{ColumnFamily, ColumnFamilyOptions, Db, Options, ReadOptions, WriteBatch};
 use orogen_env::MemFileSystem;
-use orogen_testkit::Rng;
-use orogen_txn::OwnWritesIterator;
+use orogen_testkit::{Rng, TempDir};
 use orogen_txn::indexed_batch::{BatchLookup, IndexedBatch};
+use orogen_txn::{OwnWritesIterator, SpillOptions};
 
 fn cf(order: UserComparator) -> ColumnFamilyOptions {
     ColumnFamilyOptions {
@@ -217,18 +217,24 @@ impl Pair {
     }
 }
 
-fn history(seed: u64, order: &UserComparator) {
+fn new_batch(spill: Option<&SpillOptions>) -> IndexedBatch {
+    let batch = spill.cloned().map(WriteBatch::with_spill);
+    IndexedBatch::with(batch.unwrap_or_default()).expect("it is empty")
+}
+
+fn history(seed: u64, order: &UserComparator, spill: Option<&SpillOptions>) {
     let mut rng = Rng::new(seed);
+    let mut spilled = 0;
     let db = open();
     let family = db
         .create_column_family("f", cf(order.clone()))
         .expect("it is made");
     let mut map = Map::new();
     let mut count = 0;
-    let batch = RefCell::new(IndexedBatch::new().expect("memory"));
+    let batch = RefCell::new(new_batch(spill));
     for _ in 0..4 {
         // What is below.
-        let mut below = IndexedBatch::new().expect("memory");
+        let mut below = new_batch(spill);
         for _ in 0..rng.below(60) {
             let change = Change::draw(&mut rng, order, count);
             count += 1;
@@ -243,7 +249,7 @@ fn history(seed: u64, order: &UserComparator) {
             db: db.clone(),
             family: family.clone(),
             order: order.clone(),
-            batch: RefCell::new(batch.replace(IndexedBatch::new().expect("memory"))),
+            batch: RefCell::new(batch.replace(new_batch(None))),
             map,
             saved: Vec::new(),
         };
@@ -284,9 +290,10 @@ fn history(seed: u64, order: &UserComparator) {
         pair.check(&mut rng);
         // Written, it is what was seen before.
         let mut own = pair.batch.into_inner();
+        spilled += own.batch().spilled_bytes();
         db.write(own.batch().clone()).expect("it writes");
         own.clear();
-        assert!(own.is_empty());
+        assert!(own.is_empty() && own.batch().spilled_bytes() == 0);
         map = pair.map;
         let mut iter = db.iter(&ReadOptions::default(), &family).expect("it reads");
         iter.seek_to_first();
@@ -297,20 +304,41 @@ fn history(seed: u64, order: &UserComparator) {
         assert!(!iter.valid());
         batch.replace(own);
     }
+    assert_eq!(spilled > 0, spill.is_some());
 }
 
 #[test]
 fn histories_equal_those_of_a_map() {
     for seed in 0..60 {
-        history(seed, &UserComparator::BYTEWISE);
+        history(seed, &UserComparator::BYTEWISE, None);
     }
 }
 
 #[test]
 fn keys_in_another_order_are_found_too() {
     for seed in 0..20 {
-        history(seed, &UserComparator::REVERSE_BYTEWISE);
+        history(seed, &UserComparator::REVERSE_BYTEWISE, None);
     }
+}
+
+#[test]
+fn batches_that_spill_equal_a_map_too() {
+    let dir = TempDir::new("spilled-histories");
+    for seed in 0..60 {
+        let order = match seed % 4 {
+            0 => UserComparator::REVERSE_BYTEWISE,
+            _ => UserComparator::BYTEWISE,
+        };
+        // At once, soon, in the midst of it.
+        let threshold_bytes = [0, 64, 500][seed as usize % 3];
+        let spill = SpillOptions {
+            threshold_bytes,
+            ..SpillOptions::in_dir(dir.path())
+        };
+        history(1000 + seed, &order, Some(&spill));
+    }
+    let left = std::fs::read_dir(dir.path()).expect("it is there").count();
+    assert_eq!(left, 0, "files have no names");
 }
 
 #[test]
@@ -357,7 +385,7 @@ fn what_is_refused_leaves_no_trace() {
     let range = batch.delete_range(&family, b"b", b"a").unwrap_err();
     assert_eq!(range.kind(), ErrorKind::InvalidArgument);
     assert_eq!((batch.count(), batch.batch().size_bytes()), before);
-    let mut full = orogen_engine::WriteBatch::new();
+    let mut full = WriteBatch::new();
     full.put(0, b"a", b"1");
     assert!(IndexedBatch::with(full).is_err());
 }

@@ -16,7 +16,8 @@ use orogen_base::{ErrorKind, PinnedValue, Result};
 use orogen_engine::plugin::merge_operator;
 use orogen_engine::{ColumnFamily, Options, ReadOptions};
 use orogen_env::MemFileSystem;
-use orogen_testkit::Rng;
+use orogen_testkit::{Rng, TempDir};
+use orogen_txn::SpillOptions;
 
 use checker::{Anomaly, Element, Key, Op, Report, Txn, check};
 use either::{EitherDb, EitherTxn};
@@ -282,7 +283,13 @@ fn history(level: Level, seed: u64) -> Report {
     options.db.info_log = false;
     options.cf.merge_operator = merge_operator::by_name("stringappend");
     options.cf.write_buffer_size = 64 << 10;
-    let db = EitherDb::open(level.is_optimistic(), &options).expect("opens");
+    // Every other one keeps all that transactions write in files.
+    let dir = TempDir::new("isolation");
+    let spill = (seed % 2 == 1).then(|| SpillOptions {
+        threshold_bytes: 0,
+        ..SpillOptions::in_dir(dir.path())
+    });
+    let db = EitherDb::open(level.is_optimistic(), &options, spill).expect("opens");
     let world = World {
         family: db.db().default_column_family(),
         db,

@@ -5,3 +5,4 @@ mod indexed_batch;
 mod isolation;
 mod optimistic;
 mod pessimistic;
+mod spill;

@@ -7,7 +7,7 @@ use orogen_engine::{ColumnFamily, Db, Options, ReadOptions, Snapshot};
 use orogen_txn::lock_manager::{KeyRange, LockManager, LockMode};
 use orogen_txn::{
     OptimisticTransaction, OptimisticTransactionDb, OptimisticTransactionDbOptions,
-    OptimisticTransactionOptions, OwnWritesIterator, Transaction, TransactionDb,
+    OptimisticTransactionOptions, OwnWritesIterator, SpillOptions, Transaction, TransactionDb,
     TransactionDbOptions, TransactionOptions,
 };
 
@@ -25,16 +25,25 @@ pub(super) enum EitherTxn {
 }
 
 impl EitherDb {
-    pub(super) fn open(is_optimistic: bool, options: &Options) -> Result<Self> {
+    pub(super) fn open(
+        is_optimistic: bool,
+        options: &Options,
+        spill: Option<SpillOptions>,
+    ) -> Result<Self> {
         let db = Db::open("/db", options)?;
         if is_optimistic {
             let own = OptimisticTransactionDbOptions {
                 lock_timeout: LONG,
+                spill,
                 ..OptimisticTransactionDbOptions::default()
             };
             return Ok(Self::Optimistic(OptimisticTransactionDb::new(db, own)));
         }
-        let db = TransactionDb::new(db, TransactionDbOptions::default())?;
+        let own = TransactionDbOptions {
+            spill,
+            ..TransactionDbOptions::default()
+        };
+        let db = TransactionDb::new(db, own)?;
         Ok(Self::Locking(db))
     }
 
