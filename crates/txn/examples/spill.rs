@@ -2,7 +2,8 @@
 //!
 //! `cargo run --release -p orogen-txn --example spill -- KIND WHERE MIB VALUE DIR`: KIND is `batch`, `locking` or `optimistic`; WHERE is
 //! `memory` or `file`; values have VALUE bytes, keys 16. The database, its memtables' files and those of the transaction are in DIR. It prints
-//! the anonymous memory of the process, less that before, and the time: when all is written, when it was read once, and the peak of the commit.
+//! the anonymous memory of the process, less that before, and the time: when all is written, when it was read once, when a
+//! cursor was placed (not of a batch), and the peak of the commit.
 #![expect(
     clippy::print_stdout,
     clippy::disallowed_methods,
@@ -55,6 +56,19 @@ impl Writer {
             Self::Optimistic(own) => own.get(&options, family, key),
         };
         Ok(found?.is_some())
+    }
+
+    /// Places a cursor.
+    fn seek(&self, family: &ColumnFamily) -> Result<()> {
+        let options = ReadOptions::default();
+        let mut iter = match self {
+            Self::Batch(..) => return Ok(()),
+            Self::Locking(own) => own.iter(&options, family)?,
+            Self::Optimistic(own) => own.iter(&options, family)?,
+        };
+        iter.seek_to_first();
+        assert!(iter.valid());
+        iter.status()
     }
 
     fn commit(&mut self) -> Result<()> {
@@ -141,6 +155,9 @@ fn main() -> Result<()> {
             let start = Instant::now();
             assert!(!writer.read(&family, b"not there")?);
             tell("read", start);
+            let start = Instant::now();
+            writer.seek(&family)?;
+            tell("cursor", start);
             let start = Instant::now();
             writer.commit()?;
             tell("commit", start);
