@@ -15,6 +15,7 @@ pub mod posix;
 pub mod mem;
 pub mod fault;
 pub mod buffered;
+pub mod positional;
 
 pub use ahead::Ahead;
 pub use buffered::BufferedFile;
@@ -22,6 +23,7 @@ pub use clock::{Clock, ManualClock, SystemClock};
 pub use fault::{Fault, FaultFileSystem, Faults, OpKind};
 pub use fs::{Access, FileLock, FileSystem, LengthHint, Metadata, RandomAccessFile, WritableFile};
 pub use mem::{MemFileSystem, PowerCut, TailFill};
-pub use perf_timer::PerfTimer;
+pub use perf_timer::{PerfTimer, Stopwatch};
+pub use positional::PositionalFile;
 pub use posix::{PosixFileSystem, ShortCalls, ShortCallsFileSystem};
 pub use rate_limiter::{IoPriority, RateLimiter};

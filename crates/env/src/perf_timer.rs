@@ -2,7 +2,7 @@
 //!
 //! `Hot path`: where no times are taken it is a look at one byte of the thread.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use orogen_base::perf::{self, PerfCounter};
 
@@ -43,6 +43,24 @@ impl Drop for PerfTimer {
         if let Some(started) = self.started {
             stop(self.counter, started);
         }
+    }
+}
+
+/// Tells the real time since it was started.
+#[derive(Clone, Copy, Debug)]
+pub struct Stopwatch(Instant);
+
+impl Stopwatch {
+    /// Starts it.
+    #[must_use]
+    pub fn start() -> Self {
+        Self(now())
+    }
+
+    /// The time since then.
+    #[must_use]
+    pub fn elapsed(&self) -> Duration {
+        self.0.elapsed()
     }
 }
 

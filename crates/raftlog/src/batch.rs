@@ -70,12 +70,34 @@ impl LogBatch {
             return Err(format::full(total));
         }
         memory::reserve(&mut self.block, bytes, "entries of a batch")?;
+        self.add_with(group, first, entries, |entry, block| {
+            block.extend_from_slice(entry.as_ref());
+            Ok(())
+        })
+    }
+
+    /// Adds entries with the indexes from `first` on. `encode` puts the bytes of each behind those
+    /// that are in the block, which must not become longer than [`BLOCK_LEN_MAX`].
+    ///
+    /// # Errors
+    /// Those of `encode`; `NoMemory`. The batch is then as it was.
+    pub(crate) fn add_with<T, E: From<Error>>(
+        &mut self,
+        group: u64,
+        first: u64,
+        entries: &[T],
+        mut encode: impl FnMut(&T, &mut Vec<u8>) -> Result<(), E>,
+    ) -> Result<(), E> {
         let mut ends = memory::with_capacity(entries.len(), "entries of a batch")?;
-        let start = self.block.len() as u32;
+        let before = self.block.len();
         for entry in entries {
-            self.block.extend_from_slice(entry.as_ref());
+            if let Err(e) = encode(entry, &mut self.block) {
+                self.block.truncate(before);
+                return Err(e);
+            }
             ends.push(self.block.len() as u32);
         }
+        let start = before as u32;
         self.push(group, Op::Entries(Entries { first, start, ends }));
         Ok(())
     }

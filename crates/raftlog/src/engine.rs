@@ -8,11 +8,13 @@ use orogen_base::{Error, Result, memory};
 use orogen_env::{FileLock, FileSystem};
 
 use crate::batch::{Command, LogBatch};
+use crate::events::EventListener;
 use crate::files::{Appender, NewFiles, Table, gone};
 use crate::format::encode_record;
 use crate::memtable::{Block, Location, Memtables};
 use crate::names::{LOCK_NAME, Queue};
 use crate::options::Options;
+use crate::perf::{self, PerfContext};
 use crate::purge::{self, Purge};
 use crate::recover::read_queue;
 use crate::spares::Spares;
@@ -41,6 +43,20 @@ impl Engine {
     /// `Busy` if it is open already; `Corruption` as [`Options::recovery_mode`] says;
     /// `InvalidArgument` for options that cannot be; those of the file system.
     pub fn open(fs: &Arc<dyn FileSystem>, dir: &Path, options: Options) -> Result<Self> {
+        Self::open_with_listeners(fs, dir, options, Vec::new())
+    }
+
+    /// As [`Self::open`], and listeners are told of the files that it finds and of all that happens
+    /// from then on.
+    ///
+    /// # Errors
+    /// As [`Self::open`].
+    pub fn open_with_listeners(
+        fs: &Arc<dyn FileSystem>,
+        dir: &Path,
+        options: Options,
+        listeners: Vec<Arc<dyn EventListener>>,
+    ) -> Result<Self> {
         options.validate()?;
         make_dir(&**fs, dir)?;
         let lock = fs.lock(&dir.join(LOCK_NAME))?;
@@ -57,7 +73,9 @@ impl Engine {
             target_size: options.target_file_size,
             ahead: Arc::default(),
             spares: Some(Arc::new(Spares::open(&**fs, dir, options.files_max())?)),
+            listeners: listeners.into(),
         };
+        table.ids().into_iter().for_each(|id| new_files.tell(id));
         if newest.is_none()
             && let Some(parent) = dir.parent()
         {
@@ -94,12 +112,20 @@ impl Engine {
             }
             return Ok(0);
         }
+        let watch = perf::start();
         let record = encode_record(&batch.block, &batch.items, self.options.lz4())?;
+        if watch.is_some() {
+            perf::add(&PerfContext {
+                log_populating_duration: perf::elapsed(watch),
+                ..PerfContext::default()
+            });
+        }
         let len = record.bytes.len();
         let request = Request {
             record: Some(record),
             items: std::mem::take(&mut batch.items),
             sync,
+            is_timed: false,
         };
         match self.writes.submit(&self.memtables, request) {
             Ok(()) => {
@@ -126,6 +152,16 @@ impl Engine {
     /// # Errors
     /// `Corruption`; those of the file system.
     pub fn get_entry(&self, group: u64, index: u64) -> Result<Option<Vec<u8>>> {
+        self.get_as(group, index, |bytes| memory::copied(bytes, "an entry"))
+    }
+
+    /// What `make` makes of an entry, if it is there.
+    pub(crate) fn get_as<T, E: From<Error>>(
+        &self,
+        group: u64,
+        index: u64,
+        make: impl FnOnce(&[u8]) -> Result<T, E>,
+    ) -> Result<Option<T>, E> {
         let mut missed = None;
         loop {
             let Some(found) = self.memtables.get(group) else {
@@ -136,7 +172,7 @@ impl Engine {
                 return Ok(None);
             };
             match self.table.read_block(location.block)? {
-                Some(block) => return slice(&block, &location).map(Some),
+                Some(block) => return make(slice(&block, &location)?).map(Some),
                 None => look_again(&mut missed, location.block)?,
             }
         }
@@ -159,16 +195,32 @@ impl Engine {
         max_size: Option<usize>,
         out: &mut Vec<Vec<u8>>,
     ) -> Result<usize> {
+        self.fetch_as(group, begin, end, max_size, out, |_, bytes| {
+            memory::copied(bytes, "an entry")
+        })
+    }
+
+    /// As [`Self::fetch_entries_to`], with what `make` makes of indexes and entries.
+    pub(crate) fn fetch_as<T, E: From<Error>>(
+        &self,
+        group: u64,
+        begin: u64,
+        end: u64,
+        max_size: Option<usize>,
+        out: &mut Vec<T>,
+        mut make: impl FnMut(u64, &[u8]) -> Result<T, E>,
+    ) -> Result<usize, E> {
         if end < begin {
             return Err(Error::invalid_argument("range ends before it begins")
                 .with("begin", begin)
-                .with("end", end));
+                .with("end", end)
+                .into());
         }
         let mut missed = None;
         loop {
             let locations = self.locate(group, begin, end, max_size)?;
             let before = out.len();
-            let read = self.read_entries(&locations, out);
+            let read = self.read_entries(begin, &locations, out, &mut make);
             if !matches!(read, Ok(None)) {
                 out.truncate(before);
             }
@@ -226,14 +278,16 @@ impl Engine {
     }
 
     /// Reads the entries; a block whose file is gone ends it.
-    fn read_entries(
+    fn read_entries<T, E: From<Error>>(
         &self,
+        begin: u64,
         locations: &[Location],
-        out: &mut Vec<Vec<u8>>,
-    ) -> Result<Option<Block>> {
+        out: &mut Vec<T>,
+        make: &mut impl FnMut(u64, &[u8]) -> Result<T, E>,
+    ) -> Result<Option<Block>, E> {
         memory::reserve(out, locations.len(), "entries")?;
         let mut last: Option<(Block, Vec<u8>)> = None;
-        for location in locations {
+        for (location, index) in locations.iter().zip(begin..) {
             let block = match &last {
                 Some((block, raw)) if *block == location.block => raw,
                 _ => match self.table.read_block(location.block)? {
@@ -241,7 +295,7 @@ impl Engine {
                     None => return Ok(Some(location.block)),
                 },
             };
-            out.push(slice(block, location)?);
+            out.push(make(index, slice(block, location)?)?);
         }
         Ok(None)
     }
@@ -279,8 +333,19 @@ impl Engine {
     /// The value of a key.
     #[must_use]
     pub fn get(&self, group: u64, key: &[u8]) -> Option<Vec<u8>> {
+        self.get_as_value(group, key, <[u8]>::to_vec)
+    }
+
+    /// What `make` makes of the value of a key. The group is locked meanwhile.
+    pub(crate) fn get_as_value<T>(
+        &self,
+        group: u64,
+        key: &[u8],
+        make: impl FnOnce(&[u8]) -> T,
+    ) -> Option<T> {
         let found = self.memtables.get(group)?;
-        found.read().get(key).map(<[u8]>::to_vec)
+        let found = found.read();
+        found.get(key).map(make)
     }
 
     /// Shows the keys of a group from `start` up to, and without, `end`, and their values, until `each`
@@ -414,13 +479,12 @@ fn look_again(missed: &mut Option<Block>, block: Block) -> Result<()> {
     Ok(())
 }
 
-fn slice(block: &[u8], location: &Location) -> Result<Vec<u8>> {
-    let bytes = block
+fn slice<'b>(block: &'b [u8], location: &Location) -> Result<&'b [u8]> {
+    block
         .get(location.start as usize..location.end as usize)
         .ok_or_else(|| {
             Error::corruption("an entry ends behind its block")
                 .with("file", location.block.file.name())
                 .with("offset", location.block.offset)
-        })?;
-    memory::copied(bytes, "an entry")
+        })
 }

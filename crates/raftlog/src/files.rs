@@ -17,6 +17,7 @@ use orogen_base::{Error, Result};
 use orogen_env::ahead::Ahead;
 use orogen_env::{Access, FileSystem, LengthHint, RandomAccessFile, WritableFile};
 
+use crate::events::Listeners;
 use crate::format::{FileHeader, FormatVersion, decode_block};
 use crate::memtable::Block;
 use crate::names::{FileId, Queue};
@@ -73,7 +74,14 @@ impl Table {
         self.queue(queue).read().len() as u64
     }
 
-    /// Deletes the files of a queue before number `end`, the oldest first, or makes them spare.
+    /// All files, those of the rewrite queue first, the older before the newer ones.
+    pub(crate) fn ids(&self) -> Vec<FileId> {
+        let queues = [&self.rewrite, &self.append];
+        let files = queues.map(|queue| queue.read().clone());
+        files.iter().flatten().map(|file| file.id).collect()
+    }
+
+    /// Deletes the files of a queue before number `end`, the oldest first, or makes them spare; the newest of them.
     ///
     /// A file that somebody reads just now is deleted, and stays readable to them. The names are synced at the end:
     /// if some come back after a power loss and others do not, those before the gap are not read, and those
@@ -81,10 +89,10 @@ impl Table {
     ///
     /// # Errors
     /// Of the file system. What could not be deleted is tried again the next time.
-    pub(crate) fn delete_before(&self, files: &NewFiles, queue: Queue, end: u64) -> Result<()> {
+    pub(crate) fn delete_before(&self, files: &NewFiles, queue: Queue, end: u64) -> Result<Option<FileId>> {
         let fs = &*files.fs;
         let spares = files.spares.as_ref().filter(|_| queue == Queue::Append);
-        let (mut any, mut renamed) = (false, Vec::new());
+        let (mut last, mut renamed) = (None, Vec::new());
         let result = loop {
             // Out of the table first: nobody begins to read it from here on.
             let file = {
@@ -98,7 +106,7 @@ impl Table {
             let spare = spares
                 .filter(|s| may_be_spare && s.room(self.count_of(queue)) > renamed.len() as u64)
                 .and_then(|s| s.rename(fs, file.reader.path()).ok());
-            any = true;
+            last = Some(file.id);
             if let Some(number) = spare {
                 renamed.push(number);
                 continue;
@@ -111,13 +119,13 @@ impl Table {
                 _ => {}
             }
         };
-        if any {
+        if last.is_some() {
             fs.sync_dir(&files.dir)?;
         }
         if let Some(spares) = spares {
             spares.add(renamed);
         }
-        result
+        result.map(|()| last)
     }
 
     pub(crate) fn count(&self) -> u64 {
@@ -206,12 +214,19 @@ pub(crate) struct NewFiles {
     pub(crate) ahead: Arc<Ahead>,
     /// Files to be written over, if they may be.
     pub(crate) spares: Option<Arc<Spares>>,
+    /// Told of each new file, and of more by those who have this.
+    pub(crate) listeners: Listeners,
 }
 
 impl NewFiles {
     /// Room is a matter of speed: without it each append asks for its own.
     fn reserve(&self, writer: &mut dyn WritableFile, len: u64) {
         let _ = writer.preallocate(self.target_size.saturating_sub(len));
+    }
+
+    /// Tells of a new file.
+    pub(crate) fn tell(&self, id: FileId) {
+        self.listeners.iter().for_each(|l| l.post_new_log_file(id));
     }
 
     fn path(&self, id: FileId) -> PathBuf {
@@ -293,6 +308,7 @@ impl Appender {
             None => {
                 let (file, writer, written) = new_files.make(FileId::new(queue, 1), false)?;
                 table.push(Arc::clone(&file));
+                new_files.tell(file.id);
                 let len = writer.size();
                 room = written;
                 (file, writer, len)
@@ -311,6 +327,11 @@ impl Appender {
             failed_sync: None,
             is_closed: false,
         })
+    }
+
+    /// Those who are told of records.
+    pub(crate) fn listeners(&self) -> &Listeners {
+        &self.new_files.listeners
     }
 
     /// The file that the next append goes to.
@@ -389,6 +410,7 @@ impl Appender {
         self.len = writer.size();
         self.writer = Some(writer);
         self.file = file;
+        self.new_files.tell(id);
         Ok(())
     }
 
@@ -480,6 +502,7 @@ mod tests {
             target_size: 1000,
             ahead: Arc::default(),
             spares: Some(Arc::new(Spares::open(&*fs, dir, 10).unwrap())),
+            listeners: Vec::new().into(),
         };
         let table = Table::default();
         for seq in 1..=4 {

@@ -4,7 +4,7 @@
 //! a small map of keys. Callers write batches over any groups; a batch is there whole after a
 //! crash or not at all.
 //!
-//! The flow of a write: [`LogBatch`] collects operations, `format` makes a record of it, the
+//! The flow of a write: [`raw::LogBatch`] collects operations, `format` makes a record of it, the
 //! write queue puts records together for one append and at most one sync, and the memtables
 //! learn where entries lie. Keys are kept in memory, entries are read from the files. Opening
 //! reads the rewrite queue, which holds what purge moved out of old files, and then the append
@@ -22,24 +22,21 @@
 //! Format: `docs/format/raftlog.md`. It is that of the crate raft-engine 0.4.2, and directories
 //! go both ways.
 
-pub mod names;
+mod names;
 mod item;
-pub mod format;
-pub mod batch;
+mod format;
+mod events;
+mod perf;
+mod batch;
 mod memtable;
-pub mod options;
+mod options;
 mod spares;
 mod files;
 mod recover;
 mod write_queue;
 mod purge;
-pub mod engine;
-
-pub use batch::{Command, LogBatch};
-pub use engine::Engine;
-pub use format::FormatVersion;
-pub use names::Queue;
-pub use options::{Options, RecoveryMode};
+mod engine;
+pub mod raw;
 
 #[cfg(all(test, orogen_shuttle))]
 mod model;

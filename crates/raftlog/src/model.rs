@@ -9,7 +9,7 @@ use std::sync::Arc;
 use orogen_base::sync::{Mistake, explore, must_find, thread};
 use orogen_env::{FileSystem, MemFileSystem};
 
-use crate::{Engine, LogBatch, Options};
+use crate::raw::{Engine, LogBatch, Options};
 
 const THREADS: u64 = 3;
 /// A group whose keys all threads write.

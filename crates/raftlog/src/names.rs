@@ -16,9 +16,11 @@ pub enum Queue {
 
 /// A file by queue and number. Any file of the append queue is newer than any of the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct FileId {
-    pub(crate) queue: Queue,
-    pub(crate) seq: u64,
+pub struct FileId {
+    /// Where it belongs.
+    pub queue: Queue,
+    /// Its number there; 1 is the first.
+    pub seq: u64,
 }
 
 /// The file whose lock keeps other processes out.
@@ -30,7 +32,9 @@ const REWRITE_SUFFIX: &str = ".rewrite";
 const RESERVED_SUFFIX: &str = ".raftlog.reserved";
 
 impl FileId {
-    pub(crate) fn new(queue: Queue, seq: u64) -> Self {
+    /// File number `seq` of a queue.
+    #[must_use]
+    pub fn new(queue: Queue, seq: u64) -> Self {
         Self { queue, seq }
     }
 

@@ -43,7 +43,7 @@ pub struct Options {
     /// Larger: less is written twice, more is read at open. Default 10 GiB; at least
     /// `target_file_size`.
     ///
-    /// [`Engine::purge_expired_files`]: crate::Engine::purge_expired_files
+    /// [`Engine::purge_expired_files`]: crate::raw::Engine::purge_expired_files
     pub purge_threshold: u64,
     /// The same for the rewrite queue, which is then written anew; `None` for a tenth of
     /// `purge_threshold`, but at least `target_file_size`, which is the default.

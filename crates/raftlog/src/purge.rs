@@ -34,6 +34,7 @@ use std::sync::Arc;
 
 use orogen_base::Result;
 
+use crate::events::oldest_wanted;
 use crate::files::{Appender, LogFile, NewFiles, Table};
 use crate::item::Op;
 use crate::memtable::{Memtables, Slot};
@@ -124,7 +125,12 @@ impl Run<'_> {
     }
 
     fn delete_before(&self, queue: Queue, end: u64) -> Result<()> {
-        self.table.delete_before(&self.purge.new_files, queue, end)
+        let files = &self.purge.new_files;
+        let newest = self.table.delete_before(files, queue, end)?;
+        if let Some(newest) = newest {
+            files.listeners.iter().for_each(|l| l.post_purge(newest));
+        }
+        Ok(())
     }
 
     /// Writes the rewrite queue anew.
@@ -134,6 +140,7 @@ impl Run<'_> {
         rewriter.start_file()?;
         let first = rewriter.file().id.seq;
         let limit = FileId::new(Queue::Rewrite, first - 1);
+        let wanted = oldest_wanted(&self.purge.new_files.listeners, Queue::Rewrite);
         let mut batch = self.batch(limit);
         for (group, slot) in self.memtables.slots() {
             let parts = self.all_of(group, &slot, limit, groups);
@@ -147,7 +154,8 @@ impl Run<'_> {
             }
         }
         self.write(&mut batch)?;
-        self.delete_before(Queue::Rewrite, first)?;
+        let end = wanted.map_or(first, |wanted| wanted.min(first));
+        self.delete_before(Queue::Rewrite, end)?;
         self.purge.items -= items;
         Ok(())
     }
@@ -188,6 +196,7 @@ impl Run<'_> {
         let rewrite_mark = (first + count * 7 / 10).min(active - 1);
         let compact_mark = (first + count / 5).min(active - 1);
         let limit = FileId::new(Queue::Append, rewrite_mark);
+        let wanted = oldest_wanted(&self.purge.new_files.listeners, Queue::Append);
         let mut batch = self.batch(limit);
         let slots = self.memtables.slots();
         for (group, slot) in &slots {
@@ -215,7 +224,8 @@ impl Run<'_> {
         }
         self.write(&mut batch)?;
         self.purge.asked = asked;
-        self.delete_unneeded(active, &batch)
+        let end = wanted.map_or(active, |wanted| wanted.min(active));
+        self.delete_unneeded(end, &batch)
     }
 
     /// Whether a group's old entries and keys are to be moved; whether the caller is to compact it.
@@ -287,8 +297,8 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Deletes the files of the append queue that nothing needs; `active` was the newest one
-    /// before tombstones were collected.
+    /// Deletes the files of the append queue that nothing needs. `active` was the newest one before
+    /// tombstones were collected, or is the oldest that a listener wants.
     fn delete_unneeded(&mut self, active: u64, batch: &Batch) -> Result<()> {
         let slots = self.memtables.slots();
         let living = slots

@@ -231,7 +231,7 @@ impl Atomic {
 }
 
 /// The files of a queue that count, in order.
-fn list(fs: &dyn FileSystem, dir: &Path, queue: Queue) -> Result<Vec<FileId>> {
+pub(crate) fn list(fs: &dyn FileSystem, dir: &Path, queue: Queue) -> Result<Vec<FileId>> {
     let mut ids: Vec<FileId> = fs
         .list(dir)?
         .iter()

@@ -18,23 +18,28 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
+use std::time::Duration;
 use std::{iter, mem};
 
 use orogen_base::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use orogen_base::sync::{Condvar, Mistake, Mutex, makes, spins, thread};
 use orogen_base::{Error, Result};
-use orogen_env::{Clock as _, SystemClock};
+use orogen_env::{Clock as _, Stopwatch, SystemClock};
 
+use crate::events::FileBlockHandle;
 use crate::files::Appender;
 use crate::format::{RECORD_HEADER_LEN, Record, sign};
 use crate::item::Item;
 use crate::memtable::{Block, Memtables, Span};
+use crate::perf::{self, PerfContext};
 
 /// A batch to write, or without a record only a sync.
 pub(crate) struct Request {
     pub(crate) record: Option<Record>,
     pub(crate) items: Vec<Item>,
     pub(crate) sync: bool,
+    /// Whether its thread wants to know how long things take.
+    pub(crate) is_timed: bool,
 }
 
 impl Request {
@@ -46,11 +51,14 @@ impl Request {
 /// What became of a request: nothing left, or the error and its items again.
 type Outcome = Result<(), (Error, Vec<Item>)>;
 
+/// What a group spent, if one of it wants to know.
+type Spent = Option<Box<PerfContext>>;
+
 enum State {
     Waiting,
     /// Its thread leads now, and writes it.
     Leads(Request),
-    Done(Outcome),
+    Done(Outcome, Spent),
 }
 
 struct Ticket {
@@ -111,7 +119,7 @@ impl Answer {
 impl Drop for Answer {
     fn drop(&mut self) {
         if let Some(ticket) = self.0.take() {
-            ticket.set(State::Done(Err((panicked(), Vec::new()))));
+            ticket.set(State::Done(Err((panicked(), Vec::new())), None));
         }
     }
 }
@@ -205,6 +213,7 @@ impl WriteQueue {
             record: None,
             items: Vec::new(),
             sync: true,
+            is_timed: false,
         };
         self.submit(memtables, request).map_err(|(e, _)| e)
     }
@@ -219,11 +228,24 @@ impl WriteQueue {
     }
 
     /// Writes, with others or alone, and returns when that is done.
-    pub(crate) fn submit(&self, memtables: &Memtables, request: Request) -> Outcome {
+    pub(crate) fn submit(&self, memtables: &Memtables, mut request: Request) -> Outcome {
+        let watch = perf::start();
+        request.is_timed = watch.is_some();
+        let (outcome, spent) = self.pass(memtables, request);
+        if watch.is_some()
+            && let Some(mut spent) = spent
+        {
+            spent.write_wait_duration = perf::elapsed(watch).saturating_sub(spent.of_group());
+            perf::add(&spent);
+        }
+        outcome
+    }
+
+    fn pass(&self, memtables: &Memtables, request: Request) -> (Outcome, Spent) {
         let ticket = {
             let mut queue = self.queue.lock();
             if queue.is_broken {
-                return Err((panicked(), request.items));
+                return (Err((panicked(), request.items)), None);
             }
             if !mem::replace(&mut queue.has_leader, true) {
                 drop(queue);
@@ -238,13 +260,13 @@ impl WriteQueue {
             ticket
         };
         match ticket.wait() {
-            State::Done(outcome) => outcome,
+            State::Done(outcome, spent) => (outcome, spent),
             State::Leads(request) => self.lead(memtables, request),
             State::Waiting => unreachable!("nobody waits for that"),
         }
     }
 
-    fn lead(&self, memtables: &Memtables, own: Request) -> Outcome {
+    fn lead(&self, memtables: &Memtables, own: Request) -> (Outcome, Spent) {
         let lead = Lead(self);
         if own.sync {
             self.gather();
@@ -269,17 +291,18 @@ impl WriteQueue {
                 group.others.push(waiter);
             }
         }
-        self.commit(memtables, &mut leader, &mut group);
+        let spent = self.commit(memtables, &mut leader, &mut group);
         drop(leader);
         lead.hand_over(if syncs { group.len() } else { 0 });
         let Group { mut own, others } = group;
         for mut waiter in others {
             let outcome = waiter.outcome();
             if let Some(answer) = waiter.answer {
-                answer.give(State::Done(outcome));
+                let spent = spent.clone().filter(|_| waiter.request.is_timed);
+                answer.give(State::Done(outcome, spent));
             }
         }
-        own.outcome()
+        (own.outcome(), spent)
     }
 
     /// Waits for those who synced the last time.
@@ -302,18 +325,30 @@ impl WriteQueue {
     }
 
     /// Writes a group and applies it. Requests that were refused have the error.
-    fn commit(&self, memtables: &Memtables, leader: &mut Leader, group: &mut Group) {
+    fn commit(&self, memtables: &Memtables, leader: &mut Leader, group: &mut Group) -> Spent {
+        let mut spent = group
+            .iter_mut()
+            .any(|w| w.request.is_timed)
+            .then(Box::<PerfContext>::default);
+        let watch = || spent.is_some().then(Stopwatch::start);
         leader.spans.check(memtables, group);
-        let written = append(&mut leader.appender, &mut leader.together, group);
+        let (mut rotated, mut synced) = (Duration::ZERO, Duration::ZERO);
+        let writing = watch();
+        let written = leader.append(group, writing, &mut rotated);
+        let wrote = perf::elapsed(writing).saturating_sub(rotated);
         let done = written.and_then(|start| {
             if group.accepted().any(|w| w.request.sync) {
+                let syncing = watch();
                 self.sync_file(&mut leader.appender)?;
+                synced = perf::elapsed(syncing);
             }
             Ok(start)
         });
+        let applying = watch();
         match done {
             Ok(start) => {
                 let file = leader.appender.file().id;
+                let listeners = leader.appender.listeners();
                 let mut at = start + RECORD_HEADER_LEN as u64;
                 for waiter in group.accepted() {
                     let Some(record) = &waiter.request.record else {
@@ -329,13 +364,21 @@ impl WriteQueue {
                     if makes(Mistake::AnswerBeforeApply)
                         && let Some(answer) = waiter.answer.take()
                     {
-                        answer.give(State::Done(Ok(())));
+                        answer.give(State::Done(Ok(()), None));
                     }
                     memtables.apply(waiter.request.items.drain(..), block);
+                    listeners.iter().for_each(|l| l.post_apply_memtables(file));
                 }
             }
             Err(e) => group.accepted().for_each(|w| w.refused = Some(e.clone())),
         }
+        if let Some(spent) = &mut spent {
+            spent.log_write_duration = wrote;
+            spent.log_rotate_duration = rotated;
+            spent.log_sync_duration = synced;
+            spent.apply_duration = perf::elapsed(applying);
+        }
+        spent
     }
 
     fn sync_file(&self, appender: &mut Appender) -> Result<()> {
@@ -451,27 +494,56 @@ impl Spans {
     }
 }
 
-/// Appends the records that were not refused with one call; where the first of them begins.
-fn append(appender: &mut Appender, together: &mut Vec<u8>, group: &mut Group) -> Result<u64> {
-    if group.accepted().all(|w| w.request.record.is_none()) {
-        return Ok(0);
-    }
-    appender.rotate_if_full()?;
-    let signature = appender.file().signature();
-    if group.others.is_empty() {
-        let bytes = group.own.request.record.as_mut().map(|r| &mut r.bytes);
-        let bytes = bytes.map_or(&mut [][..], |bytes| &mut bytes[..]);
-        sign(bytes, signature);
-        return appender.append(bytes);
-    }
-    together.clear();
-    for waiter in group.accepted() {
-        if let Some(record) = &mut waiter.request.record {
-            sign(&mut record.bytes, signature);
-            together.extend_from_slice(&record.bytes);
+impl Leader {
+    /// Appends the records that were not refused with one call, and tells of them; where the first of
+    /// them begins. With a watch `rotated` is how long a new file took.
+    fn append(
+        &mut self,
+        group: &mut Group,
+        watch: Option<Stopwatch>,
+        rotated: &mut Duration,
+    ) -> Result<u64> {
+        if group.accepted().all(|w| w.request.record.is_none()) {
+            return Ok(0);
         }
+        self.appender.rotate_if_full()?;
+        *rotated = perf::elapsed(watch);
+        let start = self.append_records(group)?;
+        let listeners = self.appender.listeners();
+        if listeners.is_empty() {
+            return Ok(start);
+        }
+        let mut offset = start;
+        for waiter in group.accepted() {
+            let len = waiter.request.len();
+            if len == 0 {
+                continue;
+            }
+            let id = self.appender.file().id;
+            let handle = FileBlockHandle { id, offset, len };
+            listeners.iter().for_each(|l| l.on_append_log_file(handle));
+            offset += len as u64;
+        }
+        Ok(start)
     }
-    let appended = appender.append(together);
-    together.shrink_to(GROUP_BYTES_MAX);
-    appended
+
+    fn append_records(&mut self, group: &mut Group) -> Result<u64> {
+        let signature = self.appender.file().signature();
+        if group.others.is_empty() {
+            let bytes = group.own.request.record.as_mut().map(|r| &mut r.bytes);
+            let bytes = bytes.map_or(&mut [][..], |bytes| &mut bytes[..]);
+            sign(bytes, signature);
+            return self.appender.append(bytes);
+        }
+        self.together.clear();
+        for waiter in group.accepted() {
+            if let Some(record) = &mut waiter.request.record {
+                sign(&mut record.bytes, signature);
+                self.together.extend_from_slice(&record.bytes);
+            }
+        }
+        let appended = self.appender.append(&self.together);
+        self.together.shrink_to(GROUP_BYTES_MAX);
+        appended
+    }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use orogen_raftlog::{Command, Engine, FormatVersion, LogBatch, Options};
+use orogen_raftlog::raw::{Command, Engine, FormatVersion, LogBatch, Options};
 use orogen_testkit::rng::Rng;
 
 use crate::theirs::{Theirs, encoded};

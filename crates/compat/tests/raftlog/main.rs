@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use orogen_env::{FileSystem, PosixFileSystem};
-use orogen_raftlog::{Engine, Options, Queue, RecoveryMode};
+use orogen_raftlog::raw::{Engine, Options, Queue, RecoveryMode};
 use orogen_testkit::TempDir;
 use orogen_testkit::rng::Rng;
 

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use orogen_raftlog::{FormatVersion, Options, RecoveryMode};
+use orogen_raftlog::raw::{FormatVersion, Options, RecoveryMode};
 use protobuf::Message as _;
 use protobuf::well_known_types::Any;
 use raft_engine::env::DefaultFileSystem;

@@ -5,13 +5,14 @@ use std::collections::HashMap;
 use orogen_base::{Error, Result, memory};
 
 use super::Run;
+use crate::events::FileBlockHandle;
 use crate::files::gone;
 use crate::format::{
     self, BLOCK_LEN_MAX, RECORD_HEADER_LEN, RESERVED_KEY, Record, encode_record, sign,
 };
 use crate::item::{Entries, Item, Op};
 use crate::memtable::{Block, ENTRY_COST, Pair, Piece, Written};
-use crate::names::FileId;
+use crate::names::{FileId, Queue};
 
 /// Bytes of a record, as long as one entry or key is not longer: who reads an entry reads its block.
 const RECORD_BYTES: u64 = 128 << 10;
@@ -211,6 +212,11 @@ impl Run<'_> {
                 batch.cuts.remove(&group);
             }
         }
+        if let Some((_, active)) = self.table.span(Queue::Rewrite) {
+            let listeners = &self.purge.new_files.listeners;
+            let file = FileId::new(Queue::Rewrite, active);
+            listeners.iter().for_each(|l| l.post_apply_memtables(file));
+        }
     }
 
     /// Makes records and writes them; what memory is to know.
@@ -257,6 +263,13 @@ impl Run<'_> {
                 }
                 all.push((group, written));
             }
+            let handle = FileBlockHandle {
+                id: file,
+                offset: at,
+                len: made.record.bytes.len(),
+            };
+            let listeners = &self.purge.new_files.listeners;
+            listeners.iter().for_each(|l| l.on_append_log_file(handle));
             at += header.len;
         }
         Ok(all)

@@ -11,7 +11,7 @@ use crate::format::{
 };
 use crate::item::{Item, Op};
 use crate::names::{FileId, Queue};
-use crate::{Command, Engine, LogBatch, Options, RecoveryMode};
+use crate::raw::{Command, Engine, LogBatch, Options, RecoveryMode};
 
 const NEVER: Lz4Policy = Lz4Policy {
     threshold: 0,

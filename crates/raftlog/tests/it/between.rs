@@ -10,7 +10,7 @@ use orogen_base::Result;
 use orogen_env::{
     Access, FileLock, FileSystem, MemFileSystem, Metadata, RandomAccessFile, WritableFile,
 };
-use orogen_raftlog::{Command, Engine, Queue};
+use orogen_raftlog::raw::{Command, Engine, Queue};
 use orogen_testkit::rng::Rng;
 
 use crate::model::{Model, content, dir, disk, open, options, random_batch};

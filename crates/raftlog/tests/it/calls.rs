@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use orogen_base::ErrorKind;
 use orogen_env::{Fault, FaultFileSystem, FileSystem, OpKind, PosixFileSystem, PowerCut};
-use orogen_raftlog::{Command, Engine, LogBatch, Options, Queue};
+use orogen_raftlog::raw::{Command, Engine, LogBatch, Options, Queue};
 use orogen_testkit::temp_dir::TempDir;
 
 use crate::model::{content, dir, disk, open, options};

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use orogen_env::{Fault, FaultFileSystem, FileSystem, OpKind, PowerCut, TailFill};
-use orogen_raftlog::{Engine, LogBatch, Options, Queue};
+use orogen_raftlog::raw::{Engine, LogBatch, Options, Queue};
 use orogen_testkit::rng::Rng;
 
 use crate::model::{Model, content, dir, disk, open, options, random_batch};

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use orogen_env::{FileSystem, MemFileSystem};
-use orogen_raftlog::{Command, Engine, LogBatch, Options, Queue};
+use orogen_raftlog::raw::{Command, Engine, LogBatch, Options, Queue};
 use orogen_testkit::rng::Rng;
 
 pub(crate) const GROUPS: u64 = 4;

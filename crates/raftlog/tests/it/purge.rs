@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use orogen_base::ErrorKind;
 use orogen_env::fs::{read_file, write_file};
 use orogen_env::{Fault, FaultFileSystem, FileSystem, MemFileSystem, OpKind, PowerCut};
-use orogen_raftlog::{Command, Engine, LogBatch, Options, Queue, RecoveryMode};
+use orogen_raftlog::raw::{Command, Engine, LogBatch, Options, Queue, RecoveryMode};
 use orogen_testkit::rng::Rng;
 
 use crate::model::{content, dir, disk, open, options, random_batch};

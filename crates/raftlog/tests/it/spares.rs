@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use orogen_base::ErrorKind;
 use orogen_env::{Fault, FaultFileSystem, FileSystem, MemFileSystem, OpKind, PowerCut};
-use orogen_raftlog::{Command, Engine, FormatVersion, LogBatch, Options, Queue, RecoveryMode};
+use orogen_raftlog::raw::{Command, Engine, FormatVersion, LogBatch, Options, Queue, RecoveryMode};
 use orogen_testkit::rng::Rng;
 
 use crate::model::{content, dir, disk, options};

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use orogen_env::{FileSystem, PosixFileSystem};
-use orogen_raftlog::{Command, Engine, LogBatch, Options};
+use orogen_raftlog::raw::{Command, Engine, LogBatch, Options};
 use peers_driver::Result;
 use peers_driver::raft_logs::{RaftLogs, Settings};
 use peers_raft_engine::entry;

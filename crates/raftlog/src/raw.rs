@@ -1,0 +1,11 @@
+//! The log whose entries are bytes, over any file system of `orogen_env`.
+//!
+//! Nothing of it needs messages, a configuration file, or a feature of this crate.
+
+pub use crate::batch::{Command, LogBatch};
+pub use crate::engine::Engine;
+pub use crate::events::{EventListener, FileBlockHandle};
+pub use crate::format::FormatVersion;
+pub use crate::names::{FileId, Queue};
+pub use crate::options::{Options, RecoveryMode};
+pub use crate::perf::{PerfContext, get_perf_context, set_perf_context, take_perf_context};
