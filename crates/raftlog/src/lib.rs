@@ -4,6 +4,11 @@
 //! a small map of keys. Callers write batches over any groups; a batch is there whole after a
 //! crash or not at all.
 //!
+//! There are two ways in. [`raw`] takes and gives entries as bytes. The names of the crate's root, with
+//! the feature `protobuf`, which is on by default, are those of raft-engine 0.4.2, whose entries are
+//! messages: `raft-engine = { package = "orogen-raftlog", .. }` is all that a program has to change.
+//! They are thin: what they do is done by the other.
+//!
 //! The flow of a write: [`raw::LogBatch`] collects operations, `format` makes a record of it, the
 //! write queue puts records together for one append and at most one sync, and the memtables
 //! learn where entries lie. Keys are kept in memory, entries are read from the files. Opening
@@ -37,6 +42,11 @@ mod write_queue;
 mod purge;
 mod engine;
 pub mod raw;
+
+#[cfg(feature = "protobuf")]
+mod api;
+#[cfg(feature = "protobuf")]
+pub use api::*;
 
 #[cfg(all(test, orogen_shuttle))]
 mod model;

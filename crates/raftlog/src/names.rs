@@ -5,13 +5,31 @@
 //! `.raftlog.reserved` for spare files, which are none of a queue. Names of other shapes are not
 //! ours and are left alone.
 
+use std::cmp::Ordering;
+
 /// One of the two sequences of files. The number of a file counts in its queue.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+///
+/// The append queue is the greater one: what it says is newer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
 pub enum Queue {
-    /// What the collector moved out of old files.
-    Rewrite,
     /// What callers write.
-    Append,
+    Append = 0,
+    /// What the collector moved out of old files.
+    Rewrite = 1,
+}
+
+impl Ord for Queue {
+    fn cmp(&self, other: &Self) -> Ordering {
+        let number = |queue: &Self| *queue as u8;
+        number(other).cmp(&number(self))
+    }
+}
+
+impl PartialOrd for Queue {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
 }
 
 /// A file by queue and number. Any file of the append queue is newer than any of the other.

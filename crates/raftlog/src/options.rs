@@ -6,12 +6,25 @@ use crate::format::{FormatVersion, Lz4Policy};
 
 /// What is done about damage that is met when a directory is opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(
+    feature = "protobuf",
+    derive(serde::Serialize, serde::Deserialize),
+    serde(rename_all = "kebab-case")
+)]
 pub enum RecoveryMode {
     /// Any damage is an error, also a record that a crash cut off.
     AbsoluteConsistency,
     /// The newest file of a queue is cut off before its first damaged record; damage in an earlier
-    /// one is an error.
+    /// one is an error. It is written under the name that raft-engine once had for it, and read
+    /// under both.
     #[default]
+    #[cfg_attr(
+        feature = "protobuf",
+        serde(
+            rename(serialize = "tolerate-corrupted-tail-records"),
+            alias = "tolerate-corrupted-tail-records"
+        )
+    )]
     TolerateTailCorruption,
     /// Every file is cut off before its first damaged record.
     TolerateAnyCorruption,

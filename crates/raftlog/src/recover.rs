@@ -412,5 +412,40 @@ fn read_file(
     Ok((file, end))
 }
 
+/// Gives every record of a file to `each` and changes nothing; the damage behind them, if there is any.
+/// Zeros there are none.
+///
+/// # Errors
+/// Those of the file system and of `each`.
+#[cfg(feature = "protobuf")]
+pub(crate) fn look(
+    fs: &dyn FileSystem,
+    path: &Path,
+    id: FileId,
+    each: impl FnMut(Vec<Item>, Block) -> Result<()>,
+) -> Result<Option<Error>> {
+    let reader = fs.open(path, Access::Sequential)?;
+    let mut window = Window::new(Arc::clone(&reader))?;
+    let header = match damage(FileHeader::decode(window.get(0, FILE_HEADER_LEN_MAX)?))? {
+        Ok(header) => header,
+        Err(e) => return Ok(Some(e.with("file", path.display()))),
+    };
+    let file = LogFile {
+        id,
+        version: header.version,
+        reader,
+    };
+    let mut scan = Scan {
+        file: &file,
+        window,
+        alignment: header.alignment,
+        verify: true,
+    };
+    Ok(match scan.run(each)?.1 {
+        Ending::Damage(e) => Some(e),
+        Ending::Nothing | Ending::Zeros => None,
+    })
+}
+
 #[cfg(test)]
 mod tests;

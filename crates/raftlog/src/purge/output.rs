@@ -200,6 +200,9 @@ impl Run<'_> {
     }
 
     fn tell(&self, written: Vec<(u64, Written)>, batch: &mut Batch) {
+        if written.is_empty() {
+            return;
+        }
         let mut written = written.into_iter().peekable();
         while let Some((group, first)) = written.next() {
             let mut of_group = vec![first];

@@ -1,0 +1,259 @@
+//! Settings under raft-engine's names.
+
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+use super::{Error, ReadableSize, Result, Version};
+use crate::options::{Options, RecoveryMode};
+
+/// Settings of an engine, as raft-engine's configuration files have them: names with hyphens, each of
+/// which may be left out.
+///
+/// Some have no effect here. They are kept so that such files can be read, and written again.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, rename_all = "kebab-case")]
+pub struct Config {
+    /// The directory. Default empty.
+    pub dir: String,
+    /// A second directory for new files. Default none; an engine does not open with one, which may
+    /// hold files that are needed.
+    pub spill_dir: Option<String>,
+    /// What is done about damage. Default [`RecoveryMode::TolerateTailCorruption`].
+    pub recovery_mode: RecoveryMode,
+    /// No effect. Default 16 KiB; at least 512 bytes.
+    pub recovery_read_block_size: ReadableSize,
+    /// No effect. Default 4; at least 1.
+    pub recovery_threads: usize,
+    /// Bytes of entries from which on a batch is compressed; 0 for never. Default 8 KiB.
+    pub batch_compression_threshold: ReadableSize,
+    /// How much LZ4 hurries: larger is faster and compresses less. Default 1; 1 to 65537, to which it is
+    /// cut.
+    pub compression_level: Option<usize>,
+    /// No effect. Default none.
+    pub bytes_per_sync: Option<ReadableSize>,
+    /// The format of new files. Default [`Version::V2`].
+    pub format_version: Version,
+    /// Bytes from which on a file is full. Default 128 MiB.
+    pub target_file_size: ReadableSize,
+    /// Bytes of the append queue above which a purge makes it shorter. Default 10 GiB; at least
+    /// `target_file_size`.
+    pub purge_threshold: ReadableSize,
+    /// The same for the rewrite queue. Default none: a tenth of `purge_threshold`, but at least
+    /// `target_file_size`.
+    pub purge_rewrite_threshold: Option<ReadableSize>,
+    /// Which part of the rewrite queue must be garbage before it is written anew. Default 0.6; 0 to 1, to
+    /// which it is cut.
+    pub purge_rewrite_garbage_ratio: f64,
+    /// No effect. Default none.
+    pub memory_limit: Option<ReadableSize>,
+    /// No effect: files are deleted and new ones made. Default true, which needs [`Version::V2`].
+    pub enable_log_recycle: bool,
+    /// No effect. Default false; true needs `enable_log_recycle`.
+    pub prefill_for_recycle: bool,
+    /// No effect. Default none.
+    pub prefill_limit: Option<ReadableSize>,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        let raw = Options::default();
+        Self {
+            dir: String::new(),
+            spill_dir: None,
+            recovery_mode: raw.recovery_mode,
+            recovery_read_block_size: ReadableSize::kb(16),
+            recovery_threads: 4,
+            batch_compression_threshold: ReadableSize(raw.batch_compression_threshold as u64),
+            compression_level: None,
+            bytes_per_sync: None,
+            format_version: Version::V2,
+            target_file_size: ReadableSize(raw.target_file_size),
+            purge_threshold: ReadableSize(raw.purge_threshold),
+            purge_rewrite_threshold: None,
+            purge_rewrite_garbage_ratio: raw.purge_rewrite_garbage_ratio,
+            memory_limit: None,
+            enable_log_recycle: true,
+            prefill_for_recycle: false,
+            prefill_limit: None,
+        }
+    }
+}
+
+const READ_BLOCK_MIN: ReadableSize = ReadableSize(512);
+
+fn refused(why: &str) -> Error {
+    Error::Other(why.into())
+}
+
+impl Config {
+    /// Mends what is too small, fills in what is left out, and refuses what cannot be.
+    ///
+    /// # Errors
+    /// [`Error::Other`] if `purge_threshold` is below `target_file_size`, or for recycling that the
+    /// format, or prefilling that recycling, does not allow.
+    pub fn sanitize(&mut self) -> Result<()> {
+        if self.purge_threshold < self.target_file_size {
+            return Err(refused("purge-threshold is below target-file-size"));
+        }
+        if self.purge_rewrite_threshold.is_none() {
+            let least = (self.purge_threshold.0 / 10).max(self.target_file_size.0);
+            self.purge_rewrite_threshold = Some(ReadableSize(least));
+        }
+        if self.enable_log_recycle && !self.format_version.has_log_signing() {
+            return Err(refused("enable-log-recycle needs format-version 2"));
+        }
+        if self.prefill_for_recycle && !self.enable_log_recycle {
+            return Err(refused("prefill-for-recycle needs enable-log-recycle"));
+        }
+        if self.recovery_read_block_size < READ_BLOCK_MIN {
+            tracing::warn!(given = %self.recovery_read_block_size, "recovery-read-block-size is raised to 512B");
+            self.recovery_read_block_size = READ_BLOCK_MIN;
+        }
+        if self.recovery_threads == 0 {
+            tracing::warn!("recovery-threads is raised to 1");
+            self.recovery_threads = 1;
+        }
+        if self.bytes_per_sync.is_some() {
+            tracing::warn!("bytes-per-sync has no effect");
+        }
+        if self.memory_limit.is_some() {
+            tracing::warn!("memory-limit has no effect");
+        }
+        if self.prefill_for_recycle {
+            self.prefill_limit.get_or_insert(self.purge_threshold);
+        } else if self.prefill_limit.take().is_some() {
+            tracing::warn!("prefill-limit has no effect without prefill-for-recycle");
+        }
+        Ok(())
+    }
+
+    /// The directory and the options of the engine.
+    pub(super) fn options(&self) -> Result<(PathBuf, Options)> {
+        if self.spill_dir.is_some() {
+            return Err(Error::InvalidArgument(
+                "spill-dir: there is no second directory yet".to_owned(),
+            ));
+        }
+        let threshold = usize::try_from(self.batch_compression_threshold.0).unwrap_or(usize::MAX);
+        let hurry = self.compression_level.unwrap_or(1).clamp(1, 65537);
+        let options = Options {
+            recovery_mode: self.recovery_mode,
+            target_file_size: self.target_file_size.0.max(1),
+            batch_compression_threshold: threshold,
+            compression_acceleration: hurry as i32,
+            format_version: self.format_version.format(),
+            purge_threshold: self.purge_threshold.0.max(1),
+            purge_rewrite_threshold: self.purge_rewrite_threshold.map(|size| size.0),
+            purge_rewrite_garbage_ratio: self.purge_rewrite_garbage_ratio.clamp(0.0, 1.0),
+        };
+        Ok((PathBuf::from(&self.dir), options))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_left_out_is_default_and_comes_back() {
+        let config: Config = serde_json::from_str("{}").unwrap();
+        assert_eq!(config, Config::default());
+        let text = serde_json::to_string(&config).unwrap();
+        assert_eq!(serde_json::from_str::<Config>(&text).unwrap(), config);
+        let value: serde_json::Value = serde_json::from_str(&text).unwrap();
+        let expected = serde_json::json!({
+            "dir": "",
+            "spill-dir": null,
+            "recovery-mode": "tolerate-corrupted-tail-records",
+            "recovery-read-block-size": "16KiB",
+            "recovery-threads": 4,
+            "batch-compression-threshold": "8KiB",
+            "compression-level": null,
+            "bytes-per-sync": null,
+            "format-version": 2,
+            "target-file-size": "128MiB",
+            "purge-threshold": "10GiB",
+            "purge-rewrite-threshold": null,
+            "purge-rewrite-garbage-ratio": 0.6,
+            "memory-limit": null,
+            "enable-log-recycle": true,
+            "prefill-for-recycle": false,
+            "prefill-limit": null,
+        });
+        assert_eq!(value, expected);
+    }
+
+    #[test]
+    fn modes_have_their_names() {
+        let read = |name: &str| serde_json::from_str::<RecoveryMode>(&format!("{name:?}"));
+        let tail = RecoveryMode::TolerateTailCorruption;
+        assert_eq!(read("tolerate-tail-corruption").unwrap(), tail);
+        assert_eq!(read("tolerate-corrupted-tail-records").unwrap(), tail);
+        let any = RecoveryMode::TolerateAnyCorruption;
+        assert_eq!(read("tolerate-any-corruption").unwrap(), any);
+        let absolute = RecoveryMode::AbsoluteConsistency;
+        assert_eq!(read("absolute-consistency").unwrap(), absolute);
+        assert!(read("TolerateTailCorruption").is_err());
+    }
+
+    #[test]
+    fn what_is_set_is_read() {
+        let config: Config = serde_json::from_str(
+            r#"{"dir": "d", "target-file-size": "1MB", "purge-threshold": 3145728,
+                "format-version": 1, "enable-log-recycle": false, "compression-level": 0}"#,
+        )
+        .unwrap();
+        assert_eq!(config.target_file_size, ReadableSize::mb(1));
+        assert_eq!(config.purge_threshold, ReadableSize::mb(3));
+        assert_eq!(config.format_version, Version::V1);
+        let (dir, options) = config.options().unwrap();
+        assert_eq!(dir, PathBuf::from("d"));
+        assert_eq!(options.compression_acceleration, 1);
+        assert!(serde_json::from_str::<Config>(r#"{"format-version": 3}"#).is_err());
+    }
+
+    #[test]
+    fn the_small_is_mended_and_the_impossible_refused() {
+        let mut config = Config {
+            recovery_read_block_size: ReadableSize(1),
+            recovery_threads: 0,
+            target_file_size: ReadableSize::mb(5000),
+            prefill_for_recycle: true,
+            ..Config::default()
+        };
+        config.sanitize().unwrap();
+        assert_eq!(config.recovery_read_block_size, ReadableSize(512));
+        assert_eq!(config.recovery_threads, 1);
+        assert_eq!(config.purge_rewrite_threshold, Some(ReadableSize::mb(5000)));
+        assert_eq!(config.prefill_limit, Some(ReadableSize::gb(10)));
+        config.prefill_for_recycle = false;
+        config.sanitize().unwrap();
+        assert_eq!(config.prefill_limit, None);
+        for impossible in [
+            Config {
+                purge_threshold: ReadableSize::mb(3),
+                ..Config::default()
+            },
+            Config {
+                format_version: Version::V1,
+                ..Config::default()
+            },
+            Config {
+                enable_log_recycle: false,
+                prefill_for_recycle: true,
+                ..Config::default()
+            },
+        ] {
+            assert!(matches!(
+                impossible.clone().sanitize(),
+                Err(Error::Other(_))
+            ));
+        }
+        let spilling = Config {
+            spill_dir: Some("s".to_owned()),
+            ..Config::default()
+        };
+        assert!(matches!(spilling.options(), Err(Error::InvalidArgument(_))));
+    }
+}

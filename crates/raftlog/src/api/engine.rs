@@ -1,0 +1,365 @@
+//! The engine, with messages for entries.
+
+use std::fmt;
+use std::marker::PhantomData;
+use std::path::Path;
+use std::sync::Arc;
+
+use orogen_base::ErrorKind;
+use orogen_env::FileSystem as OwnFileSystem;
+use protobuf::Message;
+
+use super::env::{DefaultFileSystem, FileSystem, adapted};
+use super::fork::{CopyDetails, fork};
+use super::internals::{EventListener, LogItemReader, LogQueue};
+use super::look::holes;
+use super::{Config, Error, LogBatch, MessageExt, Result};
+use crate::batch::Command;
+use crate::engine::Engine as RawEngine;
+
+/// An open directory of logs.
+///
+/// All calls may be made from any thread. One group may also be written by many: its batches are applied in the order
+/// in which they stand in the file.
+pub struct Engine<F = DefaultFileSystem> {
+    raw: RawEngine,
+    dir: String,
+    marker: PhantomData<fn() -> F>,
+}
+
+impl<F> fmt::Debug for Engine<F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Engine")
+            .field("dir", &self.dir)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A message out of its bytes.
+fn decode<M: Message>(bytes: &[u8]) -> Result<M> {
+    Ok(M::parse_from_bytes(bytes)?)
+}
+
+fn decode_entry<M: MessageExt>(index: u64, bytes: &[u8]) -> Result<M::Entry> {
+    let entry: M::Entry = decode(bytes)?;
+    let found = M::index(&entry);
+    if found != index {
+        return Err(Error::Corruption(format!(
+            "an entry has another index expected={index} found={found}"
+        )));
+    }
+    Ok(entry)
+}
+
+impl Engine<DefaultFileSystem> {
+    /// Opens a directory, which is made if it is not there, and reads what it holds.
+    ///
+    /// # Errors
+    /// [`Error::Other`] for settings that cannot be, and if it is open already;
+    /// [`Error::InvalidArgument`] for a second directory; [`Error::Corruption`] as
+    /// [`Config::recovery_mode`] says; [`Error::Io`].
+    pub fn open(cfg: Config) -> Result<Self> {
+        Self::open_with_listeners(cfg, Vec::new())
+    }
+
+    /// As [`Self::open`], and listeners are told of what happens.
+    ///
+    /// # Errors
+    /// As [`Self::open`].
+    pub fn open_with_listeners(
+        cfg: Config,
+        listeners: Vec<Arc<dyn EventListener>>,
+    ) -> Result<Self> {
+        Self::open_with(cfg, Arc::new(DefaultFileSystem), listeners)
+    }
+
+    /// As [`Self::consistency_check_with_file_system`], for files of the system.
+    ///
+    /// # Errors
+    /// The same.
+    pub fn consistency_check(path: &Path) -> Result<Vec<(u64, u64)>> {
+        Self::consistency_check_with_file_system(path, Arc::new(DefaultFileSystem))
+    }
+
+    /// As [`Self::dump_with_file_system`], for files of the system.
+    ///
+    /// # Errors
+    /// The same.
+    pub fn dump(path: &Path) -> Result<LogItemReader<DefaultFileSystem>> {
+        Self::dump_with_file_system(path, Arc::new(DefaultFileSystem))
+    }
+}
+
+impl<F: FileSystem> Engine<F> {
+    /// As [`Engine::open`], with another file system.
+    ///
+    /// # Errors
+    /// As [`Engine::open`].
+    pub fn open_with_file_system(cfg: Config, file_system: Arc<F>) -> Result<Self> {
+        Self::open_with(cfg, file_system, Vec::new())
+    }
+
+    /// As [`Engine::open`], with another file system and with listeners.
+    ///
+    /// # Errors
+    /// As [`Engine::open`].
+    pub fn open_with(
+        mut cfg: Config,
+        file_system: Arc<F>,
+        listeners: Vec<Arc<dyn EventListener>>,
+    ) -> Result<Self> {
+        cfg.sanitize()?;
+        let (dir, options) = cfg.options()?;
+        let fs = adapted(file_system);
+        let raw = RawEngine::open_with_listeners(&fs, &dir, options, listeners)?;
+        Ok(Self {
+            raw,
+            dir: cfg.dir,
+            marker: PhantomData,
+        })
+    }
+
+    /// Groups of a directory that is not open of which entries are missing between others, and the
+    /// last index before that. What was compacted is not missing. Damaged files count up to their damage.
+    /// Nothing is changed.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] if there is no such directory; [`Error::Other`] if it is open;
+    /// [`Error::Io`].
+    pub fn consistency_check_with_file_system(
+        path: &Path,
+        file_system: Arc<F>,
+    ) -> Result<Vec<(u64, u64)>> {
+        holes(&*adapted(file_system), path)
+    }
+
+    /// The operations in a file, or in all files of a directory. Nothing is locked or changed.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] if the name is none of a log file; [`Error::Io`].
+    pub fn dump_with_file_system(path: &Path, file_system: Arc<F>) -> Result<LogItemReader<F>> {
+        LogItemReader::new(adapted(file_system), path)
+    }
+
+    /// Makes a directory with what that of `source` has, which must not be open. Files that are not
+    /// written any more are shared where the file system can. Both may be opened afterwards, as long as `source`'s
+    /// settings are those given here.
+    ///
+    /// # Errors
+    /// A text; for `enable_log_recycle`, and for a mode that tolerates any corruption, since those write to files that
+    /// are shared; if `target` has files; those of the file system.
+    pub fn fork<T: AsRef<Path>>(
+        source: &Config,
+        fs: Arc<F>,
+        target: T,
+    ) -> Result<CopyDetails, String> {
+        let fs: Arc<dyn OwnFileSystem> = adapted(fs);
+        fork(source, &fs, target.as_ref()).map_err(|e| e.to_string())
+    }
+}
+
+impl<F> Engine<F> {
+    /// Writes a batch, which is then empty; the bytes of its record, 0 for an empty batch.
+    ///
+    /// With `sync` it, and all that was written before, survives a power loss when this returns; an empty batch
+    /// syncs, too. Without it survives the end of the process.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] if entries would leave a hole or lie below a group's first entry;
+    /// [`Error::Io`]. Nothing of the batch is then seen, and it can be written again. After a failed sync
+    /// [`Error::Other`] until the directory is opened again.
+    pub fn write(&self, log_batch: &mut LogBatch, sync: bool) -> Result<usize> {
+        Ok(self.raw.write(&mut log_batch.0, sync)?)
+    }
+
+    /// Makes all that was written survive a power loss.
+    ///
+    /// # Errors
+    /// [`Error::Io`]; [`Error::Other`] if an earlier sync failed.
+    pub fn sync(&self) -> Result<()> {
+        Ok(self.raw.sync()?)
+    }
+
+    /// The message that is the value of a key.
+    ///
+    /// # Errors
+    /// [`Error::Protobuf`] if it is none of this type.
+    pub fn get_message<S: Message>(&self, region_id: u64, key: &[u8]) -> Result<Option<S>> {
+        let value = self.raw.get_as_value(region_id, key, decode);
+        value.transpose()
+    }
+
+    /// The value of a key.
+    #[must_use]
+    pub fn get(&self, region_id: u64, key: &[u8]) -> Option<Vec<u8>> {
+        self.raw.get(region_id, key)
+    }
+
+    /// Shows the keys of a group from `start_key` up to, and without, `end_key`, whose values are
+    /// messages of this type, until `callback` says false. The group is locked meanwhile: `callback`
+    /// must ask nothing of it.
+    ///
+    /// # Errors
+    /// None so far.
+    pub fn scan_messages<S, C>(
+        &self,
+        region_id: u64,
+        start_key: Option<&[u8]>,
+        end_key: Option<&[u8]>,
+        reverse: bool,
+        mut callback: C,
+    ) -> Result<()>
+    where
+        S: Message,
+        C: FnMut(&[u8], S) -> bool,
+    {
+        self.scan_raw_messages(region_id, start_key, end_key, reverse, |key, value| {
+            decode(value).map_or(true, |message| callback(key, message))
+        })
+    }
+
+    /// As [`Self::scan_messages`], for values of any kind.
+    ///
+    /// # Errors
+    /// None so far.
+    pub fn scan_raw_messages<C>(
+        &self,
+        region_id: u64,
+        start_key: Option<&[u8]>,
+        end_key: Option<&[u8]>,
+        reverse: bool,
+        callback: C,
+    ) -> Result<()>
+    where
+        C: FnMut(&[u8], &[u8]) -> bool,
+    {
+        self.raw
+            .scan(region_id, start_key, end_key, reverse, callback);
+        Ok(())
+    }
+
+    /// The entry, if it is there.
+    ///
+    /// # Errors
+    /// [`Error::Corruption`]; [`Error::Protobuf`]; [`Error::Io`].
+    pub fn get_entry<M: MessageExt>(
+        &self,
+        region_id: u64,
+        log_idx: u64,
+    ) -> Result<Option<M::Entry>> {
+        self.raw.get_as(region_id, log_idx, |bytes| {
+            decode_entry::<M>(log_idx, bytes)
+        })
+    }
+
+    /// Adds the entries from `begin` up to, and without, `end` to `vec`, as long as they are
+    /// `max_size` bytes together, but at least one; how many. An unknown group has none.
+    ///
+    /// # Errors
+    /// [`Error::EntryCompacted`] if the first is; [`Error::EntryNotFound`] if `end` is behind the last one, or the group
+    /// has none; [`Error::InvalidArgument`] if `end` is before `begin`; [`Error::Corruption`];
+    /// [`Error::Protobuf`]; [`Error::Io`]. `vec` is then as it was.
+    pub fn fetch_entries_to<M: MessageExt>(
+        &self,
+        region_id: u64,
+        begin: u64,
+        end: u64,
+        max_size: Option<usize>,
+        vec: &mut Vec<M::Entry>,
+    ) -> Result<usize> {
+        if end < begin {
+            return Err(Error::InvalidArgument(format!(
+                "range ends before it begins begin={begin} end={end}"
+            )));
+        }
+        let make = |index, bytes: &[u8]| decode_entry::<M>(index, bytes).map_err(Fetch::Decode);
+        let fetched = self
+            .raw
+            .fetch_as(region_id, begin, end, max_size, vec, make);
+        fetched.map_err(|e| match e {
+            Fetch::Decode(e) => e,
+            Fetch::Raw(e) if e.kind() == ErrorKind::NotFound => Error::EntryCompacted,
+            Fetch::Raw(e) if e.kind() == ErrorKind::InvalidArgument => Error::EntryNotFound,
+            Fetch::Raw(e) => e.into(),
+        })
+    }
+
+    /// Index of the first entry.
+    #[must_use]
+    pub fn first_index(&self, region_id: u64) -> Option<u64> {
+        self.raw.first_index(region_id)
+    }
+
+    /// Index of the last entry.
+    #[must_use]
+    pub fn last_index(&self, region_id: u64) -> Option<u64> {
+        self.raw.last_index(region_id)
+    }
+
+    /// Drops the entries below `index`, without a sync; how many those were. An error is logged, and
+    /// nothing is dropped then.
+    pub fn compact_to(&self, region_id: u64, index: u64) -> u64 {
+        match self.raw.compact_to(region_id, index) {
+            Ok(count) => count,
+            Err(e) => {
+                let command = Command::Compact { index };
+                tracing::error!(error = %e, region_id, ?command, "cannot compact a log");
+                0
+            }
+        }
+    }
+
+    /// Every group that anything was written of, those included that are empty now.
+    #[must_use]
+    pub fn raft_groups(&self) -> Vec<u64> {
+        self.raw.raft_groups()
+    }
+
+    /// True if there is no group.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.raw.is_empty()
+    }
+
+    /// Numbers of the oldest and the newest file of a queue; twice 1 if it has none yet.
+    #[must_use]
+    pub fn file_span(&self, queue: LogQueue) -> (u64, u64) {
+        self.raw.file_span(queue).unwrap_or((1, 1))
+    }
+
+    /// Bytes that the files would take if each were as long as a full one.
+    #[must_use]
+    pub fn get_used_size(&self) -> usize {
+        usize::try_from(self.raw.get_used_size()).unwrap_or(usize::MAX)
+    }
+
+    /// Deletes files that are not needed any more, and makes those needed no more that hold little. Returns the groups
+    /// that the caller should compact, whose entries hold old files. See [`crate::raw::Engine::purge_expired_files`].
+    ///
+    /// # Errors
+    /// [`Error::Corruption`]; [`Error::Io`]. Nothing is lost then.
+    pub fn purge_expired_files(&self) -> Result<Vec<u64>> {
+        Ok(self.raw.purge_expired_files()?)
+    }
+
+    /// The directory.
+    #[must_use]
+    pub fn path(&self) -> &str {
+        &self.dir
+    }
+}
+
+/// Why a fetch failed.
+enum Fetch {
+    Raw(orogen_base::Error),
+    Decode(Error),
+}
+
+impl From<orogen_base::Error> for Fetch {
+    fn from(e: orogen_base::Error) -> Self {
+        Self::Raw(e)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,175 @@
+use std::io::{Error, SeekFrom};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use orogen_testkit::TempDir;
+
+use super::*;
+use crate::{Config, Engine, LogBatch, ReadableSize};
+
+/// Turns the bits of each byte over, and does one byte at a call.
+#[derive(Default)]
+struct Turned {
+    inner: DefaultFileSystem,
+    deleted: AtomicUsize,
+    is_full: std::sync::atomic::AtomicBool,
+}
+
+struct TurnedFile(LogFile, bool);
+
+impl Read for TurnedFile {
+    fn read(&mut self, buf: &mut [u8]) -> Result<usize> {
+        let len = buf.len().min(1);
+        let n = self.0.read(&mut buf[..len])?;
+        buf[..n].iter_mut().for_each(|b| *b = !*b);
+        Ok(n)
+    }
+}
+
+impl Write for TurnedFile {
+    fn write(&mut self, bytes: &[u8]) -> Result<usize> {
+        if self.1 {
+            return Err(Error::other("nospace"));
+        }
+        bytes.first().map_or(Ok(0), |b| self.0.write(&[!b]))
+    }
+
+    fn flush(&mut self) -> Result<()> {
+        self.0.flush()
+    }
+}
+
+impl Seek for TurnedFile {
+    fn seek(&mut self, to: SeekFrom) -> Result<u64> {
+        self.0.seek(to)
+    }
+}
+
+impl WriteExt for TurnedFile {
+    fn truncate(&mut self, offset: usize) -> Result<()> {
+        WriteExt::truncate(&mut self.0, offset)
+    }
+
+    fn allocate(&mut self, _: usize, _: usize) -> Result<()> {
+        // Zeros would be read as something else.
+        Ok(())
+    }
+}
+
+impl FileSystem for Turned {
+    type Handle = LogFd;
+    type Reader = TurnedFile;
+    type Writer = TurnedFile;
+
+    fn create<P: AsRef<Path>>(&self, path: P) -> Result<LogFd> {
+        self.inner.create(path)
+    }
+
+    fn open<P: AsRef<Path>>(&self, path: P, perm: Permission) -> Result<LogFd> {
+        self.inner.open(path, perm)
+    }
+
+    fn delete<P: AsRef<Path>>(&self, path: P) -> Result<()> {
+        self.deleted.fetch_add(1, Ordering::Relaxed);
+        self.inner.delete(path)
+    }
+
+    fn rename<P: AsRef<Path>>(&self, src_path: P, dst_path: P) -> Result<()> {
+        self.inner.rename(src_path, dst_path)
+    }
+
+    fn new_reader(&self, handle: Arc<LogFd>) -> Result<TurnedFile> {
+        Ok(TurnedFile(self.inner.new_reader(handle)?, false))
+    }
+
+    fn new_writer(&self, handle: Arc<LogFd>) -> Result<TurnedFile> {
+        let is_full = self.is_full.load(Ordering::Relaxed);
+        Ok(TurnedFile(self.inner.new_writer(handle)?, is_full))
+    }
+}
+
+fn put(engine: &Engine<Turned>, n: u8) -> crate::Result<usize> {
+    let mut batch = LogBatch::default();
+    batch.put(1, b"key".to_vec(), vec![n; 500])?;
+    engine.write(&mut batch, true)
+}
+
+#[test]
+fn a_log_lives_on_any_file_system() {
+    let temp = TempDir::new("raftlog-env");
+    let config = Config {
+        dir: temp.path().to_str().unwrap().to_owned(),
+        target_file_size: ReadableSize::kb(1),
+        purge_threshold: ReadableSize::kb(4),
+        ..Config::default()
+    };
+    let fs = Arc::new(Turned::default());
+    let open = || Engine::open_with_file_system(config.clone(), Arc::clone(&fs)).unwrap();
+    let engine = open();
+    (0..20).for_each(|n| assert!(put(&engine, n).unwrap() > 500));
+    engine.purge_expired_files().unwrap();
+    assert!(fs.deleted.load(Ordering::Relaxed) > 0);
+    drop(engine);
+    let engine = open();
+    assert_eq!(engine.get(1, b"key"), Some(vec![19; 500]));
+    put(&engine, 20).unwrap();
+    drop(engine);
+    let newest = {
+        let engine = open();
+        assert_eq!(engine.get(1, b"key"), Some(vec![20; 500]));
+        engine.file_span(crate::internals::LogQueue::Append).1
+    };
+    let bytes = std::fs::read(temp.path().join(format!("{newest:016}.raftlog"))).unwrap();
+    assert!(bytes.starts_with(&[!b'R', !b'A', !b'F', !b'T']));
+    assert!(Engine::open(config.clone()).is_err(), "it is not plain");
+    let dumped = Engine::dump_with_file_system(temp.path(), Arc::clone(&fs)).unwrap();
+    assert!(dumped.count() > 0);
+}
+
+#[test]
+fn no_space_keeps_its_kind() {
+    let temp = TempDir::new("raftlog-env");
+    let config = Config {
+        dir: temp.path().to_str().unwrap().to_owned(),
+        ..Config::default()
+    };
+    let fs = Arc::new(Turned::default());
+    fs.is_full.store(true, Ordering::Relaxed);
+    let Err(e) = Engine::open_with_file_system(config, fs) else {
+        panic!("the disk is full");
+    };
+    let crate::Error::Io(e) = e else {
+        panic!("{e}");
+    };
+    assert_eq!(e.kind(), std::io::ErrorKind::StorageFull);
+}
+
+#[test]
+fn the_files_of_the_system_are_read_and_written_at_any_place() {
+    let temp = TempDir::new("raftlog-env");
+    let [path, other] = ["a", "b"].map(|name| temp.path().join(name));
+    let fs = DefaultFileSystem;
+    assert!(fs.open(&path, Permission::ReadOnly).is_err());
+    let handle = Arc::new(fs.create(&path).unwrap());
+    let mut writer = fs.new_writer(Arc::clone(&handle)).unwrap();
+    writer.write_all(b"0123456789").unwrap();
+    writer.seek(SeekFrom::Current(-2)).unwrap();
+    writer.write_all(b"x").unwrap();
+    handle.sync().unwrap();
+    drop(fs.create(&path).unwrap());
+    fs.rename(&path, &other).unwrap();
+    let handle = Arc::new(fs.open(&other, Permission::ReadOnly).unwrap());
+    let mut reader = fs.new_reader(Arc::clone(&handle)).unwrap();
+    assert_eq!(reader.seek(SeekFrom::End(-4)).unwrap(), 6);
+    let mut text = String::new();
+    reader.read_to_string(&mut text).unwrap();
+    assert_eq!(text, "67x9");
+    assert!(reader.seek(SeekFrom::Current(-11)).is_err());
+    WriteExt::truncate(&mut writer, 4).unwrap();
+    writer.write_all(b"!").unwrap();
+    writer.allocate(5, 3).unwrap();
+    let size = handle.file_size().unwrap();
+    assert!(size == 8 || size == 5, "{size}");
+    assert_eq!(std::fs::read(&other).unwrap()[..5], *b"0123!");
+    fs.delete(&other).unwrap();
+    assert!(fs.delete(&other).is_err());
+}

@@ -1,0 +1,79 @@
+//! A second directory that begins with what another one has.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use orogen_env::{Access, FileSystem};
+
+use super::{Config, Error, RecoveryMode, Result};
+use crate::names::{LOCK_NAME, Queue};
+use crate::recover::list;
+
+/// The files of a fork.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CopyDetails {
+    /// Those that were copied.
+    pub copied: Vec<String>,
+    /// Those that both directories share. They are hard links: either directory may delete its own.
+    pub symlinked: Vec<String>,
+}
+
+const CHUNK: usize = 1 << 20;
+
+fn copy(fs: &dyn FileSystem, from: &Path, to: &Path) -> Result<()> {
+    let file = fs.open(from, Access::Sequential)?;
+    let mut out = fs.create(to)?;
+    let (mut at, mut chunk) = (0, Vec::new());
+    loop {
+        chunk.clear();
+        let n = file.append_at(at, CHUNK, &mut chunk)?;
+        if n == 0 {
+            break;
+        }
+        out.append(&chunk)?;
+        at += n as u64;
+    }
+    Ok(out.sync()?)
+}
+
+/// Forks a directory that is not open.
+pub(super) fn fork(
+    source: &Config,
+    fs: &Arc<dyn FileSystem>,
+    target: &Path,
+) -> Result<CopyDetails> {
+    let refused = |why: &str| Err(Error::InvalidArgument(why.to_owned()));
+    if source.enable_log_recycle {
+        return refused("enable-log-recycle would write over files that are shared");
+    }
+    if source.recovery_mode == RecoveryMode::TolerateAnyCorruption {
+        return refused("tolerate-any-corruption would cut off files that are shared");
+    }
+    let mut source = source.clone();
+    source.sanitize()?;
+    let (dir, _) = source.options()?;
+    let _lock = fs.lock(&dir.join(LOCK_NAME))?;
+    fs.create_dir_all(target)?;
+    for queue in [Queue::Append, Queue::Rewrite] {
+        if !list(&**fs, target, queue)?.is_empty() {
+            return refused("the target has files already");
+        }
+    }
+    let mut details = CopyDetails::default();
+    for queue in [Queue::Append, Queue::Rewrite] {
+        let ids = list(&**fs, &dir, queue)?;
+        for id in &ids {
+            let (from, to) = (dir.join(id.name()), target.join(id.name()));
+            let shown = to.display().to_string();
+            // The newest is written on. Across file systems there are no links.
+            if ids.last() != Some(id) && fs.hard_link(&from, &to).is_ok() {
+                details.symlinked.push(shown);
+            } else {
+                copy(&**fs, &from, &to)?;
+                details.copied.push(shown);
+            }
+        }
+    }
+    fs.sync_dir(target)?;
+    Ok(details)
+}

@@ -1,0 +1,90 @@
+//! Names for those who watch the engine.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+pub use super::Version;
+pub use super::look::{
+    CompressionType, EntryIndex, EntryIndexes, KeyValue, LogItem, LogItemContent, LogItemReader,
+    OpType,
+};
+pub use crate::events::{EventListener, FileBlockHandle};
+pub use crate::names::{FileId, Queue as LogQueue};
+
+/// Number of a file in its queue.
+pub type FileSeq = u64;
+
+/// Counts of entries and keys, for those who keep such counts; the engine has its own.
+#[derive(Debug, Default)]
+pub struct GlobalStats {
+    live_append: AtomicUsize,
+    rewritten: AtomicUsize,
+    deleted_rewritten: AtomicUsize,
+}
+
+impl GlobalStats {
+    /// Counts what was written to a queue.
+    pub fn add(&self, queue: LogQueue, count: usize) {
+        match queue {
+            LogQueue::Append => &self.live_append,
+            LogQueue::Rewrite => &self.rewritten,
+        }
+        .fetch_add(count, Ordering::Relaxed);
+    }
+
+    /// Counts what is needed no more.
+    pub fn delete(&self, queue: LogQueue, count: usize) {
+        match queue {
+            LogQueue::Append => self.live_append.fetch_sub(count, Ordering::Relaxed),
+            LogQueue::Rewrite => self.deleted_rewritten.fetch_add(count, Ordering::Relaxed),
+        };
+    }
+
+    /// What was written to the rewrite queue, needed or not.
+    #[must_use]
+    pub fn rewrite_entries(&self) -> usize {
+        self.rewritten.load(Ordering::Relaxed)
+    }
+
+    /// What of that is needed no more.
+    #[must_use]
+    pub fn deleted_rewrite_entries(&self) -> usize {
+        self.deleted_rewritten.load(Ordering::Relaxed)
+    }
+
+    /// Forgets what is needed no more.
+    pub fn reset_rewrite_counters(&self) {
+        let deleted = self.deleted_rewritten.swap(0, Ordering::Relaxed);
+        self.rewritten.fetch_sub(deleted, Ordering::Relaxed);
+    }
+
+    /// What is needed of a queue.
+    #[must_use]
+    pub fn live_entries(&self, queue: LogQueue) -> usize {
+        match queue {
+            LogQueue::Append => self.live_append.load(Ordering::Relaxed),
+            LogQueue::Rewrite => {
+                let written = self.rewrite_entries();
+                written.saturating_sub(self.deleted_rewrite_entries())
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_needed_is_what_was_written_and_not_deleted() {
+        let stats = GlobalStats::default();
+        stats.add(LogQueue::Append, 5);
+        stats.delete(LogQueue::Append, 2);
+        stats.add(LogQueue::Rewrite, 7);
+        stats.delete(LogQueue::Rewrite, 3);
+        assert_eq!(stats.live_entries(LogQueue::Append), 3);
+        assert_eq!(stats.live_entries(LogQueue::Rewrite), 4);
+        stats.reset_rewrite_counters();
+        assert_eq!(stats.rewrite_entries(), 4);
+        assert_eq!(stats.deleted_rewrite_entries(), 0);
+    }
+}
