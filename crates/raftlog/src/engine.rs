@@ -72,8 +72,8 @@ impl Engine {
             version: options.format_version,
             target_size: options.target_file_size,
             ahead: Arc::default(),
-            spares: Some(Arc::new(Spares::open(&**fs, dir, options.files_max())?)),
             listeners: listeners.into(),
+            spares: Some(Arc::new(Spares::open(&**fs, dir, options.files_max())?)),
         };
         table.ids().into_iter().for_each(|id| new_files.tell(id));
         if newest.is_none()

@@ -81,7 +81,8 @@ impl Table {
         files.iter().flatten().map(|file| file.id).collect()
     }
 
-    /// Deletes the files of a queue before number `end`, the oldest first, or makes them spare; the newest of them.
+    /// Deletes the files of a queue before number `end`, the oldest first, or makes them spare; the
+    /// newest of them.
     ///
     /// A file that somebody reads just now is deleted, and stays readable to them. The names are synced at the end:
     /// if some come back after a power loss and others do not, those before the gap are not read, and those
@@ -89,7 +90,12 @@ impl Table {
     ///
     /// # Errors
     /// Of the file system. What could not be deleted is tried again the next time.
-    pub(crate) fn delete_before(&self, files: &NewFiles, queue: Queue, end: u64) -> Result<Option<FileId>> {
+    pub(crate) fn delete_before(
+        &self,
+        files: &NewFiles,
+        queue: Queue,
+        end: u64,
+    ) -> Result<Option<FileId>> {
         let fs = &*files.fs;
         let spares = files.spares.as_ref().filter(|_| queue == Queue::Append);
         let (mut last, mut renamed) = (None, Vec::new());
@@ -99,16 +105,17 @@ impl Table {
                 let mut files = self.queue(queue).write();
                 match files.first() {
                     Some(file) if file.id.seq < end => files.remove(0),
-                    _ => break Ok(()),
+                    _ => break Ok(last),
                 }
             };
             let may_be_spare = file.version == FormatVersion::V2 && Arc::strong_count(&file) == 1;
             let spare = spares
                 .filter(|s| may_be_spare && s.room(self.count_of(queue)) > renamed.len() as u64)
                 .and_then(|s| s.rename(fs, file.reader.path()).ok());
-            last = Some(file.id);
+            let id = file.id;
             if let Some(number) = spare {
                 renamed.push(number);
+                last = Some(id);
                 continue;
             }
             match fs.remove_file(file.reader.path()) {
@@ -116,7 +123,7 @@ impl Table {
                     self.queue(queue).write().insert(0, file);
                     break Err(e);
                 }
-                _ => {}
+                _ => last = Some(id),
             }
         };
         if last.is_some() {
@@ -125,7 +132,7 @@ impl Table {
         if let Some(spares) = spares {
             spares.add(renamed);
         }
-        result.map(|()| last)
+        result
     }
 
     pub(crate) fn count(&self) -> u64 {
@@ -212,10 +219,10 @@ pub(crate) struct NewFiles {
     pub(crate) target_size: u64,
     /// Makes room and pages before they are needed.
     pub(crate) ahead: Arc<Ahead>,
-    /// Files to be written over, if they may be.
-    pub(crate) spares: Option<Arc<Spares>>,
     /// Told of each new file, and of more by those who have this.
     pub(crate) listeners: Listeners,
+    /// Files to be written over, if they may be.
+    pub(crate) spares: Option<Arc<Spares>>,
 }
 
 impl NewFiles {
@@ -502,7 +509,7 @@ mod tests {
             target_size: 1000,
             ahead: Arc::default(),
             spares: Some(Arc::new(Spares::open(&*fs, dir, 10).unwrap())),
-            listeners: Vec::new().into(),
+            listeners: Listeners::from([]),
         };
         let table = Table::default();
         for seq in 1..=4 {

@@ -47,7 +47,7 @@ pub struct Config {
     pub purge_rewrite_garbage_ratio: f64,
     /// No effect. Default none.
     pub memory_limit: Option<ReadableSize>,
-    /// No effect: files are deleted and new ones made. Default true, which needs [`Version::V2`].
+    /// Whether emptied files are written over. Default true, which needs [`Version::V2`].
     pub enable_log_recycle: bool,
     /// No effect. Default false; true needs `enable_log_recycle`.
     pub prefill_for_recycle: bool,
@@ -143,6 +143,7 @@ impl Config {
             batch_compression_threshold: threshold,
             compression_acceleration: hurry as i32,
             format_version: self.format_version.format(),
+            enable_log_recycle: self.enable_log_recycle,
             purge_threshold: self.purge_threshold.0.max(1),
             purge_rewrite_threshold: self.purge_rewrite_threshold.map(|size| size.0),
             purge_rewrite_garbage_ratio: self.purge_rewrite_garbage_ratio.clamp(0.0, 1.0),
