@@ -240,16 +240,31 @@ impl NewFiles {
         self.dir.join(id.name())
     }
 
+    /// A spare file that has no other name, and its size. A fork of the directory or a copy of it may share some: of those our
+    /// names are removed.
+    fn spare_of_one_name(&self, spares: &Spares) -> Result<Option<(PathBuf, u64)>> {
+        while let Some(spare) = spares.take() {
+            let metadata = self.fs.metadata(&spare)?;
+            if metadata.links == 1 {
+                return Ok(Some((spare, metadata.size)));
+            }
+            self.fs.remove_file(&spare)?;
+        }
+        Ok(None)
+    }
+
     /// Makes the first or next file, `mapped` to be written through memory; and up to where it is written over.
     fn make(&self, id: FileId, mapped: bool) -> Result<(Arc<LogFile>, Box<dyn WritableFile>, u64)> {
         let spare = match &self.spares {
-            Some(spares) if id.queue == Queue::Append && !mapped => spares.take(),
+            Some(spares) if id.queue == Queue::Append && !mapped => {
+                self.spare_of_one_name(spares)?
+            }
             _ => None,
         };
         let mut written = 0;
         let mut writer = match spare {
-            Some(spare) => {
-                written = self.fs.metadata(&spare)?.size;
+            Some((spare, size)) => {
+                written = size;
                 let writer = self.fs.reuse(&spare, &self.path(id))?;
                 begin(&*self.fs, &self.dir, self.version, writer)?
             }

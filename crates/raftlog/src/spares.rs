@@ -2,7 +2,8 @@
 //!
 //! A file that was written before has its blocks: a sync of what is written over has only the
 //! data to write, and nothing of where it lies. What a file held before is no record of the new one: records of
-//! version 2 are signed with the file's number. Only such files are spare.
+//! version 2 are signed with the file's number. Only such files are spare, and only while they have no other name: a fork of the
+//! directory, or a copy of it, may share them.
 //!
 //! ```text
 //! purge:  0000000000000003.raftlog -> 0000000000000001.raftlog.reserved, names synced, then it is spare

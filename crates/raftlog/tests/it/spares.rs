@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use orogen_base::ErrorKind;
+use orogen_env::fs::read_file;
 use orogen_env::{Fault, FaultFileSystem, FileSystem, MemFileSystem, OpKind, PowerCut};
 use orogen_raftlog::raw::{Command, Engine, FormatVersion, LogBatch, Options, Queue, RecoveryMode};
 use orogen_testkit::rng::Rng;
@@ -62,6 +63,45 @@ fn files_are_written_over_and_nothing_of_them_comes_back() {
     let before = faulty.faults().count(OpKind::Reuse);
     assert!(steps(&again, 51, 3, true));
     assert!(faulty.faults().count(OpKind::Reuse) > before);
+}
+
+#[test]
+fn files_that_somebody_shares_are_not_written_over() {
+    let fs = disk();
+    let arc: Arc<dyn FileSystem> = Arc::new(fs.clone());
+    let engine = Engine::open(&arc, dir(), options()).unwrap();
+    assert!(steps(&engine, 1, 30, true));
+    // Those of the queue, and spare ones.
+    let mut shared = Vec::new();
+    for name in fs.list(dir()).unwrap() {
+        if name.contains(".raftlog") {
+            let other = dir().with_file_name(format!("shared-{name}"));
+            fs.hard_link(&dir().join(&name), &other).unwrap();
+            let bytes = read_file(&fs, &other).unwrap();
+            shared.push((other, bytes));
+        }
+    }
+    assert!(
+        shared
+            .iter()
+            .any(|(path, _)| path.to_string_lossy().ends_with("reserved"))
+    );
+    let newest = engine.file_span(Queue::Append).unwrap().1;
+    assert!(steps(&engine, 31, 30, true));
+    let expected = content(&engine);
+    drop(engine);
+    for (path, before) in shared {
+        let after = read_file(&fs, &path).unwrap();
+        // The newest was appended to.
+        let is_newest = path
+            .to_string_lossy()
+            .ends_with(&format!("{newest:016}.raftlog"));
+        assert!(after == before || is_newest, "{path:?}");
+    }
+    assert_eq!(
+        content(&Engine::open(&arc, dir(), options()).unwrap()),
+        expected
+    );
 }
 
 #[test]
