@@ -16,6 +16,7 @@ mod db;
 mod sst;
 mod blob;
 mod wal;
+mod raftlog;
 mod manifest;
 mod backup;
 mod bench;
@@ -66,6 +67,9 @@ enum Command {
     /// Look into a write-ahead log file.
     #[command(subcommand)]
     Wal(wal::WalCommand),
+    /// Look into, check and fork directories of Raft logs.
+    #[command(subcommand)]
+    Raftlog(raftlog::RaftlogCommand),
     /// Look into a MANIFEST.
     #[command(subcommand)]
     Manifest(manifest::ManifestCommand),
@@ -88,6 +92,7 @@ fn run(command: Command, terminal: &mut Terminal) -> Result<(), Failure> {
         Command::Sst(command) => sst::run(command, terminal),
         Command::Blob(command) => blob::run(command, terminal),
         Command::Wal(command) => wal::run(command, terminal),
+        Command::Raftlog(command) => raftlog::run(command, terminal),
         Command::Manifest(command) => manifest::run(command, terminal),
         Command::Backup(command) => backup::run(command, terminal),
         Command::Bench(args) => bench::run(args, terminal),

@@ -13,6 +13,7 @@ mod demo;
 mod files;
 mod help;
 mod migrate;
+mod raftlog;
 
 /// What a run left behind.
 struct Run {

@@ -1,0 +1,362 @@
+//! `orogen raftlog`: directories of Raft logs, this crate's or raft-engine's.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use clap::Subcommand;
+use orogen::Options;
+use orogen_raftlog::internals::{LogItemContent, LogQueue, OpType};
+use orogen_raftlog::{Command as GroupCommand, Config, Engine, Error};
+use serde_json::{Value, json};
+
+use crate::failure::{Failure, after_help};
+use crate::terminal::{Ink, Terminal};
+use crate::text;
+
+/// Commands on directories of Raft logs. None of them changes one.
+#[derive(Subcommand)]
+pub(crate) enum RaftlogCommand {
+    /// List the operations in a file, or in all files in the order in which an open reads them.
+    ///
+    /// Of entries their indexes and lengths are told. The directory may be open elsewhere.
+    Dump(DumpArgs),
+    /// Read every file of a directory that is not open, and tell what is damaged or missing.
+    ///
+    /// Damage at the end of the newest file of a queue is what a crash leaves, or what a file that is written over
+    /// held before: it is told, and is no failure.
+    Check(CheckArgs),
+    /// Make a directory that begins with what another one has, which is not open.
+    ///
+    /// Full files are shared by hard links, the newest ones are copied.
+    Fork(ForkArgs),
+}
+
+#[derive(clap::Args)]
+#[command(after_help = after_help!(
+    "orogen raftlog dump ./raft",
+    "orogen raftlog dump ./raft/0000000000000003.raftlog --group 7 --limit 100"
+))]
+pub(crate) struct DumpArgs {
+    /// Log file, or a directory of them.
+    path: PathBuf,
+    /// Only operations on this group.
+    #[arg(long, value_name = "N")]
+    group: Option<u64>,
+    /// At most so many operations.
+    #[arg(long, value_name = "N")]
+    limit: Option<u64>,
+}
+
+#[derive(clap::Args)]
+#[command(after_help = after_help!("orogen raftlog check ./raft"))]
+pub(crate) struct CheckArgs {
+    /// Directory of logs.
+    dir: PathBuf,
+}
+
+#[derive(clap::Args)]
+#[command(after_help = after_help!("orogen raftlog fork ./raft ./raft-of-yesterday"))]
+pub(crate) struct ForkArgs {
+    /// Directory of logs.
+    source: PathBuf,
+    /// The new directory; it must have no log files.
+    target: PathBuf,
+}
+
+pub(crate) fn run(command: RaftlogCommand, terminal: &mut Terminal) -> Result<(), Failure> {
+    match command {
+        RaftlogCommand::Dump(args) => dump(&args, terminal),
+        RaftlogCommand::Check(args) => check(&args, terminal),
+        RaftlogCommand::Fork(args) => fork(&args, terminal),
+    }
+}
+
+fn failure(e: Error) -> Failure {
+    match e {
+        Error::Corruption(what) => Failure::Damaged(what),
+        Error::InvalidArgument(what) => Failure::Usage(what),
+        Error::Io(e) => Failure::Engine(orogen::Error::io("raft log", e)),
+        other => Failure::Failed(other.to_string()),
+    }
+}
+
+fn check_is_there(path: &Path) -> Result<(), Failure> {
+    match Options::default().db.fs.exists(path)? {
+        true => Ok(()),
+        false => Err(Failure::NotFound(format!("there is no {}", path.display()))),
+    }
+}
+
+fn dump(args: &DumpArgs, terminal: &mut Terminal) -> Result<(), Failure> {
+    check_is_there(&args.path)?;
+    if terminal.json {
+        terminal.begin_items("[")?;
+    }
+    let (mut operations, mut damages) = (0, 0);
+    for item in Engine::dump(&args.path).map_err(failure)? {
+        match item {
+            Ok(item) if args.group.is_some_and(|group| group != item.raft_group_id) => {}
+            Ok(item) => {
+                operations += 1;
+                if terminal.json {
+                    let value = operation_json(terminal, item.raft_group_id, &item.content);
+                    terminal.item(&value)?;
+                } else {
+                    let line = operation_text(terminal, &item.content);
+                    terminal.line(&format!("group {:<8} {line}", item.raft_group_id))?;
+                }
+            }
+            Err(Error::Corruption(what)) => {
+                damages += 1;
+                terminal.note(&what);
+            }
+            Err(e) => return Err(failure(e)),
+        }
+        if args.limit.is_some_and(|limit| operations >= limit) {
+            break;
+        }
+    }
+    if terminal.json {
+        terminal.end_items("]\n")?;
+    } else {
+        terminal.note(&text::plural(operations, "operation"));
+    }
+    match damages {
+        0 => Ok(()),
+        n => Err(Failure::Damaged(format!(
+            "{} in {}; `orogen raftlog check` tells whether a crash explains them",
+            text::plural(n, "damage"),
+            args.path.display()
+        ))),
+    }
+}
+
+fn operation_text(terminal: &Terminal, content: &LogItemContent) -> String {
+    match content {
+        LogItemContent::EntryIndexes(entries) => {
+            let Some((first, last)) = entries.0.first().zip(entries.0.last()) else {
+                return "entries none".to_owned();
+            };
+            let bytes: u64 = entries.0.iter().map(|e| u64::from(e.entry_len)).sum();
+            let place = first.entries.map_or_else(String::new, |block| {
+                format!(" at {} of file {}", block.offset, block.id.seq)
+            });
+            format!(
+                "entries {}..={} bytes {bytes}{place}",
+                first.index, last.index
+            )
+        }
+        LogItemContent::Command(GroupCommand::Clean) => "clean".to_owned(),
+        LogItemContent::Command(GroupCommand::Compact { index }) => format!("compact {index}"),
+        LogItemContent::Kv(change) => match (change.op_type, &change.value) {
+            (OpType::Put, Some(value)) => {
+                let value = text::shorten(&terminal.show(value), 64);
+                format!("put {}\t{value}", terminal.show(&change.key))
+            }
+            _ => format!("delete {}", terminal.show(&change.key)),
+        },
+    }
+}
+
+fn operation_json(terminal: &Terminal, group: u64, content: &LogItemContent) -> Value {
+    match content {
+        LogItemContent::EntryIndexes(entries) => {
+            let block = entries.0.first().and_then(|e| e.entries);
+            json!({
+                "group": group,
+                "operation": "entries",
+                "first": entries.0.first().map(|e| e.index),
+                "last": entries.0.last().map(|e| e.index),
+                "bytes": entries.0.iter().map(|e| u64::from(e.entry_len)).sum::<u64>(),
+                "file": block.map(|b| b.id.seq),
+                "offset": block.map(|b| b.offset),
+            })
+        }
+        LogItemContent::Command(GroupCommand::Clean) => {
+            json!({ "group": group, "operation": "clean" })
+        }
+        LogItemContent::Command(GroupCommand::Compact { index }) => {
+            json!({ "group": group, "operation": "compact", "index": index })
+        }
+        LogItemContent::Kv(change) => {
+            let key = terminal.show(&change.key);
+            match (change.op_type, &change.value) {
+                (OpType::Put, Some(value)) => json!({
+                    "group": group, "operation": "put", "key": key, "value": terminal.show(value),
+                }),
+                _ => json!({ "group": group, "operation": "delete", "key": key }),
+            }
+        }
+    }
+}
+
+/// The files of a queue in their order, those before a gap left out as an open does.
+fn files_of(names: &[String], queue: LogQueue) -> Vec<(u64, String)> {
+    let suffix = match queue {
+        LogQueue::Append => ".raftlog",
+        LogQueue::Rewrite => ".rewrite",
+    };
+    let mut files: Vec<(u64, String)> = names
+        .iter()
+        .filter_map(|name| {
+            let digits = name.strip_suffix(suffix).filter(|d| d.len() == 16)?;
+            let is_number = digits.bytes().all(|b| b.is_ascii_digit());
+            Some((is_number.then(|| digits.parse().ok())??, name.clone()))
+        })
+        .collect();
+    files.sort_unstable();
+    let gap = files
+        .windows(2)
+        .rposition(|pair| pair[0].0 + 1 != pair[1].0);
+    if let Some(at) = gap {
+        files.drain(..=at);
+    }
+    files
+}
+
+/// What a file holds.
+#[derive(Default)]
+struct Held {
+    operations: u64,
+    entries: u64,
+    bytes: u64,
+    damage: Option<String>,
+}
+
+fn read(path: &Path, groups: &mut BTreeMap<u64, ()>) -> Result<Held, Failure> {
+    let mut held = Held::default();
+    for item in Engine::dump(path).map_err(failure)? {
+        match item {
+            Ok(item) => {
+                held.operations += 1;
+                groups.insert(item.raft_group_id, ());
+                if let LogItemContent::EntryIndexes(entries) = &item.content {
+                    held.entries += entries.0.len() as u64;
+                    held.bytes += entries
+                        .0
+                        .iter()
+                        .map(|e| u64::from(e.entry_len))
+                        .sum::<u64>();
+                }
+            }
+            Err(Error::Corruption(what)) => held.damage = Some(what),
+            Err(e) => return Err(failure(e)),
+        }
+    }
+    Ok(held)
+}
+
+fn check(args: &CheckArgs, terminal: &mut Terminal) -> Result<(), Failure> {
+    check_is_there(&args.dir)?;
+    // First, for it finds out whether somebody has the directory open.
+    let holes = Engine::consistency_check(&args.dir).map_err(|e| match e {
+        Error::Other(e) => Failure::Engine(
+            orogen::Error::busy("directory cannot be read").with("cause", e.to_string()),
+        ),
+        e => failure(e),
+    })?;
+    let names = Options::default().db.fs.list(&args.dir)?;
+    let mut groups = BTreeMap::new();
+    let mut files = Vec::new();
+    let mut damaged = 0;
+    let queues = [LogQueue::Rewrite, LogQueue::Append].map(|queue| files_of(&names, queue));
+    let total: usize = queues.iter().map(Vec::len).sum();
+    let bar = terminal.bar(total as u64, false, "reading files");
+    for queue in queues {
+        let newest = queue.last().map(|(seq, _)| *seq);
+        for (seq, name) in queue {
+            let held = read(&args.dir.join(&name), &mut groups)?;
+            let is_tail = newest == Some(seq);
+            damaged += u64::from(held.damage.is_some() && !is_tail);
+            files.push((name, held, is_tail));
+            bar.inc(1);
+        }
+    }
+    bar.finish_and_clear();
+    let spare = names.iter().filter(|n| n.ends_with(".raftlog.reserved"));
+    let spare = spare.count();
+    if terminal.json {
+        let each: Vec<Value> = files
+            .iter()
+            .map(|(name, held, is_tail)| {
+                json!({
+                    "file": name,
+                    "operations": held.operations,
+                    "entries": held.entries,
+                    "entry_bytes": held.bytes,
+                    "damage": held.damage,
+                    "newest_of_its_queue": is_tail,
+                })
+            })
+            .collect();
+        let holes: Vec<Value> = holes
+            .iter()
+            .map(|(group, last)| json!({ "group": group, "last_before_hole": last }))
+            .collect();
+        terminal.document(&json!({
+            "files": each,
+            "spare_files": spare,
+            "groups": groups.len(),
+            "holes": holes,
+            "damaged_files": damaged,
+        }))?;
+    } else {
+        for (name, held, is_tail) in &files {
+            terminal.line(&format!(
+                "{name}  {}, {} entries of {}",
+                text::plural(held.operations, "operation"),
+                text::count(held.entries),
+                text::size(held.bytes),
+            ))?;
+            if let Some(what) = &held.damage {
+                let (ink, word) = match is_tail {
+                    true => (Ink::Faint, "ends with what is no record, as after a crash"),
+                    false => (Ink::Bad, "damage"),
+                };
+                terminal.line(&terminal.ink(ink, &format!("  {word}: {what}")))?;
+            }
+        }
+        for (group, last) in &holes {
+            let line = format!("group {group}: entries are missing behind {last}");
+            terminal.line(&terminal.ink(Ink::Bad, &line))?;
+        }
+        terminal.line(&format!(
+            "{}, {}, {}, {}, {}",
+            text::plural(files.len() as u64, "file"),
+            text::plural(spare as u64, "spare file"),
+            text::plural(groups.len() as u64, "group"),
+            text::plural(damaged, "damaged file"),
+            text::plural(holes.len() as u64, "hole"),
+        ))?;
+    }
+    match damaged + holes.len() as u64 {
+        0 => Ok(()),
+        _ => Err(Failure::Damaged(format!(
+            "{} has damage or holes",
+            args.dir.display()
+        ))),
+    }
+}
+
+fn fork(args: &ForkArgs, terminal: &mut Terminal) -> Result<(), Failure> {
+    check_is_there(&args.source)?;
+    let config = Config {
+        dir: args.source.display().to_string(),
+        // Files that have another name are not written over, so both may do so afterwards.
+        enable_log_recycle: false,
+        ..Config::default()
+    };
+    let fs = Arc::new(orogen_raftlog::env::DefaultFileSystem);
+    let made = Engine::fork(&config, fs, &args.target).map_err(Failure::Failed)?;
+    if terminal.json {
+        terminal.document(&json!({ "copied": made.copied, "shared": made.symlinked }))?;
+    } else {
+        terminal.line(&format!(
+            "{} copied, {} shared",
+            text::plural(made.copied.len() as u64, "file"),
+            text::plural(made.symlinked.len() as u64, "file")
+        ))?;
+    }
+    Ok(())
+}
