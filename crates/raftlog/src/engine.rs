@@ -73,7 +73,7 @@ impl Engine {
             target_size: options.target_file_size,
             ahead: Arc::default(),
             listeners: listeners.into(),
-            spares: Some(Arc::new(Spares::open(&**fs, dir, options.files_max())?)),
+            spares: Arc::new(Spares::open(&**fs, dir, options.files_max())?),
         };
         table.ids().into_iter().for_each(|id| new_files.tell(id));
         if newest.is_none()

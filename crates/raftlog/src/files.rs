@@ -97,7 +97,7 @@ impl Table {
         end: u64,
     ) -> Result<Option<FileId>> {
         let fs = &*files.fs;
-        let spares = files.spares.as_ref().filter(|_| queue == Queue::Append);
+        let spares = (queue == Queue::Append).then_some(&*files.spares);
         let (mut last, mut renamed) = (None, Vec::new());
         let result = loop {
             // Out of the table first: nobody begins to read it from here on.
@@ -221,8 +221,8 @@ pub(crate) struct NewFiles {
     pub(crate) ahead: Arc<Ahead>,
     /// Told of each new file, and of more by those who have this.
     pub(crate) listeners: Listeners,
-    /// Files to be written over, if they may be.
-    pub(crate) spares: Option<Arc<Spares>>,
+    /// Files to be written over; none where they may not be.
+    pub(crate) spares: Arc<Spares>,
 }
 
 impl NewFiles {
@@ -242,8 +242,8 @@ impl NewFiles {
 
     /// A spare file that has no other name, and its size. A fork of the directory or a copy of it may share some: of those our
     /// names are removed.
-    fn spare_of_one_name(&self, spares: &Spares) -> Result<Option<(PathBuf, u64)>> {
-        while let Some(spare) = spares.take() {
+    fn spare_of_one_name(&self) -> Result<Option<(PathBuf, u64)>> {
+        while let Some(spare) = self.spares.take() {
             let metadata = self.fs.metadata(&spare)?;
             if metadata.links == 1 {
                 return Ok(Some((spare, metadata.size)));
@@ -255,11 +255,9 @@ impl NewFiles {
 
     /// Makes the first or next file, `mapped` to be written through memory; and up to where it is written over.
     fn make(&self, id: FileId, mapped: bool) -> Result<(Arc<LogFile>, Box<dyn WritableFile>, u64)> {
-        let spare = match &self.spares {
-            Some(spares) if id.queue == Queue::Append && !mapped => {
-                self.spare_of_one_name(spares)?
-            }
-            _ => None,
+        let spare = match id.queue == Queue::Append && !mapped {
+            true => self.spare_of_one_name()?,
+            false => None,
         };
         let mut written = 0;
         let mut writer = match spare {
@@ -417,10 +415,8 @@ impl Appender {
         }
         let id = FileId::new(self.file.id.queue, self.file.id.seq + 1);
         let is_mapped = self.syncs.saturating_mul(SYNCED_OFTEN) < self.len;
-        if let Some(spares) = &self.new_files.spares
-            && id.queue == Queue::Append
-        {
-            spares.set_wanted(!is_mapped);
+        if id.queue == Queue::Append {
+            self.new_files.spares.set_wanted(!is_mapped);
         }
         let (file, writer, written) = self.new_files.make(id, is_mapped).inspect_err(|_| {
             // The next try makes it anew; without a record in it nobody is misled by it.
@@ -523,7 +519,7 @@ mod tests {
             version: FormatVersion::V2,
             target_size: 1000,
             ahead: Arc::default(),
-            spares: Some(Arc::new(Spares::open(&*fs, dir, 10).unwrap())),
+            spares: Arc::new(Spares::open(&*fs, dir, 10).unwrap()),
             listeners: Listeners::from([]),
         };
         let table = Table::default();
