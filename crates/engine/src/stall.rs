@@ -175,8 +175,6 @@ struct Held {
 #[derive(Default)]
 struct Verdicts {
     by_family: BTreeMap<u32, Held>,
-    /// Families whose pause has not been seen to be over.
-    pauses: usize,
     released: bool,
     /// Writers are refused for now: none waits.
     refusing: bool,
@@ -211,13 +209,11 @@ impl Verdicts {
     /// to this one any more.
     fn pause_left(&mut self, families: &[u32], now: u64) -> u64 {
         let mut longest = 0;
-        self.pauses = 0;
         for (id, held) in &mut self.by_family {
             if held.paused_until <= now {
                 held.paused_until = 0;
                 continue;
             }
-            self.pauses += 1;
             if families.contains(id) {
                 longest = longest.max(held.paused_until - now);
             }
@@ -312,7 +308,6 @@ impl StallController {
             return;
         }
         verdicts.held(family, name).paused_until = micros;
-        verdicts.pauses += 1;
         self.state.store(verdicts.state(), Relaxed);
     }
 
@@ -412,11 +407,8 @@ impl StallController {
             self.changed.wait(&mut verdicts);
         }
         let mut ahead = 0;
-        let mut pause = 0;
-        if verdicts.pauses > 0 {
-            pause = verdicts.pause_left(families, clock.now_micros());
-            self.state.store(verdicts.state(), Relaxed);
-        }
+        let mut pause = verdicts.pause_left(families, clock.now_micros());
+        self.state.store(verdicts.state(), Relaxed);
         if verdicts.worst(Some(families)).is_some() {
             let now = clock.now_micros();
             for id in families {
