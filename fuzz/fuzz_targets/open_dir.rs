@@ -100,30 +100,6 @@ fn base() -> &'static BTreeMap<PathBuf, Content> {
     })
 }
 
-/// Up to 63 bytes of the input.
-fn bytes(choices: &mut Choices<'_>) -> Vec<u8> {
-    (0..choices.byte() & 63).map(|_| choices.byte()).collect()
-}
-
-fn change_bytes(content: &mut Vec<u8>, choices: &mut Choices<'_>) {
-    let at = choices.short() % (content.len() + 1);
-    match choices.byte() % 4 {
-        0 => content.truncate(at),
-        1 => {
-            let mask = choices.byte();
-            content.get_mut(at).into_iter().for_each(|b| *b ^= mask);
-        }
-        2 => {
-            content.splice(at..at, bytes(choices));
-        }
-        _ => {
-            let new = bytes(choices);
-            let end = content.len().min(at + new.len());
-            content.splice(at..end, new);
-        }
-    }
-}
-
 fn change(files: &mut BTreeMap<PathBuf, Content>, choices: &mut Choices<'_>) {
     let at = usize::from(choices.byte()) % files.len();
     let path = files.keys().nth(at).expect("it was counted").clone();
@@ -133,11 +109,11 @@ fn change(files: &mut BTreeMap<PathBuf, Content>, choices: &mut Choices<'_>) {
         return;
     }
     match files.get_mut(&path).expect("it is there") {
-        Content::Bytes(content) => change_bytes(content, choices),
+        Content::Bytes(content) => choices.change(content),
         Content::Records(_, records) => {
             let at = usize::from(choices.byte()) % (records.len() + 1);
             match what % 4 {
-                0 => records.insert(at, bytes(choices)),
+                0 => records.insert(at, choices.bytes()),
                 1 if at < records.len() => drop(records.remove(at)),
                 2 if at < records.len() => {
                     let again = records[at].clone();
@@ -145,7 +121,7 @@ fn change(files: &mut BTreeMap<PathBuf, Content>, choices: &mut Choices<'_>) {
                 }
                 _ => {
                     let record = records.get_mut(at).into_iter();
-                    record.for_each(|r| change_bytes(r, choices));
+                    record.for_each(|r| choices.change(r));
                 }
             }
         }

@@ -149,29 +149,6 @@ fn base() -> &'static BTreeMap<String, File> {
     })
 }
 
-fn bytes(choices: &mut Choices<'_>) -> Vec<u8> {
-    (0..choices.byte() & 63).map(|_| choices.byte()).collect()
-}
-
-fn change_bytes(content: &mut Vec<u8>, choices: &mut Choices<'_>) {
-    let at = choices.short() % (content.len() + 1);
-    match choices.byte() % 4 {
-        0 => content.truncate(at),
-        1 => {
-            let mask = choices.byte();
-            content.get_mut(at).into_iter().for_each(|b| *b ^= mask);
-        }
-        2 => {
-            content.splice(at..at, bytes(choices));
-        }
-        _ => {
-            let new = bytes(choices);
-            let end = content.len().min(at + new.len());
-            content.splice(at..end, new);
-        }
-    }
-}
-
 fn change(files: &mut BTreeMap<String, File>, choices: &mut Choices<'_>) {
     let at = usize::from(choices.byte()) % files.len();
     let name = files.keys().nth(at).expect("it was counted").clone();
@@ -183,14 +160,14 @@ fn change(files: &mut BTreeMap<String, File>, choices: &mut Choices<'_>) {
     let file = files.get_mut(&name).expect("it is there");
     let at = usize::from(choices.byte()) % (file.records.len() + 1);
     match what % 8 {
-        0 => change_bytes(&mut file.header, choices),
-        1 => change_bytes(&mut file.tail, choices),
+        0 => choices.change(&mut file.header),
+        1 => choices.change(&mut file.tail),
         2 => file.records.insert(
             at,
             Record {
                 is_lz4: choices.byte() & 1 == 1,
-                block: bytes(choices),
-                footer: bytes(choices),
+                block: choices.bytes(),
+                footer: choices.bytes(),
             },
         ),
         3 if at < file.records.len() => drop(file.records.remove(at)),
@@ -200,12 +177,12 @@ fn change(files: &mut BTreeMap<String, File>, choices: &mut Choices<'_>) {
         }
         5 => {
             if let Some(record) = file.records.get_mut(at) {
-                change_bytes(&mut record.block, choices);
+                choices.change(&mut record.block);
             }
         }
         _ => {
             if let Some(record) = file.records.get_mut(at) {
-                change_bytes(&mut record.footer, choices);
+                choices.change(&mut record.footer);
             }
         }
     }

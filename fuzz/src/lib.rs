@@ -47,6 +47,31 @@ impl<'a> Choices<'a> {
         key.to_vec()
     }
 
+    /// Up to 63 bytes.
+    pub fn bytes(&mut self) -> Vec<u8> {
+        (0..self.byte() & 63).map(|_| self.byte()).collect()
+    }
+
+    /// Changes bytes: cuts them off, flips some, puts some in or over others.
+    pub fn change(&mut self, content: &mut Vec<u8>) {
+        let at = self.short() % (content.len() + 1);
+        match self.byte() % 4 {
+            0 => content.truncate(at),
+            1 => {
+                let mask = self.byte();
+                content.get_mut(at).into_iter().for_each(|b| *b ^= mask);
+            }
+            2 => {
+                content.splice(at..at, self.bytes());
+            }
+            _ => {
+                let new = self.bytes();
+                let end = content.len().min(at + new.len());
+                content.splice(at..end, new);
+            }
+        }
+    }
+
     /// What is left.
     pub fn rest(self) -> &'a [u8] {
         self.rest
