@@ -9,14 +9,14 @@ use orogen_env::{FileLock, FileSystem};
 
 use crate::batch::{Command, LogBatch};
 use crate::events::EventListener;
-use crate::files::{Appender, NewFiles, Table, gone};
+use crate::files::{Appender, NewFiles, OnFull, Table, gone};
 use crate::format::encode_record;
 use crate::memtable::{Block, Location, Memtables};
 use crate::names::{LOCK_NAME, Queue};
 use crate::options::Options;
 use crate::perf::{self, PerfContext};
 use crate::purge::{self, Purge};
-use crate::recover::read_queue;
+use crate::recover::{Digester, read_append_queue, read_rewrite_queue};
 use crate::spares::Spares;
 use crate::write_queue::{Request, WriteQueue};
 
@@ -32,6 +32,8 @@ pub struct Engine {
     memtables: Memtables,
     writes: WriteQueue,
     purge: Mutex<Purge>,
+    digester: Arc<Digester>,
+    files_read: u64,
     /// Given back last.
     _lock: Box<dyn FileLock>,
 }
@@ -62,10 +64,22 @@ impl Engine {
         let lock = fs.lock(&dir.join(LOCK_NAME))?;
         let table = Arc::new(Table::default());
         let memtables = Memtables::new();
-        let read = |queue| read_queue(&**fs, dir, queue, &options, &table, &memtables);
-        let rewritten = read(Queue::Rewrite)?;
-        let newest = read(Queue::Append)?.newest;
+        let rewritten = read_rewrite_queue(&**fs, dir, &options, &table, &memtables)?;
+        let appended = read_append_queue(&**fs, dir, &options, &table, &memtables)?;
+        let newest = appended.newest;
         memtables.settle();
+        let digester = Arc::new(Digester::new(
+            Arc::clone(fs),
+            dir.to_owned(),
+            Arc::clone(&table),
+        ));
+        let on_full: OnFull = match options.uses_digests() {
+            true => {
+                let digester = Arc::clone(&digester);
+                Arc::new(move |file, len| digester.ask(file, len))
+            }
+            false => Arc::new(|_, _| {}),
+        };
         let new_files = NewFiles {
             fs: Arc::clone(fs),
             dir: dir.to_owned(),
@@ -74,6 +88,7 @@ impl Engine {
             ahead: Arc::default(),
             listeners: listeners.into(),
             spares: Arc::new(Spares::open(&**fs, dir, options.files_max())?),
+            on_full,
         };
         table.ids().into_iter().for_each(|id| new_files.tell(id));
         if newest.is_none()
@@ -82,6 +97,7 @@ impl Engine {
             // Whoever made the directory may have died before its name was synced.
             fs.sync_dir(parent)?;
         }
+        let rewritten_files = rewritten.files_read;
         let purge = Purge::new(new_files.clone(), rewritten);
         let appender = Appender::open(new_files, Arc::clone(&table), Queue::Append, newest)?;
         Ok(Self {
@@ -91,6 +107,8 @@ impl Engine {
             memtables,
             writes: WriteQueue::new(appender),
             purge: Mutex::new(purge),
+            digester,
+            files_read: rewritten_files + appended.files_read,
             _lock: lock,
         })
     }
@@ -387,6 +405,12 @@ impl Engine {
         self.memtables.is_empty()
     }
 
+    /// Files whose records were read when the directory was opened, and not their [digests](Options::enable_log_digests).
+    #[must_use]
+    pub fn files_read_at_open(&self) -> u64 {
+        self.files_read
+    }
+
     /// Numbers of the oldest and the newest file of a queue.
     #[must_use]
     pub fn file_span(&self, queue: Queue) -> Option<(u64, u64)> {
@@ -440,14 +464,20 @@ impl Engine {
     /// # Errors
     /// As [`Self::sync`]; it is closed in any case.
     pub fn close(self) -> Result<()> {
-        self.writes.close(&self.memtables)
+        self.close_files()
+    }
+
+    fn close_files(&self) -> Result<()> {
+        self.writes.close(&self.memtables)?;
+        self.digester.finish();
+        Ok(())
     }
 }
 
 impl Drop for Engine {
     fn drop(&mut self) {
         // Nobody is there to be told; who wants to know calls `close`.
-        let _ = self.writes.close(&self.memtables);
+        let _ = self.close_files();
     }
 }
 

@@ -115,15 +115,16 @@ impl Table {
             let id = file.id;
             if let Some(number) = spare {
                 renamed.push(number);
-                last = Some(id);
-                continue;
+            } else if let Err(e) = fs.remove_file(file.reader.path())
+                && !e.is_file_not_found()
+            {
+                self.queue(queue).write().insert(0, file);
+                break Err(e);
             }
-            match fs.remove_file(file.reader.path()) {
-                Err(e) if !e.is_file_not_found() => {
-                    self.queue(queue).write().insert(0, file);
-                    break Err(e);
-                }
-                _ => last = Some(id),
+            last = Some(id);
+            if queue == Queue::Append {
+                // One that stays here is removed at the next open.
+                let _ = fs.remove_file(&files.dir.join(id.digest_name()));
             }
         };
         if last.is_some() {
@@ -133,6 +134,10 @@ impl Table {
             spares.add(renamed);
         }
         result
+    }
+
+    pub(crate) fn has(&self, id: FileId) -> bool {
+        self.find(id).is_some()
     }
 
     pub(crate) fn count(&self) -> u64 {
@@ -210,6 +215,9 @@ pub(crate) fn cut(fs: &dyn FileSystem, path: &Path, len: u64) -> Result<Box<dyn 
     Ok(writer)
 }
 
+/// Told of each file of the append queue to which nothing is appended any more, and where its records end.
+pub(crate) type OnFull = Arc<dyn Fn(&Arc<LogFile>, u64) + Send + Sync>;
+
 /// What new files are like.
 #[derive(Clone)]
 pub(crate) struct NewFiles {
@@ -223,6 +231,7 @@ pub(crate) struct NewFiles {
     pub(crate) listeners: Listeners,
     /// Files to be written over; none where they may not be.
     pub(crate) spares: Arc<Spares>,
+    pub(crate) on_full: OnFull,
 }
 
 impl NewFiles {
@@ -425,11 +434,18 @@ impl Appender {
         self.syncs = 0;
         self.room = if is_mapped { u64::MAX } else { written };
         self.table.push(Arc::clone(&file));
+        self.tell_full();
         self.len = writer.size();
         self.writer = Some(writer);
         self.file = file;
         self.new_files.tell(id);
         Ok(())
+    }
+
+    fn tell_full(&self) {
+        if self.file.id.queue == Queue::Append {
+            (self.new_files.on_full)(&self.file, self.len);
+        }
     }
 
     /// Syncs, and ends the file where its records do: one that is written over has others behind them, which whoever opens
@@ -447,6 +463,7 @@ impl Appender {
         if self.new_files.fs.metadata(path)?.size > self.len {
             cut(&*self.new_files.fs, path, self.len)?;
         }
+        self.tell_full();
         Ok(())
     }
 
@@ -521,6 +538,7 @@ mod tests {
             ahead: Arc::default(),
             spares: Arc::new(Spares::open(&*fs, dir, 10).unwrap()),
             listeners: Listeners::from([]),
+            on_full: Arc::new(|_, _| {}),
         };
         let table = Table::default();
         for seq in 1..=4 {

@@ -46,6 +46,13 @@ impl FormatVersion {
         }
     }
 
+    pub(crate) fn number(self) -> u32 {
+        match self {
+            Self::V1 => 1,
+            Self::V2 => 2,
+        }
+    }
+
     /// What is mixed into the footer checksums of file number `seq`.
     pub(crate) fn signature(self, seq: u64) -> u32 {
         match self {

@@ -95,7 +95,15 @@ impl Slot {
     }
 }
 
-const SHARDS: usize = 64;
+/// Parts of the groups, each behind a lock of its own.
+pub(crate) const SHARDS: usize = 64;
+
+/// The shard of a group. Digests of files are cut by it, so a change of it is one of their format.
+pub(crate) fn shard_of(group: u64) -> usize {
+    // Numbers of groups are often consecutive or multiples of something.
+    let hash = group.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 58;
+    hash as usize % SHARDS
+}
 
 type Shard = RwLock<HashMap<u64, Arc<Slot>>>;
 
@@ -115,9 +123,7 @@ impl Memtables {
     }
 
     fn shard(&self, group: u64) -> &Shard {
-        // Numbers of groups are often consecutive or multiples of something.
-        let hash = group.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 58;
-        &self.shards[hash as usize % SHARDS]
+        &self.shards[shard_of(group)]
     }
 
     /// The slot of a group, also of one that is not there.
@@ -172,35 +178,54 @@ impl Memtables {
                 self.clean(group);
                 continue;
             }
-            let mut slot = match last.take() {
+            let slot = match last.take() {
                 Some((id, slot)) if id == group => slot,
                 _ => self.get_or_make(group),
             };
-            let mut guard = slot.write();
-            while !slot.turn(Tenancy::Present) {
-                drop(guard);
-                slot = self.get_or_make(group);
-                guard = slot.write();
-            }
-            self.count(&mut guard, |group| apply(group, op));
-            drop(guard);
+            let (slot, ()) = self.change(group, slot, |group| apply(group, op));
             last = Some((group, slot));
         }
     }
 
+    /// Changes a group, which is then there; its slot, which is not the given one if that was removed meanwhile.
+    fn change<T>(
+        &self,
+        group: u64,
+        mut slot: Arc<Slot>,
+        change: impl FnOnce(&mut Group) -> T,
+    ) -> (Arc<Slot>, T) {
+        let mut guard = slot.write();
+        while !slot.turn(Tenancy::Present) {
+            drop(guard);
+            slot = self.get_or_make(group);
+            guard = slot.write();
+        }
+        let result = self.count(&mut guard, change);
+        drop(guard);
+        (slot, result)
+    }
+
+    /// Has `change` do to a group what a file of the append queue does, while the directory is being read.
+    pub(crate) fn replay_group<T>(&self, group: u64, change: impl FnOnce(&mut Group) -> T) -> T {
+        let slot = self.get_or_make(group);
+        self.change(group, slot, change).1
+    }
+
     /// Keeps the count of what lies in the rewrite queue over a change.
-    fn count(&self, group: &mut Group, change: impl FnOnce(&mut Group)) {
+    fn count<T>(&self, group: &mut Group, change: impl FnOnce(&mut Group) -> T) -> T {
         let before = group.rewritten_items();
-        change(group);
+        let result = change(group);
         let after = group.rewritten_items();
         if after > before {
             self.rewritten.fetch_add(after - before, Ordering::Relaxed);
         } else if after < before {
             self.rewritten.fetch_sub(before - after, Ordering::Relaxed);
         }
+        result
     }
 
-    fn clean(&self, group: u64) {
+    /// Drops all that a group has.
+    pub(crate) fn clean(&self, group: u64) {
         let Some(slot) = self.slot(group) else {
             return;
         };

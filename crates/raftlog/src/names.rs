@@ -3,7 +3,7 @@
 //! A directory holds two queues of files. A name is the number in 16 decimal digits and a suffix:
 //! `.raftlog` for what callers append, `.rewrite` for what the collector has moved,
 //! `.raftlog.reserved` for spare files, which are none of a queue. Names of other shapes are not
-//! ours and are left alone.
+//! ours and are left alone. `.raftlog.digest` stands behind the number of a file of the append queue of which it tells.
 
 use std::cmp::Ordering;
 
@@ -48,6 +48,7 @@ const DIGITS: usize = 16;
 const APPEND_SUFFIX: &str = ".raftlog";
 const REWRITE_SUFFIX: &str = ".rewrite";
 const RESERVED_SUFFIX: &str = ".raftlog.reserved";
+const DIGEST_SUFFIX: &str = ".raftlog.digest";
 
 impl FileId {
     /// File number `seq` of a queue.
@@ -63,6 +64,11 @@ impl FileId {
         };
         format!("{:016}{suffix}", self.seq)
     }
+
+    /// The name of the digest of a file of the append queue.
+    pub(crate) fn digest_name(self) -> String {
+        format!("{:016}{DIGEST_SUFFIX}", self.seq)
+    }
 }
 
 /// The name of a spare file.
@@ -76,6 +82,8 @@ pub(crate) enum Name {
     Log(FileId),
     /// A spare file, numbered by itself.
     Reserved(u64),
+    /// The digest of the file of the append queue with this number.
+    Digest(u64),
     Other,
 }
 
@@ -94,6 +102,7 @@ pub(crate) fn parse(name: &str) -> Name {
         APPEND_SUFFIX => Name::Log(FileId::new(Queue::Append, seq)),
         REWRITE_SUFFIX => Name::Log(FileId::new(Queue::Rewrite, seq)),
         RESERVED_SUFFIX => Name::Reserved(seq),
+        DIGEST_SUFFIX => Name::Digest(seq),
         _ => Name::Other,
     }
 }
@@ -119,6 +128,9 @@ mod tests {
             parse("0000000000000007.raftlog.reserved"),
             Name::Reserved(7)
         );
+        let digest = FileId::new(Queue::Append, 7).digest_name();
+        assert_eq!(digest, "0000000000000007.raftlog.digest");
+        assert_eq!(parse(&digest), Name::Digest(7));
     }
 
     #[test]

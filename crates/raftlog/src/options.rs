@@ -35,6 +35,13 @@ pub enum RecoveryMode {
 pub struct Options {
     /// What is done about damage.
     pub recovery_mode: RecoveryMode,
+    /// How many threads read the append queue when a directory is opened. Default 4; at least 1.
+    pub recovery_threads: usize,
+    /// Whether full files of the append queue get digests: small files beside them, which are read in their place when the
+    /// directory is opened. What they take is about six bytes for each entry. They are written in the background and
+    /// not synced; one that is missing or damaged is made anew from its file at the next open. With [`RecoveryMode::AbsoluteConsistency`] none is read, so that
+    /// all damage is seen. Default true.
+    pub enable_log_digests: bool,
     /// Bytes from which on a file is full; it may be longer by what is written at once.
     ///
     /// Larger: fewer syncs of new files, longer verification at open. Default 128 MiB; at least 1.
@@ -71,6 +78,8 @@ impl Default for Options {
     fn default() -> Self {
         Self {
             recovery_mode: RecoveryMode::default(),
+            recovery_threads: 4,
+            enable_log_digests: true,
             target_file_size: 128 << 20,
             batch_compression_threshold: 8 << 10,
             compression_acceleration: 1,
@@ -87,6 +96,9 @@ impl Options {
     pub(crate) fn validate(&self) -> Result<()> {
         if self.target_file_size == 0 {
             return Err(Error::invalid_argument("target_file_size is 0"));
+        }
+        if self.recovery_threads == 0 {
+            return Err(Error::invalid_argument("recovery_threads is 0"));
         }
         if self.purge_threshold < self.target_file_size {
             return Err(
@@ -119,6 +131,11 @@ impl Options {
             true => (self.purge_threshold / self.target_file_size).saturating_mul(3) / 2,
             false => 0,
         }
+    }
+
+    /// Whether digests may stand for their files.
+    pub(crate) fn uses_digests(&self) -> bool {
+        self.enable_log_digests && self.recovery_mode != RecoveryMode::AbsoluteConsistency
     }
 
     pub(crate) fn rewrite_threshold(&self) -> u64 {

@@ -1,12 +1,14 @@
 //! Reading what a directory holds: the rewrite queue, and the append queue on top.
 //!
-//! Of a record its header and footer are read; blocks only in the newest file of a queue, which is
+//! Full files of the append queue have [digests](crate::digest), which are read in their place. Else, of a record its header and footer are read; blocks only in the newest file of a queue, which is
 //! the only one that a power loss may have left in pieces. A file without records behind it
 //! counts as newest, too: it may be there because its successor was being made.
 //!
 //! 1. Only damage is tolerated, and only as [`RecoveryMode`] says; an error of the file system never
 //!    passes for the end of a file.
 //! 2. A file is cut off, and that is synced, before anything is written behind the cut.
+
+mod append_queue;
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -15,6 +17,7 @@ use std::sync::Arc;
 use orogen_base::{Error, ErrorKind, Result, memory};
 use orogen_env::{Access, FileSystem, RandomAccessFile};
 
+use crate::digest;
 use crate::files::{LogFile, Table, cut, make};
 use crate::format::{
     Compression, FILE_HEADER_LEN_MAX, FileHeader, FormatVersion, Part, RECORD_HEADER_LEN,
@@ -24,6 +27,8 @@ use crate::item::{Item, Op};
 use crate::memtable::{Block, Memtables};
 use crate::names::{FileId, Name, Queue, parse};
 use crate::options::{Options, RecoveryMode};
+
+pub(crate) use append_queue::{Digester, read_append_queue};
 
 /// Bytes that are read at once where less is asked for.
 const READ_LEN: usize = 64 << 10;
@@ -255,20 +260,14 @@ pub(crate) fn list(fs: &dyn FileSystem, dir: &Path, queue: Queue) -> Result<Vec<
 pub(crate) struct Found {
     /// The newest file and where it ends.
     pub(crate) newest: Option<(Arc<LogFile>, u64)>,
-    /// Entries, and operations of other kinds, in all files.
+    /// Entries, and operations of other kinds, in all files. Of the rewrite queue only.
     pub(crate) items: u64,
+    /// Files whose records were read, and not their digests.
+    pub(crate) files_read: u64,
 }
 
-/// Reads a queue into `memtables`.
-pub(crate) fn read_queue(
-    fs: &dyn FileSystem,
-    dir: &Path,
-    queue: Queue,
-    options: &Options,
-    table: &Table,
-    memtables: &Memtables,
-) -> Result<Found> {
-    let ids = list(fs, dir, queue)?;
+/// From which file on all are the newest: the last one that has records, and those behind it.
+fn newest_of(fs: &dyn FileSystem, dir: &Path, ids: &[FileId]) -> Result<usize> {
     let mut newest = ids.len();
     while newest > 0 {
         newest -= 1;
@@ -277,17 +276,27 @@ pub(crate) fn read_queue(
             break;
         }
     }
+    Ok(newest)
+}
+
+/// Reads the rewrite queue into `memtables`.
+///
+/// # Errors
+/// As [`read_file`].
+pub(crate) fn read_rewrite_queue(
+    fs: &dyn FileSystem,
+    dir: &Path,
+    options: &Options,
+    table: &Table,
+    memtables: &Memtables,
+) -> Result<Found> {
+    let ids = list(fs, dir, Queue::Rewrite)?;
+    let newest = newest_of(fs, dir, &ids)?;
     let mut atomic = Atomic::default();
     let mut found = Found::default();
     for (at, id) in ids.iter().enumerate() {
-        let (file, end) = read_file(fs, dir, *id, at >= newest, options, |mut items, block| {
-            let records = if queue == Queue::Rewrite {
-                atomic.take(items, block)?
-            } else {
-                take_mark(&mut items)?;
-                vec![(items, block)]
-            };
-            for (items, block) in records {
+        let (file, end) = read_file(fs, dir, *id, at >= newest, options, |items, block| {
+            for (items, block) in atomic.take(items, block)? {
                 found.items += items.iter().map(Item::weight).sum::<u64>();
                 memtables.replay(items, block);
             }
@@ -295,6 +304,7 @@ pub(crate) fn read_queue(
         })?;
         let file = Arc::new(file);
         table.push(Arc::clone(&file));
+        found.files_read += 1;
         found.newest = Some((file, end));
     }
     if found.newest.is_some() {
@@ -310,6 +320,7 @@ fn make_anew(
     id: FileId,
     options: &Options,
 ) -> Result<(LogFile, u64)> {
+    digest::remove(fs, dir, id)?;
     let version = options.format_version;
     let len = make(fs, dir, id, version, None)?.size();
     let reader = fs.open(&dir.join(id.name()), Access::Random)?;
@@ -344,6 +355,10 @@ fn was_being_made(id: FileId, reader: &Arc<dyn RandomAccessFile>) -> Result<bool
     Ok(true)
 }
 
+/// Gives every record of a file to `each`, and cuts it off where that is tolerated; the file and where it ends.
+///
+/// # Errors
+/// `Corruption` as [`Options::recovery_mode`] says; those of the file system and of `each`.
 fn read_file(
     fs: &dyn FileSystem,
     dir: &Path,
@@ -406,6 +421,7 @@ fn read_file(
         }
     };
     if must_cut {
+        digest::remove(fs, dir, id)?;
         cut(fs, &path, end)?;
     }
     reader.advise(Access::Random);

@@ -23,7 +23,7 @@ pub struct Config {
     pub recovery_mode: RecoveryMode,
     /// No effect. Default 16 KiB; at least 512 bytes.
     pub recovery_read_block_size: ReadableSize,
-    /// No effect. Default 4; at least 1.
+    /// How many threads read the append queue when a directory is opened. Default 4; at least 1.
     pub recovery_threads: usize,
     /// Bytes of entries from which on a batch is compressed; 0 for never. Default 8 KiB.
     pub batch_compression_threshold: ReadableSize,
@@ -139,6 +139,8 @@ impl Config {
         let hurry = self.compression_level.unwrap_or(1).clamp(1, 65537);
         let options = Options {
             recovery_mode: self.recovery_mode,
+            recovery_threads: self.recovery_threads.max(1),
+            enable_log_digests: true,
             target_file_size: self.target_file_size.0.max(1),
             batch_compression_threshold: threshold,
             compression_acceleration: hurry as i32,

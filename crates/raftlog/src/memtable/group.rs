@@ -14,7 +14,7 @@ use std::ops::Bound;
 
 use super::Block;
 use super::index::{Index, Piece, Span};
-use crate::item::Op;
+use crate::item::{Entries, Op};
 use crate::names::{FileId, Queue};
 
 /// What is known of a key.
@@ -125,14 +125,7 @@ impl Group {
     pub(crate) fn apply(&mut self, op: Op, block: Block) {
         match op {
             Op::Clean => {}
-            Op::Entries(entries) => {
-                if entries.ends.is_empty() {
-                    return;
-                }
-                self.index.append(&entries, block);
-                let below = entries.first - self.index.span().first;
-                self.rewritten = self.rewritten.min(below);
-            }
+            Op::Entries(entries) => self.append(&entries, block),
             Op::Compact { index } => {
                 let count = self.index.compact(index);
                 self.rewritten = self.rewritten.saturating_sub(count);
@@ -191,16 +184,7 @@ impl Group {
             return;
         }
         match op {
-            Op::Entries(entries) if self.rewritten > 0 || self.above.is_some() => {
-                if entries.ends.is_empty() {
-                    return;
-                }
-                if entries.first < self.index.span().next {
-                    self.index.truncate(entries.first);
-                    self.rewritten = self.index.len();
-                }
-                self.above.get_or_insert_default().append(&entries, block);
-            }
+            Op::Entries(entries) => self.replay_entries(&entries, block),
             Op::Compact { index } => {
                 if let Some(above) = &mut self.above {
                     above.compact(index);
@@ -210,6 +194,28 @@ impl Group {
             }
             op => self.apply(op, block),
         }
+    }
+
+    /// As [`Self::replay`], entries of the append queue.
+    pub(crate) fn replay_entries(&mut self, entries: &Entries, block: Block) {
+        if self.rewritten == 0 && self.above.is_none() {
+            self.append(entries, block);
+        } else if !entries.ends.is_empty() {
+            if entries.first < self.index.span().next {
+                self.index.truncate(entries.first);
+                self.rewritten = self.index.len();
+            }
+            self.above.get_or_insert_default().append(entries, block);
+        }
+    }
+
+    fn append(&mut self, entries: &Entries, block: Block) {
+        if entries.ends.is_empty() {
+            return;
+        }
+        self.index.append(entries, block);
+        let below = entries.first - self.index.span().first;
+        self.rewritten = self.rewritten.min(below);
     }
 
     fn replay_rewritten(&mut self, op: Op, block: Block) {

@@ -31,8 +31,10 @@ pub(crate) fn disk() -> MemFileSystem {
     fs
 }
 
+/// Files are small, and nothing is done in the background: calls come in the same order each time.
 pub(crate) fn options() -> Options {
     Options {
+        enable_log_digests: false,
         target_file_size: 700,
         batch_compression_threshold: 100,
         purge_threshold: 2100,

@@ -1,0 +1,257 @@
+//! The append queue, by several threads, and the digests of its files.
+//!
+//! ```text
+//! some files at a time:   files -> a digest of each, read or made of its records    a thread for each file
+//!                         digests -> groups, in the order of the files              a thread for each shard
+//! ```
+//! Groups share nothing, so this gives what one thread would that reads one record after the other.
+
+use std::collections::VecDeque;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use orogen_base::sync::Mutex;
+use orogen_base::sync::atomic::{AtomicUsize, Ordering};
+use orogen_base::{Error, Result};
+use orogen_env::ahead::Ahead;
+use orogen_env::{Access, FileSystem, threads};
+
+use super::{Ending, Found, Scan, Window, list, newest_of, read_file};
+use crate::digest::{self, Builder, Digest};
+use crate::files::{LogFile, Table};
+use crate::format::{FILE_HEADER_LEN_MAX, FileHeader, take_mark};
+use crate::memtable::{Memtables, SHARDS};
+use crate::names::{FileId, Name, Queue, parse};
+use crate::options::Options;
+
+/// Files whose digests are in memory at once, for each thread.
+const FILES_PER_THREAD: usize = 2;
+
+/// Has `threads` threads do `count` things; the error of the first that failed.
+fn each<T: Send>(
+    threads: usize,
+    count: usize,
+    task: impl Fn(usize) -> Result<T> + Sync,
+) -> Result<Vec<T>> {
+    let next = AtomicUsize::new(0);
+    let work = || {
+        let mut done = Vec::new();
+        loop {
+            let at = next.fetch_add(1, Ordering::Relaxed);
+            if at >= count {
+                return done;
+            }
+            done.push((at, task(at)));
+        }
+    };
+    let workers = vec![&work; threads.clamp(1, count.max(1))];
+    let mut done: Vec<_> = threads::run_all("orogen-recover", workers)
+        .into_iter()
+        .flatten()
+        .collect();
+    done.sort_unstable_by_key(|(at, _)| *at);
+    done.into_iter().map(|(_, result)| result).collect()
+}
+
+/// A file with all that it does.
+struct Loaded {
+    file: Arc<LogFile>,
+    digest: Digest,
+    is_read: bool,
+}
+
+struct Reader<'a> {
+    fs: &'a dyn FileSystem,
+    dir: &'a Path,
+    options: &'a Options,
+}
+
+impl Reader<'_> {
+    fn load(&self, id: FileId, is_newest: bool) -> Result<Loaded> {
+        let Self { fs, dir, options } = *self;
+        if options.uses_digests() {
+            let reader = fs.open(&dir.join(id.name()), Access::Random)?;
+            if let Some(digest) = Digest::read(fs, dir, id, &*reader)? {
+                let version = digest.version;
+                let file = Arc::new(LogFile {
+                    id,
+                    version,
+                    reader,
+                });
+                return Ok(Loaded {
+                    file,
+                    digest,
+                    is_read: false,
+                });
+            }
+        }
+        let mut builder = Builder::default();
+        let (file, end) = read_file(fs, dir, id, is_newest, options, |mut items, block| {
+            take_mark(&mut items)?;
+            builder.add(items, block)
+        })?;
+        let digest = builder.finish(&file, end)?;
+        if options.uses_digests() && !is_newest {
+            // Without it the next open reads the file again.
+            let _ = digest.write(fs, dir, id);
+        }
+        Ok(Loaded {
+            file: Arc::new(file),
+            digest,
+            is_read: true,
+        })
+    }
+}
+
+/// Reads the append queue into `memtables`.
+///
+/// # Errors
+/// As [`super::read_file`].
+pub(crate) fn read_append_queue(
+    fs: &dyn FileSystem,
+    dir: &Path,
+    options: &Options,
+    table: &Table,
+    memtables: &Memtables,
+) -> Result<Found> {
+    let ids = list(fs, dir, Queue::Append)?;
+    let newest = newest_of(fs, dir, &ids)?;
+    let reader = Reader { fs, dir, options };
+    let threads = options.recovery_threads;
+    let mut found = Found::default();
+    let window = threads.saturating_mul(FILES_PER_THREAD);
+    for (from, ids) in ids.chunks(window).enumerate() {
+        let loaded = each(threads, ids.len(), |at| {
+            reader.load(ids[at], from * window + at >= newest)
+        })?;
+        each(threads, SHARDS, |shard| {
+            loaded.iter().try_for_each(|loaded| {
+                let id = loaded.file.id;
+                let applied = loaded.digest.apply(shard, id, memtables);
+                applied.map_err(|e| told_of(e, dir, loaded))
+            })
+        })?;
+        for Loaded {
+            file,
+            digest,
+            is_read,
+        } in loaded
+        {
+            found.files_read += u64::from(is_read);
+            table.push(Arc::clone(&file));
+            found.newest = Some((file, digest.len));
+        }
+    }
+    if let Some((file, _)) = &found.newest {
+        // What is appended to it from here on is not in its digest.
+        digest::remove(fs, dir, file.id)?;
+        // raft-engine does not sync the name of the first file that it makes.
+        fs.sync_dir(dir)?;
+    }
+    remove_strays(fs, dir, &ids)?;
+    Ok(found)
+}
+
+#[cold]
+fn told_of(e: Error, dir: &Path, loaded: &Loaded) -> Error {
+    if loaded.is_read {
+        return e.with("file", loaded.file.reader.path().display());
+    }
+    e.with("file", digest::path(dir, loaded.file.id).display())
+        .with("help", "delete it: the log has all that it tells")
+}
+
+/// Removes digests without files.
+fn remove_strays(fs: &dyn FileSystem, dir: &Path, ids: &[FileId]) -> Result<()> {
+    for name in fs.list(dir)? {
+        if let Name::Digest(seq) = parse(&name) {
+            let id = FileId::new(Queue::Append, seq);
+            if ids.binary_search(&id).is_err() {
+                digest::remove(fs, dir, id)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The digest of a file that is full or closed; none if its records do not end at `len`.
+fn digest_of(file: &LogFile, len: u64) -> Result<Option<Digest>> {
+    let mut window = Window::new(Arc::clone(&file.reader))?;
+    let header = FileHeader::decode(window.get(0, FILE_HEADER_LEN_MAX)?)?;
+    let mut scan = Scan {
+        file,
+        window,
+        alignment: header.alignment,
+        verify: false,
+    };
+    let mut builder = Builder::default();
+    let (end, ending) = scan.run(|mut items, block| {
+        take_mark(&mut items)?;
+        builder.add(items, block)
+    })?;
+    match ending {
+        Ending::Nothing if end == len => builder.finish(file, len).map(Some),
+        _ => Ok(None),
+    }
+}
+
+/// Makes digests of full files in the background.
+pub(crate) struct Digester {
+    queue: Arc<ToDigest>,
+    ahead: Ahead,
+}
+
+/// Files without digests.
+struct ToDigest {
+    fs: Arc<dyn FileSystem>,
+    dir: PathBuf,
+    table: Arc<Table>,
+    /// Leaf lock.
+    waiting: Mutex<VecDeque<(Arc<LogFile>, u64)>>,
+}
+
+impl Digester {
+    pub(crate) fn new(fs: Arc<dyn FileSystem>, dir: PathBuf, table: Arc<Table>) -> Self {
+        Self {
+            queue: Arc::new(ToDigest {
+                fs,
+                dir,
+                table,
+                waiting: Mutex::default(),
+            }),
+            ahead: Ahead::new(),
+        }
+    }
+
+    /// Has the digest of a file whose records end at `len` made soon.
+    pub(crate) fn ask(&self, file: &Arc<LogFile>, len: u64) {
+        self.queue.waiting.lock().push_back((Arc::clone(file), len));
+        let queue = Arc::clone(&self.queue);
+        self.ahead.ask(move || {
+            queue.make_next();
+        });
+    }
+
+    /// Makes those that wait.
+    pub(crate) fn finish(&self) {
+        while self.queue.make_next() {}
+    }
+}
+
+impl ToDigest {
+    /// Makes the next digest, if one waits. Errors are none of the caller's: the next open reads the file.
+    fn make_next(&self) -> bool {
+        let next = self.waiting.lock().pop_front();
+        let Some((file, len)) = next else {
+            return false;
+        };
+        if let Ok(Some(digest)) = digest_of(&file, len) {
+            let _ = digest.write(&*self.fs, &self.dir, file.id);
+        }
+        if !self.table.has(file.id) {
+            // It was purged meanwhile.
+            let _ = digest::remove(&*self.fs, &self.dir, file.id);
+        }
+        true
+    }
+}

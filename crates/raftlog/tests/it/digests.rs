@@ -1,0 +1,249 @@
+//! Digests stand for files, and nothing depends on them.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use orogen_base::ErrorKind;
+use orogen_env::fs::{read_file, write_file};
+use orogen_env::{FileSystem, MemFileSystem, PowerCut};
+use orogen_raftlog::raw::{Command, Engine, LogBatch, Options, RecoveryMode};
+use orogen_testkit::rng::Rng;
+
+use crate::model::{Model, content, dir, disk, options, purge, random_batch};
+
+fn digesting() -> Options {
+    Options {
+        enable_log_digests: true,
+        ..options()
+    }
+}
+
+fn try_open(fs: &MemFileSystem, options: Options) -> orogen_base::Result<Engine> {
+    let fs: Arc<dyn FileSystem> = Arc::new(fs.clone());
+    Engine::open(&fs, dir(), options)
+}
+
+fn open(fs: &MemFileSystem) -> Engine {
+    try_open(fs, digesting()).unwrap()
+}
+
+fn names(fs: &MemFileSystem, suffix: &str) -> Vec<PathBuf> {
+    let mut names = fs.list(dir()).unwrap();
+    names.sort();
+    let names = names.iter().filter(|name| name.ends_with(suffix));
+    names.map(|name| dir().join(name)).collect()
+}
+
+fn digests(fs: &MemFileSystem) -> Vec<PathBuf> {
+    names(fs, ".digest")
+}
+
+/// A closed directory of several files, and what it holds.
+fn written(seed: u64) -> (MemFileSystem, Model) {
+    let fs = disk();
+    let engine = open(&fs);
+    let mut rng = Rng::new(seed);
+    let mut model = Model::new();
+    for _ in 0..60 {
+        let mut batch = random_batch(&mut rng, &mut model, 0);
+        engine.write(&mut batch, false).unwrap();
+    }
+    engine.close().unwrap();
+    (fs, model)
+}
+
+#[test]
+fn what_is_closed_is_opened_without_reading_logs() {
+    let (fs, model) = written(1);
+    let logs = names(&fs, ".raftlog").len();
+    assert!(logs > 4);
+    assert_eq!(digests(&fs).len(), logs);
+    let engine = open(&fs);
+    assert_eq!(engine.files_read_at_open(), 0);
+    assert_eq!(content(&engine), model);
+    // What is appended to the newest file from here on would not be in its digest.
+    assert_eq!(digests(&fs).len(), logs - 1);
+    let killed = fs.crash(PowerCut::KeepAll);
+    let engine = open(&killed);
+    assert_eq!(engine.files_read_at_open(), 1);
+    assert_eq!(content(&engine), model);
+}
+
+#[test]
+fn digests_that_are_missing_or_damaged_are_made_anew() {
+    let (fs, model) = written(2);
+    let all = digests(&fs);
+    let mut rng = Rng::new(3);
+    for (at, path) in all.iter().enumerate() {
+        let fs = fs.crash(PowerCut::KeepAll);
+        match at % 3 {
+            0 => fs.remove_file(path).unwrap(),
+            1 => {
+                let len = read_file(&fs, path).unwrap().len();
+                fs.truncate(path, rng.below(len as u64)).unwrap();
+            }
+            _ => {
+                let mut bytes = read_file(&fs, path).unwrap();
+                let at = rng.range(0..bytes.len());
+                bytes[at] ^= 4;
+                write_file(&fs, path, &bytes).unwrap();
+            }
+        }
+        let engine = open(&fs);
+        assert_eq!(engine.files_read_at_open(), 1);
+        assert_eq!(content(&engine), model);
+        engine.close().unwrap();
+        assert_eq!(digests(&fs), all);
+        assert_eq!(open(&fs).files_read_at_open(), 0);
+    }
+}
+
+#[test]
+fn without_them_the_same_is_read() {
+    for threads in [1, 2, 7] {
+        let (fs, model) = written(4);
+        let none = Options {
+            enable_log_digests: false,
+            recovery_threads: threads,
+            ..options()
+        };
+        let logs = names(&fs, ".raftlog").len() as u64;
+        let engine = try_open(&fs, none).unwrap();
+        assert_eq!(engine.files_read_at_open(), logs);
+        assert_eq!(content(&engine), model);
+        let with = Options {
+            recovery_threads: threads,
+            ..digesting()
+        };
+        drop(engine);
+        assert_eq!(content(&try_open(&fs, with).unwrap()), model);
+    }
+}
+
+#[test]
+fn damage_behind_a_digest_is_met_by_who_reads_the_entry_and_by_absolute_consistency() {
+    let fs = disk();
+    // Damage in the last 4 KiB of a file would be noticed.
+    let large = Options {
+        target_file_size: 10_000,
+        purge_threshold: 10_000,
+        ..digesting()
+    };
+    let open = || try_open(&fs, large.clone()).unwrap();
+    let engine = open();
+    let mut rng = Rng::new(9);
+    for at in 1..90 {
+        let mut batch = LogBatch::default();
+        batch.add_entries(1, at, &[rng.bytes(300)]).unwrap();
+        engine.write(&mut batch, false).unwrap();
+    }
+    engine.close().unwrap();
+    let log = names(&fs, ".raftlog").remove(1);
+    let mut bytes = read_file(&fs, &log).unwrap();
+    bytes[200] ^= 1;
+    write_file(&fs, &log, &bytes).unwrap();
+    let engine = open();
+    assert_eq!(engine.files_read_at_open(), 0);
+    let unread = (1..90).filter(|at| match engine.get_entry(1, *at) {
+        Ok(entry) => {
+            assert!(entry.is_some());
+            false
+        }
+        Err(e) => {
+            assert_eq!(e.kind(), ErrorKind::Corruption);
+            true
+        }
+    });
+    assert_eq!(unread.count(), 1);
+    drop(engine);
+    // The footer of the first record.
+    bytes[200] ^= 1;
+    let at = 69 + 16 + 300 + 4 + 1;
+    bytes[at] ^= 1;
+    write_file(&fs, &log, &bytes).unwrap();
+    let absolute = Options {
+        recovery_mode: RecoveryMode::AbsoluteConsistency,
+        ..large.clone()
+    };
+    let refused = try_open(&fs, absolute).map(drop).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Corruption);
+    // All of it is known from elsewhere.
+    let engine = open();
+    assert!((1..90).all(|at| engine.get_entry(1, at).unwrap().is_some()));
+}
+
+#[test]
+fn a_file_that_is_cut_off_loses_its_digest() {
+    let (fs, _) = written(6);
+    let log = names(&fs, ".raftlog").remove(1);
+    let len = read_file(&fs, &log).unwrap().len() as u64;
+    fs.truncate(&log, len - 3).unwrap();
+    let refused = try_open(&fs, digesting()).map(drop).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Corruption);
+    let any = Options {
+        recovery_mode: RecoveryMode::TolerateAnyCorruption,
+        ..digesting()
+    };
+    let engine = try_open(&fs, any.clone()).unwrap();
+    assert_eq!(engine.files_read_at_open(), 1);
+    let model = content(&engine);
+    drop(engine);
+    let engine = try_open(&fs, any).unwrap();
+    assert_eq!(engine.files_read_at_open(), 0);
+    assert_eq!(content(&engine), model);
+}
+
+#[test]
+fn digests_go_with_their_files() {
+    let fs = disk();
+    let engine = open(&fs);
+    for at in 1..200 {
+        let mut batch = LogBatch::default();
+        batch.add_entries(1, at, &[[7; 90]]).unwrap();
+        batch.add_command(1, Command::Compact { index: at });
+        engine.write(&mut batch, true).unwrap();
+        engine.purge_expired_files().unwrap();
+    }
+    engine.close().unwrap();
+    let logs = names(&fs, ".raftlog").len();
+    assert!(logs < 6);
+    assert_eq!(digests(&fs).len(), logs);
+    let stray = dir().join("0000000000000999.raftlog.digest");
+    write_file(&fs, &stray, b"whatever").unwrap();
+    drop(open(&fs));
+    assert!(!fs.exists(&stray).unwrap());
+    assert_eq!(digests(&fs).len(), logs);
+}
+
+#[test]
+fn random_histories_survive_power_cuts_whatever_is_left_of_digests() {
+    let mut rng = Rng::new(Rng::seed_or(77));
+    let (mut read, mut opened) = (0, 0);
+    for round in 0..60 {
+        let mut fs = disk();
+        let mut model = Model::new();
+        let mut engine = open(&fs);
+        for step in 0..150 {
+            let mut batch = random_batch(&mut rng, &mut model, 0);
+            engine.write(&mut batch, true).unwrap();
+            if rng.chance(1, 15) {
+                purge(&mut rng, &engine, &mut model);
+                engine.sync().unwrap();
+            }
+            if rng.chance(1, 15) {
+                let after = fs.crash(match rng.below(3) {
+                    0 => PowerCut::KeepAll,
+                    1 => PowerCut::DropUnsynced,
+                    _ => PowerCut::Torn { seed: rng.u64() },
+                });
+                drop(engine);
+                fs = after;
+                engine = open(&fs);
+                opened += 1;
+                read += engine.files_read_at_open();
+                assert_eq!(content(&engine), model, "round {round} step {step}");
+            }
+        }
+    }
+    assert!(read > opened, "{read} {opened}");
+}
