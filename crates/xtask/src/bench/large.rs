@@ -100,6 +100,7 @@ pub(super) fn run(bench: Bench, args: &[String]) -> Result<(), String> {
         candidates,
         left_out,
         samples: Vec::new(),
+        memory_is_whole: true,
     };
     run.announce(&cells)?;
     for pair in 0..run.options.pairs {
@@ -113,6 +114,9 @@ pub(super) fn run(bench: Bench, args: &[String]) -> Result<(), String> {
     }
     for LeftOut { candidate, reason } in &run.left_out {
         println!("\n{candidate} was left out: {reason}");
+    }
+    if !run.memory_is_whole {
+        println!("\nmemory was left as it was found: /proc/sys/vm/drop_caches needs root");
     }
     Ok(())
 }
@@ -214,6 +218,8 @@ struct Run {
     candidates: Vec<&'static Candidate>,
     left_out: Vec<LeftOut>,
     samples: Vec<Sample>,
+    /// Every candidate began with free memory in one piece.
+    memory_is_whole: bool,
 }
 
 impl Run {
@@ -244,6 +250,7 @@ impl Run {
         for turn in 0..self.candidates.len() {
             let candidate = self.candidates[(pair + turn) % self.candidates.len()];
             programs::fresh(db)?;
+            self.memory_is_whole &= programs::forget_pages();
             for phases in &cell.steps {
                 let mut command = command(candidate, cell, &self.options, db, phases);
                 for figures in programs::listen(&mut command, phases.len(), false)? {
@@ -304,6 +311,7 @@ impl Run {
                 "pairs": pair + 1,
                 "versions": versions,
                 "left_out": left_out,
+                "memory_is_whole": self.memory_is_whole,
                 "cells": tables::cells(&self.samples),
                 "samples": self.samples.iter().map(Sample::as_json).collect::<Vec<_>>(),
             });

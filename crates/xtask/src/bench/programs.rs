@@ -109,6 +109,17 @@ pub(super) fn fresh(db: &Path) -> Result<(), String> {
     std::fs::create_dir_all(db).map_err(|e| format!("{}: {e}", db.display()))
 }
 
+/// Has the system give up the pages of files that it keeps, and put free memory together again; true if it may be told to.
+///
+/// What ran before leaves free memory in pieces, and pages of large files cost up to twice as much to make then.
+pub(super) fn forget_pages() -> bool {
+    let told = |name: &str, what: &str| std::fs::write(format!("/proc/sys/vm/{name}"), what);
+    let synced = Command::new("sync").status();
+    synced.is_ok_and(|status| status.success())
+        && told("drop_caches", "3").is_ok()
+        && told("compact_memory", "1").is_ok()
+}
+
 /// A program with the options that all phases have.
 pub(super) fn command(
     engine: &Engine,
