@@ -6,6 +6,8 @@ pub use crate::batch::{Command, LogBatch};
 pub use crate::engine::Engine;
 pub use crate::events::{EventListener, FileBlockHandle};
 pub use crate::format::FormatVersion;
+pub use crate::metrics::{Distribution, Metrics, PerQueue, SAMPLE_EVERY};
 pub use crate::names::{FileId, Queue};
 pub use crate::options::{Options, RecoveryMode};
 pub use crate::perf::{PerfContext, get_perf_context, set_perf_context, take_perf_context};
+pub use crate::watched::process_metrics;

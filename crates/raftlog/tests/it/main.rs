@@ -4,6 +4,7 @@
 mod between;
 mod calls;
 mod crash;
+mod metrics;
 mod model;
 mod purge;
 mod spares;
