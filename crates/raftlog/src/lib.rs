@@ -40,6 +40,8 @@ mod spares;
 mod files;
 mod watched;
 mod recover;
+mod repair;
+mod script;
 mod write_queue;
 mod purge;
 mod engine;

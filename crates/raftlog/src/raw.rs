@@ -10,4 +10,6 @@ pub use crate::metrics::{Distribution, Metrics, PerQueue, SAMPLE_EVERY};
 pub use crate::names::{FileId, Queue};
 pub use crate::options::{Options, RecoveryMode};
 pub use crate::perf::{PerfContext, get_perf_context, set_perf_context, take_perf_context};
+pub use crate::repair::{Change, Incoming, Repaired, Verdict, repair};
+pub use crate::script::RepairScript;
 pub use crate::watched::process_metrics;
