@@ -26,7 +26,7 @@ use crate::perf::PerfContext;
 
 /// Of so many unsynced writes, or of so many reads, of a thread one is timed. A prime: a thread that does 8 or 64 things in turn is not
 /// timed for the same one each time.
-pub const SAMPLE_EVERY: u64 = 61;
+pub const SAMPLE_EVERY: u64 = 127;
 
 /// Upper bounds of buckets, each 1.8 times the one before.
 const fn bounds<const N: usize>(first: f64) -> [f64; N] {
@@ -40,37 +40,89 @@ const fn bounds<const N: usize>(first: f64) -> [f64; N] {
 }
 
 const BOUNDS_MAX: usize = 26;
-static SHORT_TIMES: [f64; 26] = bounds(0.000_05);
-static LONG_TIMES: [f64; 22] = bounds(0.001);
-static SIZES: [f64; 22] = bounds(256.0);
-static COUNTS: [f64; 22] = bounds(1.0);
-static RATIOS: [f64; 16] = bounds(0.000_5);
 
 /// How many small units, which are whole, make one that is told.
 const NANOS: f64 = 1e9;
 const MILLIONTHS: f64 = 1e6;
 
-/// A distribution that is added to while it is read.
-pub(crate) struct Histogram {
+/// Buckets, and how the one of a value is found without a search.
+struct Scale {
     bounds: &'static [f64],
     per_unit: f64,
-    counts: [AtomicU64; BOUNDS_MAX + 1],
-    sum: AtomicU64,
+    /// The bounds in small units.
+    limits: [u64; BOUNDS_MAX],
+    /// By how many bits a value has: where its bucket can be at the earliest.
+    starts: [u8; 65],
 }
 
-impl Histogram {
+impl Scale {
     const fn new(bounds: &'static [f64], per_unit: f64) -> Self {
+        let mut limits = [u64::MAX; BOUNDS_MAX];
+        let mut at = 0;
+        while at < bounds.len() {
+            // A bound that is whole in small units may come out a little below.
+            limits[at] = (bounds[at] * per_unit + 1e-6) as u64;
+            at += 1;
+        }
+        let mut starts = [0; 65];
+        let mut bits = 1;
+        while bits <= 64 {
+            let least = 1u64 << (bits - 1);
+            let mut at = 0;
+            while at < bounds.len() && limits[at] < least {
+                at += 1;
+            }
+            starts[bits] = at as u8;
+            bits += 1;
+        }
         Self {
             bounds,
             per_unit,
+            limits,
+            starts,
+        }
+    }
+
+    fn bucket(&self, small: u64) -> usize {
+        let bits = (u64::BITS - small.leading_zeros()) as usize;
+        let mut at = usize::from(self.starts[bits]);
+        while at < self.bounds.len() && self.limits[at] < small {
+            at += 1;
+        }
+        at
+    }
+}
+
+static SHORT_BOUNDS: [f64; 26] = bounds(0.000_05);
+static LONG_BOUNDS: [f64; 22] = bounds(0.001);
+static SIZE_BOUNDS: [f64; 22] = bounds(256.0);
+static COUNT_BOUNDS: [f64; 22] = bounds(1.0);
+static RATIO_BOUNDS: [f64; 16] = bounds(0.000_5);
+static SHORT_TIMES: Scale = Scale::new(&SHORT_BOUNDS, NANOS);
+static LONG_TIMES: Scale = Scale::new(&LONG_BOUNDS, NANOS);
+static SIZES: Scale = Scale::new(&SIZE_BOUNDS, 1.0);
+static COUNTS: Scale = Scale::new(&COUNT_BOUNDS, 1.0);
+static RATIOS: Scale = Scale::new(&RATIO_BOUNDS, MILLIONTHS);
+
+/// A distribution that is added to while it is read.
+#[repr(C)]
+pub(crate) struct Histogram {
+    sum: AtomicU64,
+    scale: &'static Scale,
+    counts: [AtomicU64; BOUNDS_MAX + 1],
+}
+
+impl Histogram {
+    const fn new(scale: &'static Scale) -> Self {
+        Self {
+            scale,
             counts: [const { AtomicU64::new(0) }; BOUNDS_MAX + 1],
             sum: AtomicU64::new(0),
         }
     }
 
     fn bucket(&self, small: u64) -> &AtomicU64 {
-        let value = small as f64 / self.per_unit;
-        &self.counts[self.bounds.partition_point(|bound| *bound < value)]
+        &self.counts[self.scale.bucket(small)]
     }
 
     /// Adds a value in small units, which stands for `weight` of them.
@@ -95,12 +147,12 @@ impl Histogram {
     }
 
     fn look(&self) -> Distribution {
-        let counts = &self.counts[..=self.bounds.len()];
+        let counts = &self.counts[..=self.scale.bounds.len()];
         Distribution {
-            bounds: self.bounds,
+            bounds: self.scale.bounds,
             counts: counts.iter().map(|count| count.load(Relaxed)).collect(),
             small_sum: self.sum.load(Relaxed),
-            per_unit: self.per_unit,
+            per_unit: self.scale.per_unit,
         }
     }
 }
@@ -220,13 +272,21 @@ pub(crate) enum Skip {
     Short,
 }
 
+/// What every write adds to, by its leader only, in as few cache lines as can be: they go from one core to the next.
+#[repr(C, align(64))]
+struct Led {
+    groups: AtomicU64,
+    unsynced_groups: AtomicU64,
+    write_size: Histogram,
+}
+
 /// The counters of one engine.
 pub(crate) struct Meters {
     write: Histogram,
     preprocess: Histogram,
     leader: Histogram,
     apply: Histogram,
-    write_size: Histogram,
+    led: Led,
     compression_ratio: Histogram,
     pub(crate) allocate: Histogram,
     pub(crate) sync: Histogram,
@@ -239,8 +299,6 @@ pub(crate) struct Meters {
     pub(crate) rewrite_rewrite: Histogram,
     background_append: Histogram,
     background_rewrite: Histogram,
-    groups: AtomicU64,
-    unsynced_groups: AtomicU64,
     /// Bytes that were appended.
     pub(crate) bytes: Counters,
     pub(crate) syncs: Counters,
@@ -257,29 +315,31 @@ pub(crate) struct Meters {
 
 impl Meters {
     pub(crate) fn new() -> Self {
-        let short = || Histogram::new(&SHORT_TIMES, NANOS);
-        let long = || Histogram::new(&LONG_TIMES, NANOS);
-        let sizes = || Histogram::new(&SIZES, 1.0);
+        let short = || Histogram::new(&SHORT_TIMES);
+        let long = || Histogram::new(&LONG_TIMES);
+        let sizes = || Histogram::new(&SIZES);
         Self {
             write: short(),
             preprocess: short(),
             leader: short(),
             apply: short(),
-            write_size: sizes(),
-            compression_ratio: Histogram::new(&RATIOS, MILLIONTHS),
+            led: Led {
+                groups: AtomicU64::new(0),
+                unsynced_groups: AtomicU64::new(0),
+                write_size: sizes(),
+            },
+            compression_ratio: Histogram::new(&RATIOS),
             allocate: short(),
             sync: short(),
             rotate: short(),
             read_entry: short(),
-            read_count: Histogram::new(&COUNTS, 1.0),
+            read_count: Histogram::new(&COUNTS),
             read_message: short(),
             purge: long(),
             rewrite_append: long(),
             rewrite_rewrite: long(),
             background_append: sizes(),
             background_rewrite: sizes(),
-            groups: AtomicU64::new(0),
-            unsynced_groups: AtomicU64::new(0),
             bytes: Counters::default(),
             syncs: Counters::default(),
             made: Counters::default(),
@@ -313,14 +373,14 @@ impl Meters {
         if sync {
             return Some(1);
         }
-        let before = self.unsynced_groups.load(Relaxed);
-        increase(&self.unsynced_groups, 1);
+        let before = self.led.unsynced_groups.load(Relaxed);
+        increase(&self.led.unsynced_groups, 1);
         (before % SAMPLE_EVERY == SAMPLE_EVERY / 2).then_some(SAMPLE_EVERY)
     }
 
     /// A group was written. Only for a leader.
     pub(crate) fn led(&self) {
-        increase(&self.groups, 1);
+        increase(&self.led.groups, 1);
     }
 
     /// What a group that was timed has spent.
@@ -330,7 +390,7 @@ impl Meters {
 
     /// A record of a batch was written. Only for a leader.
     pub(crate) fn record(&self, bytes: usize) {
-        self.write_size.add_alone(bytes as u64);
+        self.led.write_size.add_alone(bytes as u64);
     }
 
     /// Entries are read.
@@ -396,7 +456,7 @@ impl Meters {
             write_preprocess_duration: self.preprocess.look(),
             write_leader_duration: self.leader.look(),
             write_apply_duration: self.apply.look(),
-            write_size: self.write_size.look(),
+            write_size: self.led.write_size.look(),
             write_compression_ratio: self.compression_ratio.look(),
             allocate_log_duration: self.allocate.look(),
             sync_log_duration: self.sync.look(),
@@ -414,7 +474,7 @@ impl Meters {
             log_entry_count: PerQueue::default(),
             swap_file_count: 0,
             memory_usage: 0,
-            write_groups: self.groups.load(Relaxed),
+            write_groups: self.led.groups.load(Relaxed),
             appended_bytes: self.bytes.look(),
             syncs: self.syncs.look(),
             files_made: self.made.look(),

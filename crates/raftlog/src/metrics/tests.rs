@@ -2,7 +2,7 @@ use super::*;
 
 #[test]
 fn a_value_lies_in_the_bucket_whose_bound_it_does_not_exceed() {
-    let histogram = Histogram::new(&SIZES, 1.0);
+    let histogram = Histogram::new(&SIZES);
     for value in [0, 256, 257, 460, 461, 1 << 40] {
         histogram.add(value, 1);
     }
@@ -17,7 +17,7 @@ fn a_value_lies_in_the_bucket_whose_bound_it_does_not_exceed() {
         seen.sum(),
         (256 + 257 + 460 + 461 + (1u64 << 40) + 256) as f64
     );
-    let times = Histogram::new(&SHORT_TIMES, NANOS);
+    let times = Histogram::new(&SHORT_TIMES);
     times.add_time(Duration::from_micros(50), SAMPLE_EVERY);
     assert_eq!(times.look().counts()[0], SAMPLE_EVERY);
     assert!((times.look().mean() - 0.000_05).abs() < 1e-12);
@@ -98,4 +98,18 @@ fn sums_are_sums() {
     assert_eq!((sum.write_size.count(), sum.write_groups), (2, 2));
     sum.add_counted(&metrics);
     assert_eq!((sum.memory_usage, sum.write_groups), (10, 3));
+}
+
+#[test]
+fn a_bucket_is_found_as_a_search_would_find_it() {
+    for scale in [&SHORT_TIMES, &LONG_TIMES, &SIZES, &COUNTS, &RATIOS] {
+        let mut small = 0u64;
+        while small < 1 << 50 {
+            let value = small as f64 / scale.per_unit;
+            let searched = scale.bounds.partition_point(|bound| *bound < value);
+            assert_eq!(scale.bucket(small), searched, "{small}");
+            small += 1 + small / 1000;
+        }
+        assert_eq!(scale.bucket(u64::MAX), scale.bounds.len());
+    }
 }
