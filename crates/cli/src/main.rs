@@ -67,7 +67,7 @@ enum Command {
     /// Look into a write-ahead log file.
     #[command(subcommand)]
     Wal(wal::WalCommand),
-    /// Look into, check and fork directories of Raft logs.
+    /// Look into, check, repair and measure directories of Raft logs.
     #[command(subcommand)]
     Raftlog(raftlog::RaftlogCommand),
     /// Look into a MANIFEST.

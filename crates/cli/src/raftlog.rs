@@ -1,5 +1,8 @@
 //! `orogen raftlog`: directories of Raft logs, this crate's or raft-engine's.
 
+mod bench;
+mod change;
+
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -14,7 +17,7 @@ use crate::failure::{Failure, after_help};
 use crate::terminal::{Ink, Terminal};
 use crate::text;
 
-/// Commands on directories of Raft logs. None of them changes one.
+/// Commands on directories of Raft logs.
 #[derive(Subcommand)]
 pub(crate) enum RaftlogCommand {
     /// List the operations in a file, or in all files in the order in which an open reads them.
@@ -30,6 +33,17 @@ pub(crate) enum RaftlogCommand {
     ///
     /// Full files are shared by hard links, the newest ones are copied.
     Fork(ForkArgs),
+    /// Take operations out of a directory that is not open, as a script says.
+    ///
+    /// The script has up to three functions, in the part of Rhai that has numbers, truth values, branches and loops, and gives 0 to keep what
+    /// comes, 1 to drop it, 2 to drop the group's entries before it. After an error every file is as it was.
+    Repair(change::RepairArgs),
+    /// Delete the files of a directory that are not needed any more, once.
+    ///
+    /// What lives in old files is written to the rewrite queue first. Nothing is done as long as the queues are short.
+    Purge(change::PurgeArgs),
+    /// Measure writes to a directory that has no logs yet, which they leave behind.
+    Bench(bench::BenchArgs),
 }
 
 #[derive(clap::Args)]
@@ -69,6 +83,9 @@ pub(crate) fn run(command: RaftlogCommand, terminal: &mut Terminal) -> Result<()
         RaftlogCommand::Dump(args) => dump(&args, terminal),
         RaftlogCommand::Check(args) => check(&args, terminal),
         RaftlogCommand::Fork(args) => fork(&args, terminal),
+        RaftlogCommand::Repair(args) => change::repair(&args, terminal),
+        RaftlogCommand::Purge(args) => change::purge(&args, terminal),
+        RaftlogCommand::Bench(args) => bench::run(&args, terminal),
     }
 }
 

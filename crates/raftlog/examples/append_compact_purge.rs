@@ -58,8 +58,8 @@ fn append(
     Ok(())
 }
 
-fn main() -> Result<(), Box<dyn Error>> {
-    let seconds = std::env::args().nth(1).map_or(Ok(5), |n| n.parse())?;
+/// What a store does, for so long, in a directory of its own; what there is to be told about it.
+fn run(time: Duration) -> Result<String, Box<dyn Error>> {
     let dir = TempDir::new("append-compact-purge");
     let config = Config {
         dir: dir.path().display().to_string(),
@@ -73,7 +73,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut batch = LogBatch::default();
     let (mut appended, mut forced) = (0u64, 0u64);
     let watch = Stopwatch::start();
-    while watch.elapsed() < Duration::from_secs(seconds) {
+    while watch.elapsed() < time {
         for _ in 0..1024 {
             // Some groups are much busier than others.
             let group = rng.below(GROUPS).min(rng.below(GROUPS));
@@ -88,13 +88,35 @@ fn main() -> Result<(), Box<dyn Error>> {
         }
     }
     log.sync()?;
-    let mut out = std::io::stdout();
-    writeln!(
-        out,
-        "{appended} entries appended, {forced} dropped on request, {} in use, files {:?} and {:?}",
+    let metrics = log.metrics();
+    Ok(format!(
+        "{appended} entries appended, {forced} dropped on request, {} in use, files {:?} and {:?}\n\
+         {} bytes appended, {} of them moved by {} purges, {} groups returned by them\n",
         ReadableSize::mb(ReadableSize(log.get_used_size() as u64).as_mb()),
         log.file_span(LogQueue::Append),
         log.file_span(LogQueue::Rewrite),
-    )?;
+        metrics.appended_bytes.append + metrics.appended_bytes.rewrite,
+        metrics.appended_bytes.rewrite,
+        metrics.purge_duration.count(),
+        metrics.purge_groups_returned,
+    ))
+}
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let seconds = std::env::args().nth(1).map_or(Ok(5), |n| n.parse())?;
+    let told = run(Duration::from_secs(seconds))?;
+    std::io::stdout().write_all(told.as_bytes())?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_appends_and_purges() {
+        let told = run(Duration::from_millis(500)).unwrap();
+        assert!(told.contains(" entries appended, "), "{told}");
+        assert!(!told.contains(" by 0 purges"), "{told}");
+    }
 }

@@ -12,12 +12,14 @@ use crate::events::EventListener;
 use crate::files::{Appender, NewFiles, OnFull, Table, gone};
 use crate::format::encode_record;
 use crate::memtable::{Block, Location, Memtables};
+use crate::metrics::{self, Meters, Metrics, Skip};
 use crate::names::{LOCK_NAME, Queue};
 use crate::options::Options;
 use crate::perf::{self, PerfContext};
 use crate::purge::{self, Purge};
 use crate::recover::{Digester, read_append_queue, read_rewrite_queue};
 use crate::spares::Spares;
+use crate::watched::{Shown, Watched};
 use crate::write_queue::{Request, WriteQueue};
 
 /// An open directory of logs.
@@ -29,11 +31,12 @@ pub struct Engine {
     options: Options,
     dir: PathBuf,
     table: Arc<Table>,
-    memtables: Memtables,
+    memtables: Arc<Memtables>,
     writes: WriteQueue,
     purge: Mutex<Purge>,
     digester: Arc<Digester>,
     files_read: u64,
+    shown: Shown,
     /// Given back last.
     _lock: Box<dyn FileLock>,
 }
@@ -63,7 +66,7 @@ impl Engine {
         make_dir(&**fs, dir)?;
         let lock = fs.lock(&dir.join(LOCK_NAME))?;
         let table = Arc::new(Table::default());
-        let memtables = Memtables::new();
+        let memtables = Arc::new(Memtables::new());
         let rewritten = read_rewrite_queue(&**fs, dir, &options, &table, &memtables)?;
         let appended = read_append_queue(&**fs, dir, &options, &table, &memtables)?;
         let newest = appended.newest;
@@ -86,6 +89,7 @@ impl Engine {
             version: options.format_version,
             target_size: options.target_file_size,
             ahead: Arc::default(),
+            meters: Arc::new(Meters::new()),
             listeners: listeners.into(),
             spares: Arc::new(Spares::open(&**fs, dir, options.files_max())?),
             on_full,
@@ -98,6 +102,12 @@ impl Engine {
             fs.sync_dir(parent)?;
         }
         let rewritten_files = rewritten.files_read;
+        let shown = Watched {
+            meters: Arc::clone(&new_files.meters),
+            table: Arc::clone(&table),
+            memtables: Arc::clone(&memtables),
+            spares: Arc::clone(&new_files.spares),
+        };
         let purge = Purge::new(new_files.clone(), rewritten);
         let appender = Appender::open(new_files, Arc::clone(&table), Queue::Append, newest)?;
         Ok(Self {
@@ -109,6 +119,7 @@ impl Engine {
             purge: Mutex::new(purge),
             digester,
             files_read: rewritten_files + appended.files_read,
+            shown: shown.show(),
             _lock: lock,
         })
     }
@@ -130,6 +141,7 @@ impl Engine {
             }
             return Ok(0);
         }
+        let sample = metrics::sample_write(sync);
         let watch = perf::start();
         let record = encode_record(&batch.block, &batch.items, self.options.lz4())?;
         if watch.is_some() {
@@ -138,6 +150,9 @@ impl Engine {
                 ..PerfContext::default()
             });
         }
+        if let Some(stored) = record.compressed_len() {
+            self.meters().compressed(batch.block.len(), stored);
+        }
         let len = record.bytes.len();
         let request = Request {
             record: Some(record),
@@ -145,7 +160,10 @@ impl Engine {
             sync,
             is_timed: false,
         };
-        match self.writes.submit(&self.memtables, request) {
+        match self
+            .writes
+            .submit(&self.memtables, request, sample.as_ref())
+        {
             Ok(()) => {
                 batch.clear();
                 Ok(len)
@@ -180,6 +198,7 @@ impl Engine {
         index: u64,
         make: impl FnOnce(&[u8]) -> Result<T, E>,
     ) -> Result<Option<T>, E> {
+        let reading = self.meters().read_entries();
         let mut missed = None;
         loop {
             let Some(found) = self.memtables.get(group) else {
@@ -190,7 +209,10 @@ impl Engine {
                 return Ok(None);
             };
             match self.table.read_block(location.block)? {
-                Some(block) => return make(slice(&block, &location)?).map(Some),
+                Some(block) => {
+                    reading.found(1);
+                    return make(slice(&block, &location)?).map(Some);
+                }
                 None => look_again(&mut missed, location.block)?,
             }
         }
@@ -234,6 +256,7 @@ impl Engine {
                 .with("end", end)
                 .into());
         }
+        let reading = self.meters().read_entries();
         let mut missed = None;
         loop {
             let locations = self.locate(group, begin, end, max_size)?;
@@ -243,7 +266,10 @@ impl Engine {
                 out.truncate(before);
             }
             match read? {
-                None => return Ok(locations.len()),
+                None => {
+                    reading.found(locations.len());
+                    return Ok(locations.len());
+                }
                 Some(block) => look_again(&mut missed, block)?,
             }
         }
@@ -361,6 +387,7 @@ impl Engine {
         key: &[u8],
         make: impl FnOnce(&[u8]) -> T,
     ) -> Option<T> {
+        let _timed = self.meters().read_keys();
         let found = self.memtables.get(group)?;
         let found = found.read();
         found.get(key).map(make)
@@ -377,6 +404,7 @@ impl Engine {
         reverse: bool,
         mut each: impl FnMut(&[u8], &[u8]) -> bool,
     ) {
+        let _timed = self.meters().read_keys();
         let Some(found) = self.memtables.get(group) else {
             return;
         };
@@ -440,7 +468,9 @@ impl Engine {
     /// Nothing is lost, and the next call goes on where this one ended; but after a failed sync it
     /// fails with `ReadOnly` until the directory is opened again.
     pub fn purge_expired_files(&self) -> Result<Vec<u64>> {
+        let _timed = self.meters().purge.time();
         let Some(mut purge) = self.purge.try_lock() else {
+            self.meters().skipped(Skip::Busy);
             return Ok(Vec::new());
         };
         purge::Run {
@@ -451,6 +481,16 @@ impl Engine {
             purge: &mut purge,
         }
         .purge()
+    }
+
+    fn meters(&self) -> &Meters {
+        self.shown.meters()
+    }
+
+    /// What it has counted and what it has. Each group is looked at, with its lock: to be called every few seconds at most.
+    #[must_use]
+    pub fn metrics(&self) -> Metrics {
+        self.shown.metrics()
     }
 
     /// The directory.

@@ -20,6 +20,7 @@ use orogen_env::{Access, FileSystem, LengthHint, RandomAccessFile, WritableFile}
 use crate::events::Listeners;
 use crate::format::{FileHeader, FormatVersion, decode_block};
 use crate::memtable::Block;
+use crate::metrics::Meters;
 use crate::names::{FileId, Queue};
 use crate::spares::Spares;
 
@@ -114,12 +115,15 @@ impl Table {
                 .and_then(|s| s.rename(fs, file.reader.path()).ok());
             let id = file.id;
             if let Some(number) = spare {
+                files.meters.spared();
                 renamed.push(number);
             } else if let Err(e) = fs.remove_file(file.reader.path())
                 && !e.is_file_not_found()
             {
                 self.queue(queue).write().insert(0, file);
                 break Err(e);
+            } else {
+                files.meters.deleted.increase(queue, 1);
             }
             last = Some(id);
             if queue == Queue::Append {
@@ -232,11 +236,13 @@ pub(crate) struct NewFiles {
     /// Files to be written over; none where they may not be.
     pub(crate) spares: Arc<Spares>,
     pub(crate) on_full: OnFull,
+    pub(crate) meters: Arc<Meters>,
 }
 
 impl NewFiles {
     /// Room is a matter of speed: without it each append asks for its own.
     fn reserve(&self, writer: &mut dyn WritableFile, len: u64) {
+        let _timed = self.meters.allocate.time();
         let _ = writer.preallocate(self.target_size.saturating_sub(len));
     }
 
@@ -272,6 +278,7 @@ impl NewFiles {
         let mut writer = match spare {
             Some((spare, size)) => {
                 written = size;
+                self.meters.wrote_over();
                 let writer = self.fs.reuse(&spare, &self.path(id))?;
                 begin(&*self.fs, &self.dir, self.version, writer)?
             }
@@ -285,6 +292,7 @@ impl NewFiles {
             version: self.version,
             reader: self.fs.open(&self.path(id), Access::Random)?,
         };
+        self.meters.made.increase(id.queue, 1);
         let len = writer.size();
         if written < self.target_size {
             self.reserve(&mut *writer, len);
@@ -363,6 +371,10 @@ impl Appender {
         &self.new_files.listeners
     }
 
+    pub(crate) fn meters(&self) -> &Arc<Meters> {
+        &self.new_files.meters
+    }
+
     /// The file that the next append goes to.
     pub(crate) fn file(&self) -> &LogFile {
         &self.file
@@ -413,6 +425,8 @@ impl Appender {
     /// # Errors
     /// Of the file system; this file is then still the one that is appended to.
     fn rotate(&mut self) -> Result<()> {
+        let meters = Arc::clone(self.meters());
+        let _timed = meters.rotate.time();
         // Room behind the end would be damage in a file that is not the newest.
         self.writer()?.seal();
         self.is_dirty = true;
@@ -485,6 +499,8 @@ impl Appender {
         if end > self.room {
             let left = self.new_files.target_size.saturating_sub(at);
             let more = LENGTHENED.min(left).max(end - at);
+            let meters = Arc::clone(self.meters());
+            let _timed = meters.allocate.time();
             // A matter of speed: who has no space is told by the append.
             let _ = self.writer()?.lengthen(more);
             self.room = at + more;
@@ -497,6 +513,8 @@ impl Appender {
         }
         self.is_dirty = true;
         self.len += bytes.len() as u64;
+        let queue = self.file.id.queue;
+        self.meters().bytes.increase(queue, bytes.len() as u64);
         Ok(at)
     }
 
@@ -506,14 +524,18 @@ impl Appender {
     /// Of the file system; nothing is written from then on.
     pub(crate) fn sync(&mut self) -> Result<()> {
         let is_dirty = self.is_dirty;
+        let meters = Arc::clone(self.meters());
         let writer = self.writer()?;
         if !is_dirty {
             return Ok(());
         }
+        let timed = meters.sync.time();
         if let Err(e) = writer.sync() {
             self.failed_sync = Some(e.clone());
             return Err(e);
         }
+        drop(timed);
+        meters.syncs.increase(self.file.id.queue, 1);
         self.is_dirty = false;
         self.syncs += 1;
         Ok(())
@@ -539,6 +561,7 @@ mod tests {
             spares: Arc::new(Spares::open(&*fs, dir, 10).unwrap()),
             listeners: Listeners::from([]),
             on_full: Arc::new(|_, _| {}),
+            meters: Arc::new(Meters::new()),
         };
         let table = Table::default();
         for seq in 1..=4 {

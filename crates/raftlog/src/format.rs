@@ -209,6 +209,14 @@ pub(crate) struct Record {
     pub(crate) header: RecordHeader,
 }
 
+impl Record {
+    /// Stored bytes of its entries, if they were compressed.
+    pub(crate) fn compressed_len(&self) -> Option<usize> {
+        let len = (self.header.block_len as usize).saturating_sub(CRC_LEN);
+        (self.header.compression == Compression::Lz4).then_some(len)
+    }
+}
+
 /// When blocks are compressed.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Lz4Policy {

@@ -95,6 +95,17 @@ impl Slot {
     }
 }
 
+/// What groups hold together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Held {
+    /// Entries and keys that lie in the append queue.
+    pub(crate) appended: u64,
+    /// Those that lie in the rewrite queue.
+    pub(crate) rewritten: u64,
+    /// Bytes of memory.
+    pub(crate) bytes: u64,
+}
+
 /// Parts of the groups, each behind a lock of its own.
 pub(crate) const SHARDS: usize = 64;
 
@@ -286,6 +297,22 @@ impl Memtables {
             found.is_gone();
             self.leave(group, &slot, found);
         }
+    }
+
+    /// What all groups hold. Each is looked at, with its lock.
+    pub(crate) fn held(&self) -> Held {
+        let mut held = Held::default();
+        let slots = self.slots();
+        // A table keeps an eighth of its places free, and a byte for each.
+        let place = size_of::<(u64, Arc<Slot>)>() + 1;
+        held.bytes = (slots.len() * (size_of::<Slot>() + place * 8 / 7)) as u64;
+        for (_, slot) in slots {
+            let found = slot.read();
+            held.bytes += found.heap_bytes() as u64;
+            held.rewritten += found.rewritten_items();
+            held.appended += found.items() - found.rewritten_items();
+        }
+        held
     }
 
     /// Entries and keys that lie in the rewrite queue.

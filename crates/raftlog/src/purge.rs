@@ -38,6 +38,7 @@ use crate::events::oldest_wanted;
 use crate::files::{Appender, LogFile, NewFiles, Table};
 use crate::item::Op;
 use crate::memtable::{Memtables, Slot};
+use crate::metrics::{Meters, Skip};
 use crate::names::{FileId, Queue};
 use crate::options::Options;
 use crate::recover::Found;
@@ -89,14 +90,28 @@ pub(crate) struct Run<'a> {
 impl Run<'_> {
     /// Purges both queues; the groups that the caller should compact.
     pub(crate) fn purge(mut self) -> Result<Vec<u64>> {
+        let meters = self.meters();
         let mut groups = BTreeSet::new();
+        let mut is_short = true;
         if self.is_longer(Queue::Rewrite, self.options.rewrite_threshold()) && self.has_garbage() {
+            is_short = false;
+            let _timed = meters.rewrite_rewrite.time();
             self.rewrite_rewritten(&mut groups)?;
         }
         if self.is_longer(Queue::Append, self.options.purge_threshold) {
+            is_short = false;
+            let _timed = meters.rewrite_append.time();
             self.rewrite_appended(&mut groups)?;
         }
+        if is_short {
+            meters.skipped(Skip::Short);
+        }
+        meters.asked(groups.len());
         Ok(groups.into_iter().collect())
+    }
+
+    fn meters(&self) -> Arc<Meters> {
+        Arc::clone(&self.purge.new_files.meters)
     }
 
     fn is_longer(&self, queue: Queue, threshold: u64) -> bool {
@@ -220,6 +235,7 @@ impl Run<'_> {
         for (group, slot) in slots {
             if self.is_to_move(group, &slot, limit, compact_mark, groups, &mut asked) {
                 self.move_group(group, limit, &mut batch)?;
+                self.purge.new_files.meters.moved_group();
             }
         }
         self.write(&mut batch)?;

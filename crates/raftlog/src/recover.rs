@@ -433,7 +433,6 @@ fn read_file(
 ///
 /// # Errors
 /// Those of the file system and of `each`.
-#[cfg(feature = "protobuf")]
 pub(crate) fn look(
     fs: &dyn FileSystem,
     path: &Path,

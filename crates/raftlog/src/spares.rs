@@ -86,6 +86,11 @@ impl Spares {
         self.files_max.saturating_sub(active + free)
     }
 
+    /// How many there are.
+    pub(crate) fn count(&self) -> u64 {
+        self.numbers.lock().free.len() as u64
+    }
+
     /// Gives a file the name of a spare one; its number, for [`Self::add`].
     ///
     /// # Errors

@@ -31,6 +31,7 @@ use crate::files::Appender;
 use crate::format::{RECORD_HEADER_LEN, Record, sign};
 use crate::item::Item;
 use crate::memtable::{Block, Memtables, Span};
+use crate::metrics::{Meters, Sample};
 use crate::perf::{self, PerfContext};
 
 /// A batch to write, or without a record only a sync.
@@ -192,12 +193,14 @@ pub(crate) struct WriteQueue {
     leader: Mutex<Leader>,
     /// What a sync takes, in microseconds: a moving average.
     sync_micros: AtomicU64,
+    meters: Arc<Meters>,
 }
 
 impl WriteQueue {
     pub(crate) fn new(appender: Appender) -> Self {
         Self {
             queue: Mutex::default(),
+            meters: Arc::clone(appender.meters()),
             leader: Mutex::new(Leader {
                 appender,
                 together: Vec::new(),
@@ -215,7 +218,7 @@ impl WriteQueue {
             sync: true,
             is_timed: false,
         };
-        self.submit(memtables, request).map_err(|(e, _)| e)
+        self.submit(memtables, request, None).map_err(|(e, _)| e)
     }
 
     /// Syncs and ends the newest file; nobody writes any more.
@@ -227,11 +230,19 @@ impl WriteQueue {
         self.leader.lock().appender.close()
     }
 
-    /// Writes, with others or alone, and returns when that is done.
-    pub(crate) fn submit(&self, memtables: &Memtables, mut request: Request) -> Outcome {
+    /// Writes, with others or alone, and returns when that is done. `sample` tells how long the write takes.
+    pub(crate) fn submit(
+        &self,
+        memtables: &Memtables,
+        mut request: Request,
+        sample: Option<&Sample>,
+    ) -> Outcome {
         let watch = perf::start();
-        request.is_timed = watch.is_some();
+        request.is_timed = watch.is_some() || sample.is_some();
         let (outcome, spent) = self.pass(memtables, request);
+        if let (Some(sample), Some(spent), Ok(())) = (sample, &spent, &outcome) {
+            self.meters.wrote(sample, spent);
+        }
         if watch.is_some()
             && let Some(mut spent) = spent
         {
@@ -326,10 +337,10 @@ impl WriteQueue {
 
     /// Writes a group and applies it. Requests that were refused have the error.
     fn commit(&self, memtables: &Memtables, leader: &mut Leader, group: &mut Group) -> Spent {
-        let mut spent = group
-            .iter_mut()
-            .any(|w| w.request.is_timed)
-            .then(Box::<PerfContext>::default);
+        let syncs = group.iter_mut().any(|w| w.request.sync);
+        let weight = self.meters.weight_of_group(syncs);
+        let is_timed = weight.is_some() || group.iter_mut().any(|w| w.request.is_timed);
+        let mut spent = is_timed.then(Box::<PerfContext>::default);
         let watch = || spent.is_some().then(Stopwatch::start);
         leader.spans.check(memtables, group);
         let (mut rotated, mut synced) = (Duration::ZERO, Duration::ZERO);
@@ -345,6 +356,7 @@ impl WriteQueue {
             Ok(start)
         });
         let applying = watch();
+        let mut has_records = false;
         match done {
             Ok(start) => {
                 let file = leader.appender.file().id;
@@ -354,6 +366,8 @@ impl WriteQueue {
                     let Some(record) = &waiter.request.record else {
                         continue;
                     };
+                    has_records = true;
+                    self.meters.record(record.bytes.len());
                     let block = Block {
                         file,
                         offset: at,
@@ -377,6 +391,12 @@ impl WriteQueue {
             spent.log_rotate_duration = rotated;
             spent.log_sync_duration = synced;
             spent.apply_duration = perf::elapsed(applying);
+            if let Some(weight) = weight.filter(|_| has_records) {
+                self.meters.spent(spent, weight);
+            }
+        }
+        if has_records {
+            self.meters.led();
         }
         spent
     }

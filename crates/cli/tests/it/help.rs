@@ -2,7 +2,7 @@
 
 use super::ok;
 
-const COMMANDS: [&[&str]; 32] = [
+const COMMANDS: [&[&str]; 38] = [
     &["db", "create"],
     &["db", "put"],
     &["db", "get"],
@@ -26,6 +26,12 @@ const COMMANDS: [&[&str]; 32] = [
     &["blob", "dump"],
     &["blob", "check"],
     &["wal", "dump"],
+    &["raftlog", "dump"],
+    &["raftlog", "check"],
+    &["raftlog", "fork"],
+    &["raftlog", "repair"],
+    &["raftlog", "purge"],
+    &["raftlog", "bench"],
     &["manifest", "dump"],
     &["backup", "create"],
     &["backup", "list"],

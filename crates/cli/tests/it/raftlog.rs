@@ -138,3 +138,210 @@ fn a_fork_has_what_its_source_had() {
         again.err
     );
 }
+
+fn names(dir: &Path) -> Vec<String> {
+    let mut names: Vec<String> = std::fs::read_dir(dir)
+        .expect("it is there")
+        .map(|entry| {
+            let name = entry.expect("it is listed").file_name();
+            name.to_string_lossy().into_owned()
+        })
+        .filter(|name| name != "LOCK")
+        .collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn a_script_takes_operations_out() {
+    let dir = TempDir::new("raftlog-repair");
+    let logs = dir.path().join("raft");
+    let script = dir.path().join("script.rhai");
+    let open = engine(&logs);
+    std::fs::write(
+        &script,
+        "fn filter_compact(id, first, count, rewrite_count, queue, compact_to) { if id == 3 { 1 } else { 0 } }",
+    )
+    .unwrap();
+    let before = names(&logs);
+    let repair = |queue| {
+        let (path, script) = (text(&logs), text(&script));
+        [
+            "raftlog", "repair", "--path", path, "--queue", queue, "--script", script,
+        ]
+    };
+    fails(5, &repair("all"));
+    drop(open);
+    let none = json(&repair("rewrite"));
+    assert_eq!((&none["dropped"], &none["asked"]), (&0.into(), &0.into()));
+    let done = json(&repair("append"));
+    assert_eq!((&done["dropped"], &done["asked"]), (&1.into(), &181.into()));
+    assert_eq!(done["files"].as_array().unwrap().len(), 1);
+    assert_eq!(names(&logs), before);
+    assert!(!ok(&["raftlog", "dump", text(&logs), "--group", "3"]).contains("compact"));
+    ok(&["raftlog", "check", text(&logs)]);
+    let again = ok(&repair("all"));
+    assert!(
+        again.contains("0 files written anew, 0 of 180 operations"),
+        "{again}"
+    );
+    std::fs::write(&script, "fn filter_append(id) { 0 }").unwrap();
+    fails(2, &repair("all"));
+    fails(2, &repair("other"));
+    let bytes = |name: &String| std::fs::read(logs.join(name)).unwrap();
+    let whole: Vec<_> = before.iter().map(bytes).collect();
+    // Entries without those before them leave a hole.
+    std::fs::write(
+        &script,
+        "fn filter_append(id, first, count, rewrite_count, queue, ifirst, ilast) { if ifirst == 7 { 1 } else { 0 } }",
+    )
+    .unwrap();
+    fails(4, &repair("all"));
+    assert_eq!(before.iter().map(bytes).collect::<Vec<_>>(), whole);
+    std::fs::remove_file(&script).unwrap();
+    fails(3, &repair("all"));
+}
+
+#[test]
+fn a_purge_makes_a_directory_shorter() {
+    let dir = TempDir::new("raftlog-purge");
+    let logs = dir.path().join("raft");
+    let open = engine(&logs);
+    let path = text(&logs);
+    let purge = ["raftlog", "purge", "--path", path];
+    fails(5, &purge);
+    // Old files with nothing in them but what the next ones take away, and one key.
+    for n in 0..40 {
+        let mut batch = LogBatch::default();
+        for group in 1..=3 {
+            batch.add_command(group, Command::Clean);
+        }
+        if n == 0 {
+            batch.put(8, b"old".to_vec(), vec![1]).unwrap();
+        }
+        batch.put(9, b"new".to_vec(), vec![n; 300]).unwrap();
+        open.write(&mut batch, false).unwrap();
+    }
+    drop(open);
+    let short = json(&purge);
+    assert_eq!(short["files_before"], short["files_after"]);
+    let small = ["--file-size", "1000", "--purge-threshold", "3000"];
+    let done = json(&[&purge[..], &small].concat());
+    let append = |files: &str| done[files]["append"].as_u64().unwrap();
+    assert!(append("files_after") < append("files_before"), "{done}");
+    assert_eq!(done["groups_moved"], 1, "{done}");
+    ok(&["raftlog", "check", path]);
+    let lines = ok(&[&purge[..], &small].concat());
+    assert!(lines.starts_with("before: "), "{lines}");
+    fails(
+        3,
+        &["raftlog", "purge", "--path", &format!("{path}/nowhere")],
+    );
+}
+
+#[test]
+fn a_bench_tells_what_writes_took() {
+    let dir = TempDir::new("raftlog-bench");
+    let path = dir.path().join("raft");
+    let bench = |name: &str, more: &[&str]| {
+        let path = path.with_file_name(name);
+        let mut args = vec!["raftlog", "bench", "--path"];
+        let path = text(&path).to_owned();
+        args.push(&path);
+        args.extend(more);
+        json(&args)
+    };
+    let some = bench(
+        "some",
+        &[
+            "--count",
+            "500",
+            "--threads",
+            "2",
+            "--entries",
+            "3",
+            "--sync",
+            "--batch-groups",
+            "2",
+        ],
+    );
+    assert_eq!(some["writes"], 500);
+    assert!(some["append"]["syncs"].as_u64().unwrap() > 100);
+    assert!(some["append"]["appended_bytes"].as_u64().unwrap() > 500 * 2 * 3 * 256);
+    let latency = &some["write_micros"];
+    assert!(latency["p50"].as_f64().unwrap() <= latency["max"].as_f64().unwrap());
+    let logs = path.with_file_name("some");
+    let held = json(&["raftlog", "check", text(&logs)]);
+    assert_eq!(held["groups"], 64);
+    let small = [
+        "--file-size",
+        "20000",
+        "--purge-threshold",
+        "60000",
+        "--keep",
+        "32",
+        "--purge",
+    ];
+    let timed = bench(
+        "timed",
+        &[
+            &["--seconds", "2", "--groups", "4", "--metrics"],
+            &small[..],
+        ]
+        .concat(),
+    );
+    let metrics = timed["metrics"].as_str().unwrap();
+    assert!(
+        metrics.contains("raft_engine_write_size_count"),
+        "{metrics}"
+    );
+    assert!(
+        !metrics.contains("raft_engine_purge_duration_seconds_count 0"),
+        "{metrics}"
+    );
+    let lines = {
+        let path = path.with_file_name("text");
+        ok(&[
+            "raftlog",
+            "bench",
+            "--path",
+            text(&path),
+            "--count",
+            "10",
+            "--metrics",
+        ])
+    };
+    assert!(
+        lines.starts_with("10 writes in ") && lines.contains("p99.9"),
+        "{lines}"
+    );
+    assert!(
+        lines.contains("# TYPE raft_engine_memory_usage gauge"),
+        "{lines}"
+    );
+    fails(2, &["raftlog", "bench", "--path", text(&logs)]);
+    fails(
+        2,
+        &[
+            "raftlog",
+            "bench",
+            "--path",
+            text(&path),
+            "--threads",
+            "9",
+            "--groups",
+            "8",
+        ],
+    );
+    fails(
+        2,
+        &[
+            "raftlog",
+            "bench",
+            "--path",
+            text(&path),
+            "--purge-threshold",
+            "1",
+        ],
+    );
+}

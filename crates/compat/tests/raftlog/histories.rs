@@ -155,6 +155,12 @@ type Group = (Option<(u64, u64)>, Vec<Vec<u8>>, Vec<(Vec<u8>, Vec<u8>)>);
 pub(crate) struct Seen(BTreeMap<u64, Group>);
 
 impl Seen {
+    /// All but one group.
+    pub(crate) fn without(mut self, group: u64) -> Self {
+        self.0.remove(&group);
+        self
+    }
+
     /// Fails with the first difference.
     #[track_caller]
     pub(crate) fn assert_same(&self, theirs: &Self, what: &str) {

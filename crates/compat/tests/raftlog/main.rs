@@ -2,6 +2,7 @@
 
 mod calls;
 mod histories;
+mod repair;
 mod theirs;
 
 use std::path::Path;

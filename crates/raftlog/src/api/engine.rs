@@ -11,23 +11,28 @@ use protobuf::Message;
 
 use super::env::{DefaultFileSystem, FileSystem, adapted};
 use super::fork::{CopyDetails, fork};
-use super::internals::{EventListener, LogItemReader, LogQueue};
+use super::internals::{EventListener, FilePipeLog, LogItemReader, LogQueue};
 use super::look::holes;
 use super::{Config, Error, LogBatch, MessageExt, Result};
 use crate::batch::Command;
 use crate::engine::Engine as RawEngine;
+use crate::metrics::Metrics;
+use crate::repair::repair;
+use crate::script::RepairScript;
 
 /// An open directory of logs.
 ///
 /// All calls may be made from any thread. One group may also be written by many: its batches are applied in the order
 /// in which they stand in the file.
-pub struct Engine<F = DefaultFileSystem> {
+///
+/// The second parameter is there for those who spell it; there is one way to write files.
+pub struct Engine<F = DefaultFileSystem, P = FilePipeLog<F>> {
     raw: RawEngine,
     dir: String,
-    marker: PhantomData<fn() -> F>,
+    marker: PhantomData<fn() -> (F, P)>,
 }
 
-impl<F> fmt::Debug for Engine<F> {
+impl<F, P> fmt::Debug for Engine<F, P> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Engine")
             .field("dir", &self.dir)
@@ -79,6 +84,14 @@ impl Engine<DefaultFileSystem> {
     /// The same.
     pub fn consistency_check(path: &Path) -> Result<Vec<(u64, u64)>> {
         Self::consistency_check_with_file_system(path, Arc::new(DefaultFileSystem))
+    }
+
+    /// As [`Self::unsafe_repair_with_file_system`], for files of the system.
+    ///
+    /// # Errors
+    /// The same.
+    pub fn unsafe_repair(path: &Path, queue: Option<LogQueue>, script: String) -> Result<()> {
+        Self::unsafe_repair_with_file_system(path, queue, script, Arc::new(DefaultFileSystem))
     }
 
     /// As [`Self::dump_with_file_system`], for files of the system.
@@ -133,6 +146,29 @@ impl<F: FileSystem> Engine<F> {
         holes(&*adapted(file_system), path)
     }
 
+    /// Takes operations out of the files of a queue, or of both, of a directory that is not open, as a script says. What
+    /// its functions are: [`RepairScript::compile`](crate::raw::RepairScript::compile). Other code than a script can decide with
+    /// [`raw::repair`](crate::raw::repair).
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] for what is no such script, and if there is no such directory; [`Error::Corruption`] for entries that do not follow
+    /// each other where the script lets them pass; [`Error::Other`] if it is open; [`Error::Io`]. Every file is then as it was.
+    #[expect(
+        clippy::needless_pass_by_value,
+        reason = "raft-engine's signature has it so"
+    )]
+    pub fn unsafe_repair_with_file_system(
+        path: &Path,
+        queue: Option<LogQueue>,
+        script: String,
+        file_system: Arc<F>,
+    ) -> Result<()> {
+        let script = RepairScript::compile(&script)?;
+        let fs: Arc<dyn OwnFileSystem> = adapted(file_system);
+        repair(&*fs, path, queue, |incoming| script.decide(incoming))?;
+        Ok(())
+    }
+
     /// The operations in a file, or in all files of a directory. Nothing is locked or changed.
     ///
     /// # Errors
@@ -158,7 +194,7 @@ impl<F: FileSystem> Engine<F> {
     }
 }
 
-impl<F> Engine<F> {
+impl<F, P> Engine<F, P> {
     /// Writes a batch, which is then empty; the bytes of its record, 0 for an empty batch.
     ///
     /// With `sync` it, and all that was written before, survives a power loss when this returns; an empty batch
@@ -340,6 +376,12 @@ impl<F> Engine<F> {
     /// [`Error::Corruption`]; [`Error::Io`]. Nothing is lost then.
     pub fn purge_expired_files(&self) -> Result<Vec<u64>> {
         Ok(self.raw.purge_expired_files()?)
+    }
+
+    /// What it has counted and what it has: see [`crate::raw::Engine::metrics`].
+    #[must_use]
+    pub fn metrics(&self) -> Metrics {
+        self.raw.metrics()
     }
 
     /// The directory.

@@ -1,5 +1,6 @@
 //! Names for those who watch the engine.
 
+use std::marker::PhantomData;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 pub use super::Version;
@@ -9,6 +10,9 @@ pub use super::look::{
 };
 pub use crate::events::{EventListener, FileBlockHandle};
 pub use crate::names::{FileId, Queue as LogQueue};
+
+/// The way in which [`Engine`](crate::Engine) writes files: the name of one, and nothing to be called.
+pub struct FilePipeLog<F>(PhantomData<fn() -> F>);
 
 /// Number of a file in its queue.
 pub type FileSeq = u64;

@@ -121,6 +121,24 @@ impl Group {
         self.rewritten + self.rewritten_keys
     }
 
+    /// Entries and keys.
+    pub(crate) fn items(&self) -> u64 {
+        self.index.len() + self.keys.len() as u64
+    }
+
+    /// Bytes of memory beside its own. The maps' nodes are taken to be three quarters full.
+    pub(crate) fn heap_bytes(&self) -> usize {
+        let key = size_of::<(Vec<u8>, Value)>() * 4 / 3;
+        let keys = self.keys.iter();
+        let keys: usize = keys
+            .map(|(k, v)| key + k.capacity() + v.bytes.capacity())
+            .sum();
+        let dead = size_of::<Vec<u8>>() * 4 / 3;
+        let shown = self.shadow.dead.iter();
+        let shown: usize = shown.map(|k| dead + k.capacity()).sum();
+        self.index.heap_bytes() + keys + shown
+    }
+
     /// Does what an item of a record of the append queue says, but for `Clean`.
     pub(crate) fn apply(&mut self, op: Op, block: Block) {
         match op {

@@ -184,6 +184,11 @@ impl Index {
         self.ends.is_empty()
     }
 
+    /// Bytes of memory beside its own.
+    pub(crate) fn heap_bytes(&self) -> usize {
+        self.runs.capacity() * size_of::<Run>() + self.ends.capacity() * size_of::<u32>()
+    }
+
     /// Puts entries behind, or over, what is there. What [`Span::after`] would refuse replaces
     /// all entries: so it must be read that follows on what a collected file held.
     pub(crate) fn append(&mut self, entries: &Entries, block: Block) {

@@ -155,7 +155,7 @@ impl Run<'_> {
 
     /// Writes all that was added and tells memory.
     pub(super) fn write(&mut self, batch: &mut Batch) -> Result<()> {
-        let written = self.write_drafts(&batch.take())?;
+        let written = self.write_drafts(&batch.take(), batch.limit.queue)?;
         self.tell(written, batch);
         Ok(())
     }
@@ -192,7 +192,7 @@ impl Run<'_> {
                 })
                 .count();
             let (now, later) = rest.split_at(count);
-            written.extend(self.write_drafts(now)?);
+            written.extend(self.write_drafts(now, batch.limit.queue)?);
             rest = later;
         }
         self.tell(written, batch);
@@ -222,8 +222,8 @@ impl Run<'_> {
         }
     }
 
-    /// Makes records and writes them; what memory is to know.
-    fn write_drafts(&mut self, drafts: &[Draft]) -> Result<Vec<(u64, Written)>> {
+    /// Makes records of what is in files of a queue and writes them; what memory is to know.
+    fn write_drafts(&mut self, drafts: &[Draft], from: Queue) -> Result<Vec<(u64, Written)>> {
         if drafts.is_empty() {
             return Ok(Vec::new());
         }
@@ -271,7 +271,9 @@ impl Run<'_> {
                 offset: at,
                 len: made.record.bytes.len(),
             };
-            let listeners = &self.purge.new_files.listeners;
+            let new_files = &self.purge.new_files;
+            new_files.meters.moved_record(from, handle.len);
+            let listeners = &new_files.listeners;
             listeners.iter().for_each(|l| l.on_append_log_file(handle));
             at += header.len;
         }

@@ -397,3 +397,35 @@ fn a_fork_goes_its_own_way() {
         .unwrap();
     assert_eq!(all, entries(1, 21, 1000));
 }
+
+#[test]
+fn a_script_repairs_and_both_parameters_can_be_spelled() {
+    type Spelled = Engine<DefaultFileSystem, FilePipeLog<DefaultFileSystem>>;
+    let dir = TempDir::new("raftlog-repair");
+    let config = Config {
+        dir: dir.path().display().to_string(),
+        ..Config::default()
+    };
+    let log: Spelled = Engine::open(config.clone()).unwrap();
+    let mut batch = LogBatch::default();
+    batch.add_command(1, Command::Compact { index: 3 });
+    batch.put(1, b"k".to_vec(), b"v".to_vec()).unwrap();
+    batch.add_command(1, Command::Clean);
+    log.write(&mut batch, true).unwrap();
+    assert_eq!(log.metrics().write_size.count(), 1);
+    let repair = |queue, script: &str| Spelled::unsafe_repair(dir.path(), queue, script.to_owned());
+    let keep = "fn filter_clean(id, first, count, rewrite_count, queue) { 1 }";
+    assert!(
+        matches!(repair(None, keep), Err(Error::Other(_))),
+        "it is open"
+    );
+    drop(log);
+    assert!(matches!(repair(None, "fn"), Err(Error::InvalidArgument(_))));
+    repair(Some(LogQueue::Rewrite), keep).unwrap();
+    assert!(Engine::open(config.clone()).unwrap().is_empty());
+    repair(None, keep).unwrap();
+    assert_eq!(
+        Engine::open(config).unwrap().get(1, b"k"),
+        Some(b"v".to_vec())
+    );
+}
