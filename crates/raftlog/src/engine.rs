@@ -264,10 +264,7 @@ impl Engine {
             )));
         }
         let mut size = 0usize;
-        for index in begin..end {
-            let Some(location) = found.index().locate(index) else {
-                break;
-            };
+        for location in found.index().locations(begin, end) {
             size = size.saturating_add(location.len());
             if !locations.is_empty() && max_size.is_some_and(|max| size > max) {
                 break;

@@ -120,7 +120,8 @@ pub(crate) const RECORD_HEADER_LEN: usize = 16;
 /// Bytes that the raw entries of one record may take.
 pub(crate) const BLOCK_LEN_MAX: usize = i32::MAX as usize;
 
-const CRC_LEN: usize = 4;
+/// Bytes of a checksum.
+pub(crate) const CRC_LEN: usize = 4;
 
 /// A count and a checksum.
 const FOOTER_LEN_MIN: u64 = 1 + CRC_LEN as u64;
