@@ -1,5 +1,6 @@
 //! An open directory: the public calls, each a few lines over the parts.
 
+use std::iter;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -8,6 +9,7 @@ use orogen_base::{Error, Result, memory};
 use orogen_env::{FileLock, FileSystem};
 
 use crate::batch::{Command, LogBatch};
+use crate::blocks::Blocks;
 use crate::events::EventListener;
 use crate::files::{Appender, NewFiles, Table, gone};
 use crate::format::encode_record;
@@ -171,8 +173,9 @@ impl Engine {
             let Some(location) = location else {
                 return Ok(None);
             };
-            match self.table.read_block(location.block)? {
-                Some(block) => return make(slice(&block, &location)?).map(Some),
+            let mut blocks = Blocks::new(&self.table);
+            match blocks.get(location.block, iter::empty())? {
+                Some(block) => return make(slice(block, &location)?).map(Some),
                 None => look_again(&mut missed, location.block)?,
             }
         }
@@ -283,14 +286,11 @@ impl Engine {
         make: &mut impl FnMut(u64, &[u8]) -> Result<T, E>,
     ) -> Result<Option<Block>, E> {
         memory::reserve(out, locations.len(), "entries")?;
-        let mut last: Option<(Block, Vec<u8>)> = None;
-        for (location, index) in locations.iter().zip(begin..) {
-            let block = match &last {
-                Some((block, raw)) if *block == location.block => raw,
-                _ => match self.table.read_block(location.block)? {
-                    Some(raw) => &last.insert((location.block, raw)).1,
-                    None => return Ok(Some(location.block)),
-                },
+        let mut blocks = Blocks::new(&self.table);
+        for (n, (location, index)) in locations.iter().zip(begin..).enumerate() {
+            let ahead = locations[n + 1..].iter().map(|location| location.block);
+            let Some(block) = blocks.get(location.block, ahead)? else {
+                return Ok(Some(location.block));
             };
             out.push(make(index, slice(block, location)?)?);
         }

@@ -37,6 +37,7 @@ mod memtable;
 mod options;
 mod spares;
 mod files;
+mod blocks;
 mod recover;
 mod write_queue;
 mod purge;
