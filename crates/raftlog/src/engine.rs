@@ -1,5 +1,6 @@
 //! An open directory: the public calls, each a few lines over the parts.
 
+use std::iter;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -8,6 +9,7 @@ use orogen_base::{Error, Result, memory};
 use orogen_env::{FileLock, FileSystem};
 
 use crate::batch::{Command, LogBatch};
+use crate::blocks::Blocks;
 use crate::events::EventListener;
 use crate::files::{Appender, NewFiles, OnFull, Table, gone};
 use crate::format::encode_record;
@@ -208,10 +210,11 @@ impl Engine {
             let Some(location) = location else {
                 return Ok(None);
             };
-            match self.table.read_block(location.block)? {
+            let mut blocks = Blocks::new(&self.table);
+            match blocks.get(location.block, iter::empty())? {
                 Some(block) => {
                     reading.found(1);
-                    return make(slice(&block, &location)?).map(Some);
+                    return make(slice(block, &location)?).map(Some);
                 }
                 None => look_again(&mut missed, location.block)?,
             }
@@ -308,10 +311,7 @@ impl Engine {
             )));
         }
         let mut size = 0usize;
-        for index in begin..end {
-            let Some(location) = found.index().locate(index) else {
-                break;
-            };
+        for location in found.index().locations(begin, end) {
             size = size.saturating_add(location.len());
             if !locations.is_empty() && max_size.is_some_and(|max| size > max) {
                 break;
@@ -330,14 +330,11 @@ impl Engine {
         make: &mut impl FnMut(u64, &[u8]) -> Result<T, E>,
     ) -> Result<Option<Block>, E> {
         memory::reserve(out, locations.len(), "entries")?;
-        let mut last: Option<(Block, Vec<u8>)> = None;
-        for (location, index) in locations.iter().zip(begin..) {
-            let block = match &last {
-                Some((block, raw)) if *block == location.block => raw,
-                _ => match self.table.read_block(location.block)? {
-                    Some(raw) => &last.insert((location.block, raw)).1,
-                    None => return Ok(Some(location.block)),
-                },
+        let mut blocks = Blocks::new(&self.table);
+        for (n, (location, index)) in locations.iter().zip(begin..).enumerate() {
+            let ahead = locations[n + 1..].iter().map(|location| location.block);
+            let Some(block) = blocks.get(location.block, ahead)? else {
+                return Ok(Some(location.block));
             };
             out.push(make(index, slice(block, location)?)?);
         }

@@ -18,8 +18,7 @@ use orogen_env::ahead::Ahead;
 use orogen_env::{Access, FileSystem, LengthHint, RandomAccessFile, WritableFile};
 
 use crate::events::Listeners;
-use crate::format::{FileHeader, FormatVersion, decode_block};
-use crate::memtable::Block;
+use crate::format::{FileHeader, FormatVersion};
 use crate::metrics::Meters;
 use crate::names::{FileId, Queue};
 use crate::spares::Spares;
@@ -57,7 +56,8 @@ impl Table {
         self.queue(file.id.queue).write().push(file);
     }
 
-    fn find(&self, id: FileId) -> Option<Arc<LogFile>> {
+    /// The file, if it was not deleted.
+    pub(crate) fn find(&self, id: FileId) -> Option<Arc<LogFile>> {
         let files = self.queue(id.queue).read();
         let first = files.first()?.id.seq;
         let at = usize::try_from(id.seq.checked_sub(first)?).ok()?;
@@ -146,25 +146,6 @@ impl Table {
 
     pub(crate) fn count(&self) -> u64 {
         (self.append.read().len() + self.rewrite.read().len()) as u64
-    }
-
-    /// The raw entries of a record; none if its file was deleted meanwhile.
-    pub(crate) fn read_block(&self, block: Block) -> Result<Option<Vec<u8>>> {
-        if block.len == 0 {
-            return Ok(Some(Vec::new()));
-        }
-        let Some(file) = self.find(block.file) else {
-            return Ok(None);
-        };
-        let len = block.len as usize;
-        let mut stored = orogen_base::memory::with_capacity(len, "a block of entries")?;
-        file.reader
-            .append_exact_at(block.offset, len, &mut stored)?;
-        let raw = decode_block(stored, block.compression).map_err(|e| {
-            e.with("file", file.reader.path().display())
-                .with("offset", block.offset)
-        })?;
-        Ok(Some(raw))
     }
 }
 

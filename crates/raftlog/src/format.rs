@@ -127,7 +127,8 @@ pub(crate) const RECORD_HEADER_LEN: usize = 16;
 /// Bytes that the raw entries of one record may take.
 pub(crate) const BLOCK_LEN_MAX: usize = i32::MAX as usize;
 
-const CRC_LEN: usize = 4;
+/// Bytes of a checksum.
+pub(crate) const CRC_LEN: usize = 4;
 
 /// A count and a checksum.
 const FOOTER_LEN_MIN: u64 = 1 + CRC_LEN as u64;
@@ -283,25 +284,31 @@ pub(crate) fn sign(record: &mut [u8], signature: u32) {
     }
 }
 
-/// The raw bytes of a stored block with its checksum.
+/// The raw bytes of a stored block with its checksum: as they stand there, or unpacked in `room`.
 ///
 /// # Errors
 /// `Corruption`; `NoMemory`.
-pub(crate) fn decode_block(mut stored: Vec<u8>, compression: Compression) -> Result<Vec<u8>> {
+pub(crate) fn decode_block<'b>(
+    stored: &'b [u8],
+    compression: Compression,
+    room: &'b mut Vec<u8>,
+) -> Result<&'b [u8]> {
     if stored.is_empty() {
         return Ok(stored);
     }
     let damaged = || Error::corruption("block of entries has a wrong checksum");
-    let len = stored.len().checked_sub(CRC_LEN).ok_or_else(damaged)?;
-    let expected = get_fixed32(&stored[len..]).ok_or_else(damaged)?;
-    let found = crc32fast::hash(&stored[..len]);
+    let (stored, crc) = stored.split_last_chunk::<CRC_LEN>().ok_or_else(damaged)?;
+    let expected = u32::from_le_bytes(*crc);
+    let found = crc32fast::hash(stored);
     if expected != found {
         return Err(damaged().with("expected", expected).with("found", found));
     }
-    stored.truncate(len);
     match compression {
         Compression::None => Ok(stored),
-        Compression::Lz4 => lz4::decompress(&stored),
+        Compression::Lz4 => {
+            lz4::decompress(stored, room)?;
+            Ok(room)
+        }
     }
 }
 

@@ -40,6 +40,7 @@ mod spares;
 mod files;
 mod digest;
 mod watched;
+mod blocks;
 mod recover;
 mod repair;
 mod script;

@@ -312,22 +312,22 @@ fn write_kept(
         alignment: 0,
     };
     output.writer.append(&header.encode())?;
+    let (mut stored, mut room) = (Vec::new(), Vec::new());
     for (items, block) in kept.records {
         let is_marked = items.iter().any(is_mark);
         if is_marked {
             output.write()?;
         }
         let has_entries = items.iter().any(|i| matches!(i.op, Op::Entries(_)));
-        let raw = if has_entries && block.len > 0 {
+        stored.clear();
+        if has_entries {
             let len = block.len as usize;
-            let mut stored = memory::with_capacity(len, "a block of entries")?;
+            memory::reserve(&mut stored, len, "a block of entries")?;
             file.append_exact_at(block.offset, len, &mut stored)?;
-            decode_block(stored, block.compression)?
-        } else {
-            Vec::new()
-        };
+        }
+        let raw = decode_block(&stored, block.compression, &mut room)?;
         for item in items {
-            output.push(item, &raw)?;
+            output.push(item, raw)?;
             if !is_marked && output.size >= RECORD_BYTES {
                 output.write()?;
             }

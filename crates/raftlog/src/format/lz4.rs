@@ -44,11 +44,11 @@ pub(super) fn compress(raw: &[u8], acceleration: i32) -> Result<Option<Vec<u8>>>
     }
 }
 
-/// The raw block of what [`compress`], or another writer of the format, made.
+/// Makes `raw` the raw block of what [`compress`], or another writer of the format, made.
 ///
 /// # Errors
 /// `Corruption` if it is none; `NoMemory`.
-pub(super) fn decompress(stored: &[u8]) -> Result<Vec<u8>> {
+pub(super) fn decompress(stored: &[u8], raw: &mut Vec<u8>) -> Result<()> {
     let damaged = |what: &'static str| {
         Error::corruption("compressed block of entries is damaged").with("why", what)
     };
@@ -60,7 +60,7 @@ pub(super) fn decompress(stored: &[u8]) -> Result<Vec<u8>> {
     if raw_len > data.len().saturating_mul(RATIO_MAX) {
         return Err(damaged("says more than its bytes can hold"));
     }
-    let mut raw = memory::zeroed(raw_len, "a block of entries")?;
+    memory::resize(raw, raw_len, "a block of entries")?;
     // SAFETY: `data` is readable for `data_len` bytes, `raw` is writable for `capacity` bytes; the
     // library checks every length in the data against both.
     let written = unsafe {
@@ -74,5 +74,5 @@ pub(super) fn decompress(stored: &[u8]) -> Result<Vec<u8>> {
     if usize::try_from(written) != Ok(raw_len) {
         return Err(damaged("does not give the length it says"));
     }
-    Ok(raw)
+    Ok(())
 }

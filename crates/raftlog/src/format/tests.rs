@@ -26,8 +26,9 @@ fn decode(bytes: &[u8], signature: u32) -> Result<(Vec<Item>, Vec<u8>)> {
     let record = &bytes[..header.len as usize];
     let (front, footer) = record.split_at(header.footer_at() as usize);
     let items = decode_footer(footer, signature)?;
-    let block = decode_block(front[RECORD_HEADER_LEN..].to_vec(), header.compression)?;
-    Ok((items, block))
+    let mut room = Vec::new();
+    let block = decode_block(&front[RECORD_HEADER_LEN..], header.compression, &mut room)?;
+    Ok((items, block.to_vec()))
 }
 
 /// What a reader of a record gets: items, and the bytes of each entry.
@@ -214,7 +215,7 @@ fn garbage_with_right_checksums_is_an_error_or_a_batch() {
         let mut block = rng.bytes(len);
         let crc = crc32fast::hash(&block);
         put_fixed32(&mut block, crc);
-        let _ = decode_block(block, Compression::Lz4);
+        let _ = decode_block(&block, Compression::Lz4, &mut Vec::new());
     }
 }
 
@@ -243,7 +244,7 @@ fn absurd_lengths_are_refused_before_memory_is_asked_for() {
     block.extend_from_slice(&[0; 60]);
     let crc = crc32fast::hash(&block);
     put_fixed32(&mut block, crc);
-    let error = decode_block(block, Compression::Lz4).unwrap_err();
+    let error = decode_block(&block, Compression::Lz4, &mut Vec::new()).unwrap_err();
     assert_eq!(
         error.context("why"),
         Some("says more than its bytes can hold")

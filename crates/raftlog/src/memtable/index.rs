@@ -1,86 +1,33 @@
 //! Where the entries of a group lie.
 //!
 //! ```text
-//! runs:  first index | file | place of the block | start     one for each batch and group
-//! ends:  e e e e e e e e ...                                  four bytes for each entry
+//! chunks:  first index | codes    CHUNK_LEN entries each, but for some that were moved; not the last ones
+//! tail:    first index | codes    the last ones
 //! ```
-//! A run is a stretch of entries in one block; where an entry begins is the end of the one before it,
-//! or the run's start. Invariants:
+//! A group has an entry here for each that its log holds, so what one costs is what counts: 6 to 11 bytes.
+//! How an entry lies to the one before it is told by [`code`]; the first one of a chunk is told from
+//! nothing. So a chunk is read from its front, and who looks for an entry finds the chunk by its index and
+//! decodes no more than that one. Entries of the first chunk that are gone stay in it until all are, and
+//! the index of the first one says which. A group of few entries has no chunks, and one allocation. Invariants:
 //!
-//! 1. Indexes are consecutive: entry `i` is at `i - first` of `ends`, runs lie without gaps.
-//! 2. Files of runs do not descend: what is written later lies behind, and what is moved is moved
-//!    from the front.
+//! 1. Indexes are consecutive: those of a chunk end where the next one or the tail begins. The tail
+//!    holds the last entry, or there is none at all, and `last` is where that lies.
+//! 2. Files of entries do not descend: what is written later lies behind, and what is moved is moved
+//!    from the front. Only [`Index::count_up_to`] and [`Index::pieces`] rely on it, and on that those of
+//!    the first chunk that are gone do not either.
 //! 3. [`Span`] says beforehand what [`Index::append`] would refuse; who writes asks it first.
 
+mod code;
+
 use std::collections::VecDeque;
+use std::mem;
 
 use orogen_base::{Error, Result};
 
 use super::{Block, Location};
-use crate::format::Compression;
 use crate::item::{Entries, Op};
-use crate::names::{FileId, Queue};
-
-/// Set in [`Run::file`] for the append queue, and in [`Run::start`] for LZ4: a run is 32 bytes.
-const APPEND: u64 = 1 << 63;
-const LZ4: u32 = 1 << 31;
-
-#[derive(Clone, Copy, Debug)]
-struct Run {
-    first: u64,
-    file: u64,
-    offset: u64,
-    len: u32,
-    start: u32,
-}
-
-impl Run {
-    fn new(first: u64, block: Block, start: u32) -> Self {
-        let queue = if block.file.queue == Queue::Append {
-            APPEND
-        } else {
-            0
-        };
-        let lz4 = if block.compression == Compression::Lz4 {
-            LZ4
-        } else {
-            0
-        };
-        Self {
-            first,
-            file: block.file.seq | queue,
-            offset: block.offset,
-            len: block.len,
-            start: start | lz4,
-        }
-    }
-
-    fn file(&self) -> FileId {
-        let queue = if self.file & APPEND == 0 {
-            Queue::Rewrite
-        } else {
-            Queue::Append
-        };
-        FileId::new(queue, self.file & !APPEND)
-    }
-
-    fn start(&self) -> u32 {
-        self.start & !LZ4
-    }
-
-    fn block(&self) -> Block {
-        Block {
-            file: self.file(),
-            offset: self.offset,
-            len: self.len,
-            compression: if self.start & LZ4 == 0 {
-                Compression::None
-            } else {
-                Compression::Lz4
-            },
-        }
-    }
-}
+use crate::names::FileId;
+use code::{Code, ORIGIN};
 
 /// The indexes of a group: `first` up to, and without, `next`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -157,36 +104,80 @@ impl Piece {
     }
 }
 
-/// The entries of a group.
-#[derive(Debug, Default)]
-pub(crate) struct Index {
+/// Entries of a full chunk. A look-up decodes half of one in the mean, and its header, its allocation and
+/// the first code cost some 50 bytes.
+const CHUNK_LEN: u64 = 64;
+
+/// Chunks that there is room for beyond what is needed, and below which nobody looks.
+const SLACK_MIN: usize = 16;
+
+/// Bytes of the first room for codes: what allocators give at least.
+const TAIL_MIN: usize = 24;
+
+/// Consecutive entries.
+#[derive(Debug)]
+struct Chunk {
     first: u64,
-    runs: VecDeque<Run>,
-    ends: VecDeque<u32>,
+    codes: Box<[u8]>,
 }
 
-/// Room that an index keeps beyond what it needs, and below which nobody looks.
-const SLACK_MIN: usize = 64;
+/// The entries of a group.
+#[derive(Debug)]
+pub(crate) struct Index {
+    /// Of the first entry. The first chunk, or the tail, may begin before.
+    first: u64,
+    /// Behind the last entry.
+    next: u64,
+    chunks: VecDeque<Chunk>,
+    tail_first: u64,
+    tail: Vec<u8>,
+    /// What the next code is told from.
+    last: Location,
+}
+
+impl Default for Index {
+    fn default() -> Self {
+        Self {
+            first: 0,
+            next: 0,
+            chunks: VecDeque::new(),
+            tail_first: 0,
+            tail: Vec::new(),
+            last: ORIGIN,
+        }
+    }
+}
 
 impl Index {
     pub(crate) fn span(&self) -> Span {
         Span {
             first: self.first,
-            next: self.first + self.ends.len() as u64,
+            next: self.next,
         }
     }
 
     pub(crate) fn len(&self) -> u64 {
-        self.ends.len() as u64
+        self.next - self.first
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.ends.is_empty()
+        self.first == self.next
+    }
+
+    /// An index without entries whose first one will be `first`.
+    fn starting_at(first: u64) -> Self {
+        Self {
+            first,
+            next: first,
+            tail_first: first,
+            ..Self::default()
+        }
     }
 
     /// Bytes of memory beside its own.
     pub(crate) fn heap_bytes(&self) -> usize {
-        self.runs.capacity() * size_of::<Run>() + self.ends.capacity() * size_of::<u32>()
+        let chunks = self.chunks.iter().map(|chunk| chunk.codes.len());
+        self.chunks.capacity() * size_of::<Chunk>() + chunks.sum::<usize>() + self.tail.capacity()
     }
 
     /// Puts entries behind, or over, what is there. What [`Span::after`] would refuse replaces
@@ -195,16 +186,46 @@ impl Index {
         if entries.ends.is_empty() {
             return;
         }
-        let span = self.span();
-        if span.is_empty() || entries.first <= span.first || entries.first > span.next {
-            self.clear();
-            self.first = entries.first;
+        if self.is_empty() || entries.first <= self.first || entries.first > self.next {
+            *self = Self::starting_at(entries.first);
         } else {
             self.truncate(entries.first);
         }
-        self.runs
-            .push_back(Run::new(entries.first, block, entries.start));
-        self.ends.extend(&entries.ends);
+        self.extend(block, entries.start, &entries.ends);
+    }
+
+    /// Puts entries of a block behind the last one.
+    fn extend(&mut self, block: Block, mut start: u32, ends: &[u32]) {
+        for &end in ends {
+            self.push(&Location { block, start, end });
+            start = end;
+        }
+    }
+
+    fn push(&mut self, entry: &Location) {
+        if self.next - self.tail_first >= CHUNK_LEN {
+            self.seal();
+        }
+        let code = Code::new(&self.last, entry);
+        let code = code.bytes();
+        if self.tail.capacity() - self.tail.len() < code.len() {
+            // Half, not as much again: most groups are a tail and little else.
+            let more = TAIL_MIN.max(self.tail.len() / 2).max(code.len());
+            self.tail.reserve_exact(more);
+        }
+        self.tail.extend_from_slice(code);
+        self.last = *entry;
+        self.next += 1;
+    }
+
+    /// Makes a chunk of the tail; entries go behind it.
+    fn seal(&mut self) {
+        self.chunks.push_back(Chunk {
+            first: self.tail_first,
+            codes: mem::take(&mut self.tail).into_boxed_slice(),
+        });
+        self.tail_first = self.next;
+        self.last = ORIGIN;
     }
 
     /// Puts all of `above` behind what is there, or in its place if it does not follow on that.
@@ -212,19 +233,31 @@ impl Index {
         if above.is_empty() {
             return;
         }
-        if self.is_empty() || self.span().next != above.first {
+        if self.is_empty() || self.next != above.first {
             *self = above;
             return;
         }
-        self.runs.append(&mut above.runs);
-        self.ends.append(&mut above.ends);
+        // Its first chunk may begin with codes of entries that are gone, which no other one may.
+        let end = match above.chunks.len() {
+            0 => above.next,
+            _ => above.first_of(1),
+        };
+        for entry in above.locations(above.first, end) {
+            self.push(&entry);
+        }
+        if above.chunks.pop_front().is_none() {
+            return;
+        }
+        self.seal();
+        self.chunks.append(&mut above.chunks);
+        self.tail_first = above.tail_first;
+        self.tail = above.tail;
+        self.last = above.last;
+        self.next = above.next;
     }
 
     pub(crate) fn clear(&mut self) {
-        self.runs.clear();
-        self.ends.clear();
-        self.first = 0;
-        self.shrink();
+        *self = Self::default();
     }
 
     /// Drops the entries from `index` on.
@@ -233,64 +266,92 @@ impl Index {
             self.clear();
             return;
         }
-        self.ends
-            .truncate(usize::try_from(index - self.first).unwrap_or(usize::MAX));
-        while self.runs.back().is_some_and(|run| run.first >= index) {
-            self.runs.pop_back();
+        if index >= self.next {
+            return;
         }
+        if index <= self.tail_first {
+            let end = self.chunks.partition_point(|chunk| chunk.first < index);
+            self.chunks.truncate(end);
+            if let Some(Chunk { first, codes }) = self.chunks.pop_back() {
+                self.tail_first = first;
+                self.tail = codes.into_vec();
+            }
+        }
+        self.cut(index);
+    }
+
+    /// Drops the entries from `index`, one of the tail but not its first, on.
+    fn cut(&mut self, index: u64) {
+        let mut codes = self.tail.as_slice();
+        self.last = ORIGIN;
+        code::skip(&mut codes, &mut self.last, index - self.tail_first);
+        let len = self.tail.len() - codes.len();
+        self.tail.truncate(len);
+        self.next = index;
     }
 
     /// Drops the entries below `index`; how many that were.
     pub(crate) fn compact(&mut self, index: u64) -> u64 {
-        let span = self.span();
-        if span.is_empty() || index <= span.first {
+        if index <= self.first {
             return 0;
         }
-        if index >= span.next {
+        if index >= self.next {
+            let count = self.len();
             self.clear();
-            return span.next - span.first;
+            return count;
         }
         let count = index - self.first;
-        while self.runs.get(1).is_some_and(|run| run.first <= index) {
-            self.runs.pop_front();
-        }
-        if let Some(run) = self.runs.front_mut()
-            && run.first < index
-        {
-            // The entry before `index` is of the same run.
-            let start = self.ends[count as usize - 1];
-            *run = Run::new(index, run.block(), start);
-        }
-        self.ends.drain(..count as usize);
         self.first = index;
-        self.shrink();
+        let gone = self.chunk_of(index);
+        self.chunks.drain(..gone);
+        if self.chunks.capacity() > SLACK_MIN.max(self.chunks.len() * 4) {
+            self.chunks.shrink_to(self.chunks.len() * 2);
+        }
         count
     }
 
-    fn shrink(&mut self) {
-        if self.ends.capacity() > SLACK_MIN.max(self.ends.len() * 4) {
-            self.ends.shrink_to(self.ends.len() * 2);
+    /// The first index of a chunk, or of the tail.
+    fn first_of(&self, chunk: usize) -> u64 {
+        let chunk = self.chunks.get(chunk);
+        chunk.map_or(self.tail_first, |chunk| chunk.first)
+    }
+
+    /// The number of the chunk that holds an entry; how many there are if it is one of the tail.
+    fn chunk_of(&self, index: u64) -> usize {
+        if index >= self.tail_first {
+            return self.chunks.len();
         }
-        if self.runs.capacity() > SLACK_MIN.max(self.runs.len() * 4) {
-            self.runs.shrink_to(self.runs.len() * 2);
+        let behind = self.chunks.partition_point(|chunk| chunk.first <= index);
+        behind.saturating_sub(1)
+    }
+
+    /// Where the entries from `from` up to, and without, `to` lie, as far as they are there. No more
+    /// entries before them are decoded than a chunk has.
+    pub(crate) fn locations(&self, from: u64, to: u64) -> Locations<'_> {
+        let from = from.max(self.first);
+        let to = to.min(self.next);
+        let mut locations = Locations {
+            index: self,
+            chunk: 0,
+            codes: &[],
+            last: ORIGIN,
+            at: to,
+            to,
+        };
+        if from < to {
+            let chunk = self.chunk_of(from);
+            let gone = from - locations.open(chunk);
+            code::skip(&mut locations.codes, &mut locations.last, gone);
+            locations.at = from;
         }
+        locations
     }
 
     pub(crate) fn locate(&self, index: u64) -> Option<Location> {
-        let at = usize::try_from(index.checked_sub(self.first)?).ok()?;
-        let end = *self.ends.get(at)?;
-        let run = self.runs.partition_point(|run| run.first <= index);
-        let run = self.runs.get(run.checked_sub(1)?)?;
-        let start = if run.first == index {
-            run.start()
-        } else {
-            self.ends[at - 1]
-        };
-        Some(Location {
-            block: run.block(),
-            start,
-            end,
-        })
+        if index < self.first {
+            return None;
+        }
+        self.locations(index, index.checked_add(1)?).next()
     }
 
     /// The file of an entry.
@@ -300,11 +361,17 @@ impl Index {
 
     /// How many entries lie in files up to `limit`; they are the first ones.
     pub(crate) fn count_up_to(&self, limit: FileId) -> u64 {
-        let run = self.runs.partition_point(|run| run.file() <= limit);
-        match self.runs.get(run) {
-            Some(run) => run.first - self.first,
-            None => self.len(),
-        }
+        let is_old = |place: &Location| place.block.file <= limit;
+        let begins_old = |codes: &[u8]| is_old(&code::first_of(codes));
+        let begins = if begins_old(&self.tail) {
+            self.tail_first
+        } else {
+            let newer = (self.chunks).partition_point(|chunk| begins_old(&chunk.codes));
+            self.first_of(newer.saturating_sub(1))
+        };
+        let from = begins.max(self.first);
+        let count = self.locations(from, self.next).take_while(is_old).count();
+        from + count as u64 - self.first
     }
 
     /// The entries from `from` on that lie in files up to `limit`, in pieces of at most
@@ -317,18 +384,13 @@ impl Index {
         bytes_max: usize,
     ) -> Vec<Piece> {
         let mut pieces: Vec<Piece> = Vec::new();
-        let end = self.first + self.count_up_to(limit);
-        let mut at = from.max(self.first);
-        let mut run = self.runs.partition_point(|run| run.first <= at);
         let mut total = 0;
         let mut size = 0;
-        while at < end && total < bytes_max {
-            if self.runs.get(run).is_some_and(|next| next.first == at) {
-                run += 1;
-            }
-            let Some(location) = self.locate(at) else {
+        let from = from.max(self.first);
+        for (location, at) in self.locations(from, self.next).zip(from..) {
+            if total >= bytes_max || location.block.file > limit {
                 break;
-            };
+            }
             let len = location.len() + ENTRY_COST;
             total += len;
             match pieces.last_mut() {
@@ -351,7 +413,6 @@ impl Index {
                     });
                 }
             }
-            at += 1;
         }
         pieces
     }
@@ -360,44 +421,101 @@ impl Index {
     /// index behind the last of them.
     pub(crate) fn relocate(&mut self, moved: &Piece, limit: FileId) -> Option<u64> {
         let low = moved.first.max(self.first);
-        let mut high = moved.next().min(self.span().next);
-        let run = self.runs.partition_point(|run| run.first <= low);
-        let newer = self
-            .runs
-            .range(run.saturating_sub(1)..)
-            .take_while(|run| run.first < high)
-            .find(|run| run.file() > limit);
-        if let Some(run) = newer {
-            high = run.first;
-        }
-        if low >= high {
+        let count = self
+            .locations(low, moved.next())
+            .take_while(|location| location.block.file <= limit)
+            .count();
+        let skipped = usize::try_from(low - moved.first).ok()?;
+        let ends = moved.ends.get(skipped..)?.get(..count)?;
+        if ends.is_empty() {
             return None;
         }
-        let behind = self.locate(high);
-        let at = |index: u64| (index - self.first) as usize;
-        let (from, to) = (at(low), at(high));
-        let skipped = (low - moved.first) as usize;
         let start = match skipped.checked_sub(1) {
             Some(before) => moved.ends[before],
             None => moved.start,
         };
-        let before = self.runs.partition_point(|run| run.first < low);
-        let mut rest = self.runs.split_off(before);
-        while rest.front().is_some_and(|run| run.first < high) {
-            rest.pop_front();
+        let high = low + count as u64;
+        let rest = self.split_off(high);
+        self.truncate(low);
+        if self.is_empty() {
+            *self = Self::starting_at(low);
         }
-        self.runs.push_back(Run::new(low, moved.block, start));
-        if let Some(behind) = behind
-            && rest.front().is_none_or(|run| run.first > high)
-        {
-            self.runs
-                .push_back(Run::new(high, behind.block, behind.start));
-        }
-        self.runs.append(&mut rest);
-        for (end, new) in self.ends.range_mut(from..to).zip(&moved.ends[skipped..]) {
-            *end = *new;
-        }
+        self.extend(moved.block, start, ends);
+        self.stack(rest);
         Some(high)
+    }
+
+    /// Takes away the entries from `index`, which is not the first one, on.
+    fn split_off(&mut self, index: u64) -> Self {
+        if index >= self.next {
+            return Self::default();
+        }
+        let chunk = self.chunk_of(index);
+        let behind = self.chunks.len().min(chunk + 1);
+        let mut chunks = self.chunks.split_off(behind);
+        // Both have entries of the one that holds `index`, and each reads its own.
+        let tail = match self.chunks.get(chunk) {
+            Some(Chunk { first, codes }) => {
+                let (first, codes) = (*first, codes.clone());
+                chunks.push_front(Chunk { first, codes });
+                mem::take(&mut self.tail)
+            }
+            None => self.tail.clone(),
+        };
+        let rest = Self {
+            first: index,
+            next: self.next,
+            chunks,
+            tail_first: self.tail_first,
+            tail,
+            last: self.last,
+        };
+        self.truncate(index);
+        rest
+    }
+}
+
+/// Places of entries, one after the other.
+pub(crate) struct Locations<'i> {
+    index: &'i Index,
+    /// The chunk behind the one that is read.
+    chunk: usize,
+    codes: &'i [u8],
+    last: Location,
+    /// The entry whose code is the next one.
+    at: u64,
+    to: u64,
+}
+
+impl Locations<'_> {
+    /// Begins to read a chunk, or behind them the tail; its first index.
+    fn open(&mut self, chunk: usize) -> u64 {
+        let index = self.index;
+        let (first, codes) = match index.chunks.get(chunk) {
+            Some(chunk) => (chunk.first, &*chunk.codes),
+            None => (index.tail_first, index.tail.as_slice()),
+        };
+        self.chunk = chunk + 1;
+        self.codes = codes;
+        self.last = ORIGIN;
+        first
+    }
+}
+
+impl Iterator for Locations<'_> {
+    type Item = Location;
+
+    #[inline]
+    fn next(&mut self) -> Option<Location> {
+        if self.at >= self.to {
+            return None;
+        }
+        if self.codes.is_empty() {
+            self.open(self.chunk);
+        }
+        code::step(&mut self.codes, &mut self.last);
+        self.at += 1;
+        Some(self.last)
     }
 }
 

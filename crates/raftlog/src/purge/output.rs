@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use orogen_base::{Error, Result, memory};
 
 use super::Run;
+use crate::blocks::Blocks;
 use crate::events::FileBlockHandle;
 use crate::files::gone;
 use crate::format::{
@@ -293,23 +294,18 @@ impl Run<'_> {
             }
         }
         pieces.sort_unstable_by_key(|(piece, _, _)| (piece.block.file, piece.block.offset));
-        let mut last: Option<(Block, Vec<u8>)> = None;
-        for (piece, d, p) in pieces {
-            let raw = match &last {
-                Some((block, raw)) if *block == piece.block => raw,
-                _ => {
-                    let raw = self.table.read_block(piece.block)?;
-                    let raw = raw.ok_or_else(|| gone(piece.block.file))?;
-                    &last.insert((piece.block, raw)).1
-                }
-            };
+        let mut blocks = Blocks::new(self.table);
+        for (n, (piece, d, p)) in pieces.iter().enumerate() {
+            let ahead = pieces[n + 1..].iter().map(|(piece, _, _)| piece.block);
+            let raw = blocks.get(piece.block, ahead)?;
+            let raw = raw.ok_or_else(|| gone(piece.block.file))?;
             let start = piece.start as usize;
             let found = raw.get(start..start + piece.bytes()).ok_or_else(|| {
                 Error::corruption("an entry ends behind its block")
                     .with("file", piece.block.file.name())
                     .with("offset", piece.block.offset)
             })?;
-            bytes[d][p] = memory::copied(found, "entries to move")?;
+            bytes[*d][*p] = memory::copied(found, "entries to move")?;
         }
         Ok(bytes)
     }
