@@ -10,6 +10,7 @@ use orogen_env::{FileLock, FileSystem};
 
 use crate::batch::{Command, LogBatch};
 use crate::blocks::Blocks;
+use crate::durable::Durable;
 use crate::events::EventListener;
 use crate::files::{Appender, NewFiles, OnFull, Table, gone};
 use crate::format::encode_record;
@@ -34,7 +35,8 @@ pub struct Engine {
     dir: PathBuf,
     table: Arc<Table>,
     memtables: Arc<Memtables>,
-    writes: WriteQueue,
+    writes: Arc<WriteQueue>,
+    durable: Durable,
     purge: Mutex<Purge>,
     digester: Arc<Digester>,
     files_read: u64,
@@ -117,7 +119,8 @@ impl Engine {
             dir: dir.to_owned(),
             table,
             memtables,
-            writes: WriteQueue::new(appender),
+            writes: Arc::new(WriteQueue::new(appender)),
+            durable: Durable::new(),
             purge: Mutex::new(purge),
             digester,
             files_read: rewritten_files + appended.files_read,
@@ -175,6 +178,26 @@ impl Engine {
                 Err(e)
             }
         }
+    }
+
+    /// Writes a batch as [`Self::write`] does without `sync`, and calls `on_durable` once it survives a power loss, or
+    /// with the error of the sync that should have done that.
+    ///
+    /// It is called by a thread of the engine, after those that were given before, and by the time when the engine is closed or dropped; if this
+    /// returns an error it is not called. One sync serves all that were written before it began. It may use the engine; while it
+    /// runs nobody else is told.
+    ///
+    /// # Errors
+    /// As [`Self::write`]; of the system if it has no thread left.
+    pub fn write_async(
+        &self,
+        batch: &mut LogBatch,
+        on_durable: impl FnOnce(Result<()>) + Send + 'static,
+    ) -> Result<usize> {
+        self.durable.start(&self.writes, &self.memtables)?;
+        let len = self.write(batch, false)?;
+        self.durable.tell(Box::new(on_durable));
+        Ok(len)
     }
 
     /// Makes all that was written survive a power loss.
@@ -505,6 +528,7 @@ impl Engine {
     }
 
     fn close_files(&self) -> Result<()> {
+        self.durable.finish();
         self.writes.close(&self.memtables)?;
         self.digester.finish();
         Ok(())

@@ -45,6 +45,7 @@ mod recover;
 mod repair;
 mod script;
 mod write_queue;
+mod durable;
 mod purge;
 mod engine;
 pub mod raw;

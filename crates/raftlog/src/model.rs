@@ -2,11 +2,13 @@
 //!
 //! Three threads write batches, one of them with syncs: (1) each is answered; (2) a thread reads what it wrote; (3) a directory that is opened
 //! again has the same, so what was applied is in the files, in that order.
+//!
+//! Two threads write and do not wait for syncs: (4) each is told once, in the order of its writes, before the engine is closed.
 
 use std::path::Path;
 use std::sync::Arc;
 
-use orogen_base::sync::{Mistake, explore, must_find, thread};
+use orogen_base::sync::{Mistake, Mutex, explore, must_find, thread};
 use orogen_env::{FileSystem, MemFileSystem};
 
 use crate::raw::{Engine, LogBatch, Options};
@@ -69,9 +71,46 @@ fn turns() {
     );
 }
 
+fn told_later() {
+    let fs = MemFileSystem::new();
+    let engine = Arc::new(open(&fs));
+    let told = Arc::new(Mutex::new(Vec::new()));
+    let threads = [1, 2].map(|group: u64| {
+        let (engine, told) = (engine.clone(), told.clone());
+        let builder = thread::Builder::new().name("model".to_owned());
+        let body = move || {
+            for index in 1..=2 {
+                let mut batch = LogBatch::default();
+                batch.add_entries(group, index, &[b"entry"]).unwrap();
+                let told = told.clone();
+                let on_durable = move |synced: orogen_base::Result<()>| {
+                    synced.unwrap();
+                    told.lock().push((group, index));
+                };
+                engine.write_async(&mut batch, on_durable).unwrap();
+            }
+        };
+        builder.spawn(body).unwrap()
+    });
+    for thread in threads {
+        thread.join().unwrap();
+    }
+    drop(engine);
+    let told = told.lock();
+    for group in [1, 2] {
+        let of_group = told.iter().filter(|(of, _)| *of == group);
+        assert!(of_group.map(|(_, index)| *index).eq([1, 2]), "{:?}", *told);
+    }
+}
+
 #[test]
 fn holds() {
     explore("raft log", turns);
+}
+
+#[test]
+fn who_does_not_wait_is_told() {
+    explore("raft log, told later", told_later);
 }
 
 #[test]

@@ -5,6 +5,7 @@ mod between;
 mod calls;
 mod crash;
 mod digests;
+mod durable;
 mod metrics;
 mod model;
 mod purge;

@@ -1,0 +1,129 @@
+//! Writers that are told later that what they wrote is durable.
+
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::sync::{Arc, Mutex, mpsc};
+
+use orogen_base::ErrorKind;
+use orogen_env::{Fault, FaultFileSystem, FileSystem, MemFileSystem, OpKind, PowerCut};
+use orogen_raftlog::raw::{Engine, LogBatch};
+
+use crate::model::{content, dir, disk, open, options};
+
+fn faulty(fs: &MemFileSystem) -> (Arc<FaultFileSystem>, Engine) {
+    let faulty = Arc::new(FaultFileSystem::over_memory(fs.clone()));
+    let arc: Arc<dyn FileSystem> = faulty.clone();
+    (faulty, Engine::open(&arc, dir(), options()).unwrap())
+}
+
+fn entry(at: u64) -> LogBatch {
+    let mut batch = LogBatch::default();
+    batch.add_entries(1, at, &[[at as u8; 20]]).unwrap();
+    batch
+}
+
+#[test]
+fn what_is_told_to_be_durable_survives_a_power_cut() {
+    let fs = disk();
+    let (faulty, engine) = faulty(&fs);
+    let (tell, told) = mpsc::channel();
+    let syncs = faulty.faults().count(OpKind::Sync);
+    for at in 1..=300 {
+        let (tell, fs) = (tell.clone(), fs.clone());
+        let on_durable = move |synced: orogen_base::Result<()>| {
+            synced.unwrap();
+            if at % 20 == 0 {
+                let after = open(&fs.crash(PowerCut::DropUnsynced)).unwrap();
+                assert!(after.last_index(1).unwrap() >= at);
+            }
+            tell.send(at).unwrap();
+        };
+        engine.write_async(&mut entry(at), on_durable).unwrap();
+        assert_eq!(engine.last_index(1), Some(at));
+    }
+    drop(tell);
+    // Each once, in order.
+    assert!(told.iter().eq(1..=300));
+    let syncs = faulty.faults().count(OpKind::Sync) - syncs;
+    assert!(syncs > 0);
+    // An empty batch is told of, too.
+    let (tell, told) = mpsc::channel();
+    let on_durable = move |synced| tell.send(synced).unwrap();
+    engine
+        .write_async(&mut LogBatch::default(), on_durable)
+        .unwrap();
+    told.recv().unwrap().unwrap();
+}
+
+#[test]
+fn all_are_told_before_an_engine_is_closed() {
+    let fs = disk();
+    for closes in [true, false] {
+        let engine = open(&fs).unwrap();
+        let count = Arc::new(AtomicUsize::new(0));
+        let next = engine.last_index(1).unwrap_or(0) + 1;
+        for at in next..next + 100 {
+            let count = count.clone();
+            let on_durable = move |synced: orogen_base::Result<()>| {
+                synced.unwrap();
+                count.fetch_add(1, SeqCst);
+            };
+            engine.write_async(&mut entry(at), on_durable).unwrap();
+        }
+        if closes {
+            engine.close().unwrap();
+        } else {
+            drop(engine);
+        }
+        assert_eq!(count.load(SeqCst), 100);
+    }
+    assert_eq!(open(&fs).unwrap().last_index(1), Some(200));
+}
+
+#[test]
+fn a_failed_sync_is_told_and_a_refused_batch_is_not() {
+    let fs = disk();
+    let (faulty, engine) = faulty(&fs);
+    let told = Arc::new(Mutex::new(Vec::new()));
+    let write = |mut batch: LogBatch| -> orogen_base::Result<()> {
+        let told = told.clone();
+        let (tell, wait) = mpsc::channel();
+        let on_durable = move |synced: orogen_base::Result<()>| {
+            told.lock().unwrap().push(synced.map_err(|e| e.kind()));
+            tell.send(()).unwrap();
+        };
+        engine.write_async(&mut batch, on_durable)?;
+        wait.recv().unwrap();
+        Ok(())
+    };
+    write(entry(1)).unwrap();
+    let refused = write(entry(9)).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::InvalidArgument);
+    faulty.faults().add(Fault::io().on(&[OpKind::Sync]));
+    write(entry(2)).unwrap();
+    let refused = write(entry(3)).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::ReadOnly);
+    let told = told.lock().unwrap();
+    assert_eq!(told[0], Ok(()));
+    assert!(told.len() == 2 && told[1].is_err(), "{told:?}");
+}
+
+#[test]
+fn who_is_told_may_write() {
+    let fs = disk();
+    let engine = Arc::new(open(&fs).unwrap());
+    let (tell, told) = mpsc::channel();
+    let ours = Arc::downgrade(&engine);
+    let on_durable = move |synced: orogen_base::Result<()>| {
+        synced.unwrap();
+        let engine = ours.upgrade().unwrap();
+        engine.write(&mut entry(2), true).unwrap();
+        let on_durable = move |synced: orogen_base::Result<()>| tell.send(synced).unwrap();
+        engine.write_async(&mut entry(3), on_durable).unwrap();
+    };
+    engine.write_async(&mut entry(1), on_durable).unwrap();
+    told.recv().unwrap().unwrap();
+    let expected = content(&engine);
+    drop(engine);
+    assert_eq!(content(&open(&fs).unwrap()), expected);
+    assert_eq!(expected.len(), 1);
+}
