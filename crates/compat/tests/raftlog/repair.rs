@@ -20,6 +20,7 @@ const SCRIPTS: [&str; 4] = [
     "fn filter_compact(id, first, count, rewrite_count, queue, compact_to) { if compact_to > first + 1 { 2 } else { 0 } }",
 ];
 
+/// All files but digests, which are made anew.
 fn content(dir: &Path) -> Vec<(String, Vec<u8>)> {
     let mut names = names(dir);
     names.sort();
@@ -29,7 +30,7 @@ fn content(dir: &Path) -> Vec<(String, Vec<u8>)> {
     };
     names
         .into_iter()
-        .filter(|n| n != "LOCK")
+        .filter(|n| n != "LOCK" && !n.ends_with(".digest"))
         .map(read)
         .collect()
 }
