@@ -111,7 +111,7 @@ pub(super) fn fresh(db: &Path) -> Result<(), String> {
 
 /// Has the system give up the pages of files that it keeps, and put free memory together again; true if it may be told to.
 ///
-/// What ran before leaves free memory in pieces, and pages of large files cost up to twice as much to make then.
+/// What ran before decides else which pages are at hand, and pages of large files cost up to twice as much to make where they are not.
 pub(super) fn forget_pages() -> bool {
     let told = |name: &str, what: &str| std::fs::write(format!("/proc/sys/vm/{name}"), what);
     let synced = Command::new("sync").status();
