@@ -184,8 +184,8 @@ impl Engine {
     /// with the error of the sync that should have done that.
     ///
     /// It is called by a thread of the engine, after those that were given before, and by the time when the engine is closed or dropped; if this
-    /// returns an error it is not called. One sync serves all that were written before it began. It may use the engine; while it
-    /// runs nobody else is told.
+    /// returns an error it is not called. One sync serves all that were written before it began. It may use the engine, but must not
+    /// drop the last reference to it: others would be told after that. While it runs nobody else is told.
     ///
     /// # Errors
     /// As [`Self::write`]; of the system if it has no thread left.

@@ -13,7 +13,7 @@
 //! write queue puts records together for one append and at most one sync, and the memtables
 //! learn where entries lie. Keys are kept in memory, entries are read from the files. Opening
 //! reads the rewrite queue, which holds what purge moved out of old files, and then the append
-//! queue on top. Files go away when the caller purges, and not by themselves.
+//! queue on top. Full files of that have digests beside them, which are read in their place. Files go away when the caller purges, and not by themselves.
 //!
 //! Invariants:
 //!
