@@ -1,6 +1,8 @@
 //! `cargo x model`: the code of locks, waits and publication under a scheduler that takes turns
 //! with its threads.
 
+use std::process::Command;
+
 use crate::step::shell;
 use crate::workspace::{cargo, root};
 
@@ -11,7 +13,8 @@ Builds engine, memtable, cache, trie, transactions and raft log with `--cfg orog
 (or those with the name in theirs) under N schedules, 2,300 by default. Each mistake that the code
 can make on purpose in that build has to be found. A failure tells its schedule; the same seed and
 number repeat it. Before that the trie's epochs run under loom (`--cfg orogen_loom`, target/loom), which tries each order of steps and
-of memory. ADR: docs/adr/2026-11-21-models-run-the-real-code.md.
+of memory. What panics on purpose says goes to target/model.txt, and is shown where the run fails.
+ADR: docs/adr/2026-11-21-models-run-the-real-code.md.
 ";
 
 /// Schedules of each model.
@@ -42,7 +45,7 @@ pub(crate) fn run(args: &[String]) -> Result<(), String> {
             .args(["-p", "orogen-trie", "--", "loom_model"])
             .env("RUSTFLAGS", format!("{flags} --cfg orogen_loom")),
     )?;
-    shell(
+    shell_without_errors(
         cargo()
             .args(["test", "--locked", "--lib", "--target-dir"])
             .arg(root().join("target/model"))
@@ -58,4 +61,19 @@ pub(crate) fn run(args: &[String]) -> Result<(), String> {
             .env("OROGEN_SCHEDULES", schedules)
             .env("OROGEN_SEED", seed),
     )
+}
+
+/// As [`shell`], but what goes to standard error is seen only after a failure.
+fn shell_without_errors(command: &mut Command) -> Result<(), String> {
+    let path = root().join("target/model.txt");
+    let file = std::fs::OpenOptions::new()
+        .create(true)
+        .write(true)
+        .truncate(true)
+        .open(&path)
+        .map_err(|e| format!("{}: {e}", path.display()))?;
+    shell(command.stderr(file)).inspect_err(|_| {
+        let told = std::fs::read(&path).unwrap_or_default();
+        eprintln!("{}", String::from_utf8_lossy(&told));
+    })
 }
