@@ -206,6 +206,11 @@ impl WritableFile for BufferedFile {
         let buffered = self.buffer.len() as u64;
         self.file.lengthen(bytes.saturating_add(buffered))
     }
+
+    fn write_zeros(&mut self, bytes: u64) -> Result<()> {
+        let buffered = self.buffer.len() as u64;
+        self.file.write_zeros(bytes.saturating_add(buffered))
+    }
 }
 
 #[cfg(test)]

@@ -554,6 +554,12 @@ impl WritableFile for FaultWritableFile {
         self.faults
             .call(OpKind::Preallocate, &self.path, || file.lengthen(bytes))
     }
+
+    fn write_zeros(&mut self, bytes: u64) -> Result<()> {
+        let file = &mut self.file;
+        self.faults
+            .call(OpKind::Append, &self.path, || file.write_zeros(bytes))
+    }
 }
 
 struct FaultRandomAccessFile {

@@ -54,6 +54,15 @@ pub trait WritableFile: Send {
         let _ = bytes;
         Ok(())
     }
+    /// As [`Self::lengthen`], and writes the zeros, so that a sync of what replaces them need not tell where it lies. A file that is
+    /// written over stays as it is.
+    ///
+    /// # Errors
+    /// `NoSpace` or `Io`.
+    fn write_zeros(&mut self, bytes: u64) -> Result<()> {
+        let _ = bytes;
+        Ok(())
+    }
 }
 
 /// How a file will be read.

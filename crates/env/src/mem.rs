@@ -270,6 +270,7 @@ impl MemFileSystem {
             path: path.to_owned(),
             position,
             mapped: false,
+            is_longer: false,
         }
     }
 
@@ -545,6 +546,8 @@ struct MemWritableFile {
     position: usize,
     /// Longer than what was appended until it is closed.
     mapped: bool,
+    /// As that, by zeros that were written.
+    is_longer: bool,
 }
 
 /// Bytes by which a mapped file grows.
@@ -584,6 +587,17 @@ impl WritableFile for MemWritableFile {
         self.give_up();
     }
 
+    fn write_zeros(&mut self, bytes: u64) -> Result<()> {
+        let position = self.position;
+        let zeros = vec![0; usize::try_from(bytes).unwrap_or(usize::MAX)];
+        self.shared.change_file(&self.path, &self.inode, |state| {
+            if state.len() <= position || self.is_longer {
+                state.write_at(position, &zeros);
+                self.is_longer = true;
+            }
+        })
+    }
+
     fn preallocate(&mut self, bytes: u64) -> Result<()> {
         let _disk = self.shared.disk.lock();
         self.shared.check_power(&self.path)?;
@@ -601,7 +615,8 @@ impl MemWritableFile {
         let mut state = self.inode.state.write();
         state.reserved = 0;
         // A process that died has not closed it.
-        let mapped = std::mem::take(&mut self.mapped);
+        let is_longer = std::mem::take(&mut self.is_longer);
+        let mapped = std::mem::take(&mut self.mapped) || is_longer;
         if mapped && !self.shared.power_is_off.load(Ordering::Acquire) {
             state.set_len(self.position);
         }

@@ -417,6 +417,32 @@ impl<C: Calls> WritableFile for PosixWritableFile<C> {
         }
     }
 
+    fn write_zeros(&mut self, bytes: u64) -> Result<()> {
+        static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
+        let is_written_over = self.end > self.position && !self.is_longer;
+        if is_written_over {
+            return Ok(());
+        }
+        let mut at = self.position;
+        let end = at.saturating_add(bytes);
+        while at < end {
+            let some = ZEROS
+                .len()
+                .min(usize::try_from(end - at).unwrap_or(usize::MAX));
+            match self.calls.write_at(&self.file, &ZEROS[..some], at) {
+                Ok(0) => return Err(failed("cannot write zeros", &self.path, Errno::IO)),
+                Ok(n) => {
+                    at += n as u64;
+                    self.end = self.end.max(at);
+                    self.is_longer = true;
+                }
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) => return Err(failed("cannot write zeros", &self.path, e)),
+            }
+        }
+        Ok(())
+    }
+
     fn seal(&mut self) {
         self.shorten();
     }

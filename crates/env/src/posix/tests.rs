@@ -98,6 +98,45 @@ fn the_empty_directory_name_is_the_working_directory() {
 }
 
 #[test]
+fn zeros_are_written_behind_the_end_until_it_is_closed() {
+    let fs: [(Arc<dyn FileSystem>, PathBuf); 2] = [
+        (Arc::new(PosixFileSystem::new()), temp_dir("zeros")),
+        (
+            Arc::new(crate::MemFileSystem::new()),
+            PathBuf::from("/zeros"),
+        ),
+    ];
+    for (fs, dir) in fs {
+        fs.create_dir_all(&dir).unwrap();
+        let path = dir.join("log");
+        let read = |name: &str| {
+            let file = fs.open(&dir.join(name), Access::Sequential).unwrap();
+            let mut bytes = vec![0; usize::try_from(file.size().unwrap()).unwrap()];
+            file.read_exact_at(0, &mut bytes).unwrap();
+            bytes
+        };
+        let mut file = fs.create(&path).unwrap();
+        file.append(b"one").unwrap();
+        file.write_zeros(100_000).unwrap();
+        assert_eq!(file.size(), 3);
+        file.append(b"two").unwrap();
+        file.write_zeros(10).unwrap();
+        file.sync().unwrap();
+        let bytes = read("log");
+        assert_eq!((&bytes[..6], bytes.len()), (&b"onetwo"[..], 100_003));
+        assert!(bytes[6..].iter().all(|byte| *byte == 0));
+        drop(file);
+        assert_eq!(fs.metadata(&path).unwrap().size, 6);
+        // What is written over stays.
+        let mut file = fs.reuse(&path, &dir.join("new")).unwrap();
+        file.write_zeros(100).unwrap();
+        file.append(b"O").unwrap();
+        drop(file);
+        assert_eq!(read("new"), b"Onetwo");
+    }
+}
+
+#[test]
 fn zeros_ahead_of_appends_are_given_up() {
     let dir = temp_dir("longer");
     for fs in [
