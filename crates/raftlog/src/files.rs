@@ -361,12 +361,24 @@ impl Appender {
         &self.file
     }
 
-    fn writer(&mut self) -> Result<&mut dyn WritableFile> {
-        if let Some(e) = &self.failed_sync {
-            return Err(
+    /// # Errors
+    /// `ReadOnly` after a failed sync.
+    pub(crate) fn check(&self) -> Result<()> {
+        match &self.failed_sync {
+            None => Ok(()),
+            Some(e) => Err(
                 Error::read_only("a sync has failed: open the engine again").caused_by(e.clone())
-            );
+            ),
         }
+    }
+
+    /// A sync of the file has failed that somebody else made.
+    pub(crate) fn fail(&mut self, e: &Error) {
+        self.failed_sync.get_or_insert_with(|| e.clone());
+    }
+
+    fn writer(&mut self) -> Result<&mut dyn WritableFile> {
+        self.check()?;
         let writer = match self.writer.take() {
             Some(writer) => writer,
             None => {

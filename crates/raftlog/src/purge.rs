@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! append queue:   old files | those up to the watermark, whose entries move | newer ones
-//! one step:       look at groups -> read blocks -> sync appends -> write and sync -> memory knows
+//! one step:       look at groups -> sync appends -> (read blocks -> write and sync -> memory knows), several times
 //! a purge:        tombstones -> entries and keys -> which files are needed -> sync -> delete
 //! ```
 //! Read alone, the rewrite queue gives the *shadow* of a group, and what the append queue has from
@@ -19,7 +19,8 @@
 //!    no tombstone for that, only an entry at the same index.
 //! 4. When the rewrite queue itself is written anew, all that it shows of a group is replaced
 //!    at once: by one record that begins with the group's removal, or by an atomic group of such.
-//! 5. No lock is held over a call to the file system but the one that makes this the only purge.
+//! 5. No lock is held over a call to the file system but the one that makes this the only purge: writers do not wait
+//!    while it syncs what they have appended.
 //!
 //! A purge that fails leaves records that are true, and more files than are needed.
 //!
@@ -137,6 +138,18 @@ impl Run<'_> {
             )?,
         };
         Ok(purge.rewriter.insert(rewriter))
+    }
+
+    /// Makes all that memory knows of the append queue survive a power loss.
+    fn sync_appends(&self) -> Result<()> {
+        let Some((_, newest)) = self.table.span(Queue::Append) else {
+            return Ok(());
+        };
+        // Those before it were synced.
+        match self.table.find(FileId::new(Queue::Append, newest)) {
+            Some(file) => self.writes.sync_beside(&*self.purge.new_files.fs, &file),
+            None => Ok(()),
+        }
     }
 
     fn delete_before(&self, queue: Queue, end: u64) -> Result<()> {
@@ -330,7 +343,7 @@ impl Run<'_> {
             return Ok(());
         }
         // What made entries needless must be as durable as their loss.
-        self.writes.sync(self.memtables)?;
+        self.sync_appends()?;
         if self.table.span(Queue::Rewrite).is_some() {
             // A process that died may have left records that were read and not synced.
             self.rewriter()?.sync()?;

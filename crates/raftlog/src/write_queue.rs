@@ -24,10 +24,10 @@ use std::{iter, mem};
 use orogen_base::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use orogen_base::sync::{Condvar, Mistake, Mutex, makes, spins, thread};
 use orogen_base::{Error, Result};
-use orogen_env::{Clock as _, Stopwatch, SystemClock};
+use orogen_env::{Clock as _, FileSystem, Stopwatch, SystemClock};
 
 use crate::events::FileBlockHandle;
-use crate::files::Appender;
+use crate::files::{Appender, LogFile};
 use crate::format::{RECORD_HEADER_LEN, Record, sign};
 use crate::item::Item;
 use crate::memtable::{Block, Memtables, Span};
@@ -219,6 +219,23 @@ impl WriteQueue {
             is_timed: false,
         };
         self.submit(memtables, request, None).map_err(|(e, _)| e)
+    }
+
+    /// As [`Self::sync`], of `file`, the newest or one that was, and those who write do not wait meanwhile. What was applied
+    /// before is synced.
+    pub(crate) fn sync_beside(&self, fs: &dyn FileSystem, file: &LogFile) -> Result<()> {
+        let mut handle = fs.open_append(file.reader.path())?;
+        let synced = handle.sync();
+        self.meters.syncs.increase(file.id.queue, 1);
+        // The system tells of bytes that it has dropped only once, perhaps to a leader, who has this lock until it is known.
+        let appender = &mut self.leader.lock().appender;
+        match synced {
+            Ok(()) => appender.check(),
+            Err(e) => {
+                appender.fail(&e);
+                Err(e)
+            }
+        }
     }
 
     /// Syncs and ends the newest file; nobody writes any more.

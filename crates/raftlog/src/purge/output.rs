@@ -18,8 +18,15 @@ use crate::names::{FileId, Queue};
 /// Bytes of a record, as long as one entry or key is not longer: who reads an entry reads its block.
 const RECORD_BYTES: u64 = 128 << 10;
 
-/// Bytes that are written and synced at once.
-const BATCH_BYTES: u64 = 4 << 20;
+/// Bytes that are read, written and synced at once.
+const WRITE_BYTES: u64 = 4 << 20;
+
+/// Bytes to move that are looked at before what was seen is synced: a sync of the append queue for each write would take
+/// longer than the write.
+const LOOK_BYTES: u64 = 64 << 20;
+
+/// What a part counts at least in that: memory is kept for each.
+const PART_COST: usize = 512;
 
 /// What is written of a group.
 pub(super) enum What {
@@ -66,9 +73,11 @@ impl Draft {
 /// Records that are written together.
 pub(super) struct Batch {
     drafts: Vec<Draft>,
+    /// Bytes that were looked at.
     size: usize,
     record_bytes: usize,
-    batch_bytes: usize,
+    write_bytes: usize,
+    look_bytes: usize,
     /// Entries in files up to this one have moved when they are written.
     limit: FileId,
     /// Files that cut off what the rewrite queue shows of groups, by group.
@@ -80,7 +89,7 @@ impl Batch {
     pub(super) fn add(&mut self, part: Part) {
         let size = part.size();
         self.make_room(size);
-        self.size += size;
+        self.size += size.max(PART_COST);
         if let Some(draft) = self.drafts.last_mut() {
             draft.push(part);
         }
@@ -92,7 +101,7 @@ impl Batch {
             return;
         }
         self.make_room(size);
-        self.size += size;
+        self.size += size.max(parts.len() * PART_COST);
         if let Some(draft) = self.drafts.last_mut() {
             parts.into_iter().for_each(|part| draft.push(part));
         }
@@ -109,13 +118,14 @@ impl Batch {
         size <= self.record_bytes
     }
 
-    /// Bytes until it is full.
+    /// Bytes to look at next.
     pub(super) fn room(&self) -> usize {
-        self.batch_bytes.saturating_sub(self.size).max(1)
+        let left = self.look_bytes.saturating_sub(self.size);
+        left.min(self.write_bytes).max(1)
     }
 
     fn is_full(&self) -> bool {
-        self.size >= self.batch_bytes
+        self.size >= self.look_bytes
     }
 
     fn take(&mut self) -> Vec<Draft> {
@@ -131,6 +141,20 @@ struct Made {
     items: u64,
 }
 
+/// The first drafts of those that are left, as many as are written at once; none if none are left.
+fn split<'d>(rest: &mut &'d [Draft], write_bytes: usize) -> Option<&'d [Draft]> {
+    let mut size = 0;
+    let is_room = |draft: &&Draft| {
+        let is_room = size < write_bytes;
+        size += draft.size;
+        is_room
+    };
+    let count = rest.iter().take_while(is_room).count();
+    let (now, later) = rest.split_at(count);
+    *rest = later;
+    (count > 0).then_some(now)
+}
+
 impl Run<'_> {
     pub(super) fn record_bytes(&self) -> usize {
         (self.options.target_file_size / 4).clamp(1, RECORD_BYTES) as usize
@@ -141,7 +165,8 @@ impl Run<'_> {
             drafts: Vec::new(),
             size: 0,
             record_bytes: self.record_bytes(),
-            batch_bytes: (self.options.target_file_size / 2).clamp(1, BATCH_BYTES) as usize,
+            write_bytes: (self.options.target_file_size / 8).clamp(1, WRITE_BYTES) as usize,
+            look_bytes: (self.options.target_file_size / 2).clamp(1, LOOK_BYTES) as usize,
             limit,
             cuts: HashMap::new(),
         }
@@ -156,8 +181,16 @@ impl Run<'_> {
 
     /// Writes all that was added and tells memory.
     pub(super) fn write(&mut self, batch: &mut Batch) -> Result<()> {
-        let written = self.write_drafts(&batch.take(), batch.limit.queue)?;
-        self.tell(written, batch);
+        let drafts = batch.take();
+        if drafts.is_empty() {
+            return Ok(());
+        }
+        self.sync_appends()?;
+        let mut rest = drafts.as_slice();
+        while let Some(drafts) = split(&mut rest, batch.write_bytes) {
+            let written = self.write_drafts(drafts, batch.limit.queue)?;
+            self.tell(written, batch);
+        }
         Ok(())
     }
 
@@ -180,21 +213,11 @@ impl Run<'_> {
                 draft.mark = Some((id, part));
             }
         }
+        self.sync_appends()?;
         let mut written = Vec::new();
         let mut rest = drafts.as_slice();
-        while !rest.is_empty() {
-            let mut size = 0;
-            let count = rest
-                .iter()
-                .take_while(|draft| {
-                    let is_room = size < batch.batch_bytes;
-                    size += draft.size;
-                    is_room
-                })
-                .count();
-            let (now, later) = rest.split_at(count);
-            written.extend(self.write_drafts(now, batch.limit.queue)?);
-            rest = later;
+        while let Some(drafts) = split(&mut rest, batch.write_bytes) {
+            written.extend(self.write_drafts(drafts, batch.limit.queue)?);
         }
         self.tell(written, batch);
         Ok(())
@@ -225,15 +248,11 @@ impl Run<'_> {
 
     /// Makes records of what is in files of a queue and writes them; what memory is to know.
     fn write_drafts(&mut self, drafts: &[Draft], from: Queue) -> Result<Vec<(u64, Written)>> {
-        if drafts.is_empty() {
-            return Ok(Vec::new());
-        }
         let bytes = self.read(drafts)?;
         let mut made = Vec::with_capacity(drafts.len());
         for (draft, bytes) in drafts.iter().zip(&bytes) {
             made.push(make(draft, bytes, self.options.lz4())?);
         }
-        self.writes.sync(self.memtables)?;
         let rewriter = self.rewriter()?;
         rewriter.rotate_if_full()?;
         let (file, signature) = (rewriter.file().id, rewriter.file().signature());
