@@ -290,6 +290,17 @@ const SYNCED_OFTEN: u64 = 64 << 10;
 /// which is a quarter of what one costs.
 const LENGTHENED: u64 = 8 << 20;
 
+/// Where a sync has no more than so many bytes to write, on the average, zeros are written before the records. Blocks that
+/// were reserved and never written have to be marked with each sync, in the journal of the file system, which takes as
+/// long again, and writes more than the zeros.
+const SYNCED_BYTES_FEW: u64 = 32 << 10;
+
+/// Syncs that show how many bytes those of a file have to write.
+const SYNCS_SHOWING: u64 = 8;
+
+/// Zeros that are written at a time.
+const ZEROS: u64 = 256 << 10;
+
 /// Appends to the newest file of a queue.
 pub(crate) struct Appender {
     new_files: NewFiles,
@@ -301,6 +312,10 @@ pub(crate) struct Appender {
     /// Up to here the file was made longer, or has bytes that are written over; it never is made longer if it is written
     /// through memory.
     room: u64,
+    /// Up to here its blocks were written, with zeros or what is written over.
+    zeroed: u64,
+    /// Whether zeros are written before records.
+    is_zeroed: bool,
     is_dirty: bool,
     /// Of this file.
     syncs: u64,
@@ -341,6 +356,8 @@ impl Appender {
             // A process that died may have left bytes that were read and not synced.
             is_dirty: true,
             room,
+            zeroed: room,
+            is_zeroed: false,
             syncs: 0,
             failed_sync: None,
             is_closed: false,
@@ -366,9 +383,10 @@ impl Appender {
     pub(crate) fn check(&self) -> Result<()> {
         match &self.failed_sync {
             None => Ok(()),
-            Some(e) => Err(
-                Error::read_only("a sync has failed: open the engine again").caused_by(e.clone())
-            ),
+            Some(e) => {
+                Err(Error::read_only("a sync has failed: open the engine again")
+                    .caused_by(e.clone()))
+            }
         }
     }
 
@@ -385,6 +403,7 @@ impl Appender {
                 let mut writer = cut(&*self.new_files.fs, self.file.reader.path(), self.len)?;
                 self.new_files.reserve(&mut *writer, self.len);
                 self.room = 0;
+                self.zeroed = 0;
                 writer
             }
         };
@@ -440,6 +459,7 @@ impl Appender {
         })?;
         self.syncs = 0;
         self.room = if is_mapped { u64::MAX } else { written };
+        self.zeroed = written;
         self.table.push(Arc::clone(&file));
         self.tell_full();
         self.len = writer.size();
@@ -498,6 +518,13 @@ impl Appender {
             let _ = self.writer()?.lengthen(more);
             self.room = at + more;
         }
+        if self.is_zeroed && end > self.zeroed {
+            let left = self.new_files.target_size.saturating_sub(at);
+            let zeros = ZEROS.min(left).max(end - at);
+            // A matter of speed, too.
+            let _ = self.writer()?.write_zeros(zeros);
+            self.zeroed = at + zeros;
+        }
         if let Err(e) = self.writer()?.append(bytes) {
             self.writer = None;
             // If this fails too, it is tried before the next append.
@@ -531,6 +558,9 @@ impl Appender {
         meters.syncs.increase(self.file.id.queue, 1);
         self.is_dirty = false;
         self.syncs += 1;
+        if self.syncs >= SYNCS_SHOWING {
+            self.is_zeroed = self.room < u64::MAX && self.len / self.syncs <= SYNCED_BYTES_FEW;
+        }
         Ok(())
     }
 }
@@ -576,5 +606,39 @@ mod tests {
         let mut header = Vec::new();
         reader.reader.append_exact_at(0, 69, &mut header).unwrap();
         assert!(FileHeader::decode(&header).is_ok(), "it is still there");
+    }
+
+    #[test]
+    fn zeros_are_written_where_syncs_have_little_to_write() {
+        for (bytes, expected) in [(100_usize, true), (100_000, false)] {
+            let (fs, dir) = (Arc::new(MemFileSystem::new()), Path::new("/log"));
+            fs.create_dir_all(dir).unwrap();
+            let files = NewFiles {
+                fs: fs.clone(),
+                dir: dir.to_owned(),
+                version: FormatVersion::V2,
+                target_size: 8 << 20,
+                ahead: Arc::default(),
+                spares: Arc::new(Spares::open(&*fs, dir, 10).unwrap()),
+                listeners: Listeners::from([]),
+                on_full: Arc::new(|_, _| {}),
+                meters: Arc::new(Meters::new()),
+            };
+            let table = Arc::new(Table::default());
+            let mut appender = Appender::open(files, table, Queue::Append, None).unwrap();
+            let path = appender.file.reader.path().to_owned();
+            let size = || fs.metadata(&path).unwrap().size;
+            for _ in 0..SYNCS_SHOWING {
+                appender.append(&vec![1; bytes]).unwrap();
+                assert_eq!(size(), appender.len, "nothing is known yet");
+                appender.sync().unwrap();
+            }
+            let before = appender.len;
+            appender.append(&vec![1; bytes]).unwrap();
+            assert_eq!(size() == before + ZEROS, expected);
+            assert_eq!(size() == appender.len, !expected);
+            appender.close().unwrap();
+            assert_eq!(size(), appender.len);
+        }
     }
 }
