@@ -82,7 +82,7 @@ output says so.
   --pairs N          pairs (default 3)
   --reads N          gets of a cell, and half the entries of its scans (default: as many as keys,
                      20000 to 500000)
-  --update-factor X  updates for each key (default 1; gc: 4)
+  --update-factor X  updates for each key (default 3; gc: 4)
   --memory-mib N     block cache and pages of the setting cold (default a quarter of the data)
   --rate-mib N       the bound of the setting disk (default 64)
   --recycled-logs N  logs that each engine keeps to write over (default 2)

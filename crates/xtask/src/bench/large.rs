@@ -100,23 +100,22 @@ pub(super) fn run(bench: Bench, args: &[String]) -> Result<(), String> {
         candidates,
         left_out,
         samples: Vec::new(),
-        memory_is_whole: true,
+        memory_is_filled: true,
     };
     run.announce(&cells)?;
-    for pair in 0..run.options.pairs {
-        for cell in &cells {
-            run.cell(cell, pair, &db)?;
-            run.write(pair)?;
-        }
-    }
+    let ran = run.pairs(&cells, &db);
+    let _ = std::fs::remove_file(programs::filler(&run.options.dir));
+    ran?;
     for table in run.tables() {
         print!("\n{}", table.text());
     }
     for LeftOut { candidate, reason } in &run.left_out {
         println!("\n{candidate} was left out: {reason}");
     }
-    if !run.memory_is_whole {
-        println!("\nmemory was left as it was found: /proc/sys/vm/drop_caches needs root");
+    if !run.memory_is_filled {
+        println!(
+            "\nmemory was not filled: /proc/sys/vm/drop_caches needs root, and the directory files with holes"
+        );
     }
     Ok(())
 }
@@ -219,7 +218,7 @@ struct Run {
     left_out: Vec<LeftOut>,
     samples: Vec<Sample>,
     /// Every candidate began with free memory in one piece.
-    memory_is_whole: bool,
+    memory_is_filled: bool,
 }
 
 impl Run {
@@ -245,12 +244,22 @@ impl Run {
         Ok(())
     }
 
+    fn pairs(&mut self, cells: &[Cell], db: &Path) -> Result<(), String> {
+        for pair in 0..self.options.pairs {
+            for cell in cells {
+                self.cell(cell, pair, db)?;
+                self.write(pair)?;
+            }
+        }
+        Ok(())
+    }
+
     /// Runs a cell on all candidates, in the order of the pair.
     fn cell(&mut self, cell: &Cell, pair: usize, db: &Path) -> Result<(), String> {
         for turn in 0..self.candidates.len() {
             let candidate = self.candidates[(pair + turn) % self.candidates.len()];
             programs::fresh(db)?;
-            self.memory_is_whole &= programs::forget_pages();
+            self.memory_is_filled &= programs::fill_memory(&self.options.dir);
             for phases in &cell.steps {
                 let mut command = command(candidate, cell, &self.options, db, phases);
                 for figures in programs::listen(&mut command, phases.len(), false)? {
@@ -311,7 +320,7 @@ impl Run {
                 "pairs": pair + 1,
                 "versions": versions,
                 "left_out": left_out,
-                "memory_is_whole": self.memory_is_whole,
+                "memory_is_filled": self.memory_is_filled,
                 "cells": tables::cells(&self.samples),
                 "samples": self.samples.iter().map(Sample::as_json).collect::<Vec<_>>(),
             });

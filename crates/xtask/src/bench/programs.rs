@@ -1,6 +1,7 @@
 //! The engines' programs in `peers/`: built, run, and listened to.
 
-use std::io::{BufRead, BufReader};
+use std::fs::OpenOptions;
+use std::io::{BufRead, BufReader, Read as _};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -109,15 +110,47 @@ pub(super) fn fresh(db: &Path) -> Result<(), String> {
     std::fs::create_dir_all(db).map_err(|e| format!("{}: {e}", db.display()))
 }
 
-/// Has the system give up the pages of files that it keeps, and put free memory together again; true if it may be told to.
+/// Fills the system's memory with pages of a file of holes, for what follows to take over; true if that could be done.
 ///
-/// What ran before decides else which pages are at hand, and pages of large files cost up to twice as much to make where they are not.
-pub(super) fn forget_pages() -> bool {
+/// A virtual machine gives memory that nobody uses back to its host within seconds, and pages of large files cost twice as much where the
+/// host has to be asked for each: then what ran before, and how long ago, decides who is fast. Pages of a file that was read once stay with
+/// the machine, and are the first to be given to others.
+pub(super) fn fill_memory(dir: &Path) -> bool {
     let told = |name: &str, what: &str| std::fs::write(format!("/proc/sys/vm/{name}"), what);
     let synced = Command::new("sync").status();
     synced.is_ok_and(|status| status.success())
         && told("drop_caches", "3").is_ok()
         && told("compact_memory", "1").is_ok()
+        && read_holes(&filler(dir)).is_ok()
+}
+
+/// The file whose pages fill memory. It takes no space; its pages are free once it is gone.
+pub(super) fn filler(dir: &Path) -> PathBuf {
+    dir.join("memory-filler")
+}
+
+fn read_holes(path: &Path) -> std::io::Result<()> {
+    let mut file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .open(path)?;
+    file.set_len(available_memory()?)?;
+    let mut buffer = vec![0; 1 << 20];
+    while file.read(&mut buffer)? > 0 {}
+    Ok(())
+}
+
+/// Bytes of memory that programs may have without others being swapped out.
+fn available_memory() -> std::io::Result<u64> {
+    let text = std::fs::read_to_string("/proc/meminfo")?;
+    text.lines()
+        .find_map(|line| line.strip_prefix("MemAvailable:"))
+        .and_then(|rest| rest.trim().strip_suffix(" kB"))
+        .and_then(|kib| kib.parse::<u64>().ok())
+        .map(|kib| kib << 10)
+        .ok_or_else(|| std::io::Error::other("/proc/meminfo does not tell MemAvailable"))
 }
 
 /// A program with the options that all phases have.

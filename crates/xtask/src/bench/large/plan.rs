@@ -292,7 +292,7 @@ mod tests {
         assert_eq!((cells[1].num, cells[1].reads), (65_504, 65_504));
         assert_eq!(
             cells[1].arguments().join(" "),
-            "--value-len 32768 --updates 65504 --recycled-logs 2 --write-buffer 67108864"
+            "--value-len 32768 --updates 196512 --recycled-logs 2 --write-buffer 67108864"
         );
         assert!(cells[3].arguments().contains(&"--memory".to_owned()));
         assert_eq!(cells[3].memory, Some(65_504 * (32_768 + 16) / 4));
