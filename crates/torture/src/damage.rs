@@ -12,7 +12,7 @@
 //!
 //! Two kinds of damage cannot be found in RocksDB's formats, and their wrong answers are counted,
 //! not refused: a MANIFEST that is cut off between two records, or in which several bits together
-//! make it look so, tells an earlier state; and tables
+//! make it look so, or whose last byte one bit turns to zero, tells an earlier state; and tables
 //! before format 6 do not say in a block's checksum where the block belongs.
 //!
 //! Ways: a flipped bit, two or three, a scrambled row of bits; a file cut off; something behind the end; two pieces of a file exchanged
@@ -180,6 +180,13 @@ impl File {
             // a record that a crash cut off does.
             Change::Cut(_) | Change::Bits(_) | Change::Burst(_) => {
                 matches!(self.kind, Some(FileKind::Manifest(_)))
+            }
+            // With zeros from there to the end: what a crash may leave of the last record.
+            Change::Flip(bit) => {
+                let (at, mask) = (bit / 8, 1 << (bit % 8));
+                matches!(self.kind, Some(FileKind::Manifest(_)))
+                    && self.bytes[at] == mask
+                    && self.bytes[at + 1..].iter().all(|&b| b == 0)
             }
             Change::Swap(..) => self.swappable,
             _ => false,
