@@ -15,6 +15,7 @@ use orogen_blob::Extent;
 use orogen_env::Clock;
 use orogen_sst::BlockCache;
 
+use crate::compact::collect::Lull;
 use crate::compact::{Plan, Running};
 use crate::options::ColumnFamilyOptions;
 use crate::pace::FlushProgress;
@@ -65,8 +66,8 @@ pub(crate) struct NothingToCollect {
     pub(crate) options: Weak<ColumnFamilyOptions>,
     /// Jobs were in the way when so many had ended; `None`: there was nothing.
     pub(crate) jobs_ended: Option<u64>,
-    /// Flushes waited, so that less was looked for.
-    pub(crate) beside_flushes: bool,
+    /// In a longer lull than this more would have been looked for.
+    pub(crate) lull: Lull,
 }
 
 /// What is done about dead places in the blob files of a family.
@@ -301,14 +302,14 @@ impl FamilyState {
     pub(crate) fn has_nothing_to_collect(
         &self,
         options: &Arc<ColumnFamilyOptions>,
-        flushes_wait: bool,
+        lull: Lull,
     ) -> bool {
         let noted = self.nothing_to_collect.as_ref();
         noted.is_some_and(|noted| {
             // Pointers that are held weakly are not given out anew.
             noted.version.as_ptr() == Arc::as_ptr(&self.version)
                 && noted.options.as_ptr() == Arc::as_ptr(options)
-                && (flushes_wait || !noted.beside_flushes)
+                && lull <= noted.lull
                 && noted
                     .jobs_ended
                     .is_none_or(|ended| ended == self.jobs_ended)

@@ -21,6 +21,7 @@ use orogen_sst::BlockCache;
 
 use crate::activity::Activity;
 use crate::column_family::{ColumnFamilyData, FamilyState};
+use crate::compact::collect::Lull;
 use crate::compact::{Moment, Scores};
 use crate::events::{DamagedBlobFile, DamagedTable, EventListener, StallInfo};
 use crate::health::Health;
@@ -45,6 +46,9 @@ const BLOB_SPACE_SLOWDOWN: f64 = 1.1;
 
 /// Bytes of pages that flushed memtables leave to later ones, at most.
 const SPARE_PAGES_MAX: u64 = 128 << 20;
+
+/// After so long without a flush there is time for what makes nothing but reads faster.
+const LONG_LULL_MICROS: u64 = 2_000_000;
 
 /// The shared parts of an open database.
 pub(crate) struct Context {
@@ -98,6 +102,9 @@ pub(crate) struct Context {
     /// Huge pages that memtables gave back; unused under a memory budget.
     pages: Arc<PagePool>,
     pub(crate) hole_punching: HolePunching,
+    opened_micros: u64,
+    /// How many threads wait for all that there is to do.
+    waiting_for_all: AtomicU64,
     /// The LOG tells that RocksDB cannot read new blob files.
     pub(crate) told_of_dictionary: AtomicBool,
     next_memtable_id: AtomicU64,
@@ -136,6 +143,15 @@ impl Drop for CallersJob<'_> {
     }
 }
 
+/// Somebody waits for all that there is to do, until it is dropped.
+pub(crate) struct WaitingForAll<'a>(&'a Context);
+
+impl Drop for WaitingForAll<'_> {
+    fn drop(&mut self) {
+        self.0.waiting_for_all.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
 /// The right to resume, until it is dropped.
 pub(crate) struct ResumeTurn<'a>(&'a Context);
 
@@ -154,6 +170,7 @@ impl Context {
         let woken = work.clone();
         snapshots.on_wake(move || woken.raise());
         let ahead = Arc::new(Ahead::new());
+        let opened_micros = options.clock.now_micros();
         Self {
             logs: Logs::new(
                 parts.dir.clone(),
@@ -198,6 +215,8 @@ impl Context {
             damaged_blobs: Mutex::default(),
             options_files: Mutex::default(),
             hole_punching: HolePunching::default(),
+            opened_micros,
+            waiting_for_all: AtomicU64::new(0),
             told_of_dictionary: AtomicBool::new(false),
             next_memtable_id: AtomicU64::new(1),
             next_job_id: AtomicU64::new(1),
@@ -336,10 +355,36 @@ impl Context {
         }
     }
 
-    /// True if flushes wait for a limiter, or did within the last second.
-    pub(crate) fn flushes_wait(&self) -> bool {
+    /// How much there is to do but for blob files.
+    pub(crate) fn lull(&self) -> Lull {
         let limiter = self.options.rate_limiter.as_ref();
-        limiter.is_some_and(|limiter| limiter.is_short_above(IoPriority::Low))
+        // They wait, or did within the last second.
+        if limiter.is_some_and(|limiter| limiter.is_short_above(IoPriority::Low)) {
+            return Lull::None;
+        }
+        match self.micros_to_long_lull() {
+            0 => Lull::Long,
+            _ => Lull::Short,
+        }
+    }
+
+    /// Microseconds until nothing was flushed for [`LONG_LULL_MICROS`] if nothing will be; 0 if that is so, or
+    /// somebody waits for all that there is to do.
+    pub(crate) fn micros_to_long_lull(&self) -> u64 {
+        if self.waiting_for_all.load(Ordering::Acquire) > 0 {
+            return 0;
+        }
+        let now = self.clock.now_micros();
+        let families = self.set.families();
+        let ends = families.iter().map(|f| f.flush_progress.last_end(now));
+        let last = ends.fold(self.opened_micros, u64::max);
+        LONG_LULL_MICROS.saturating_sub(now.saturating_sub(last))
+    }
+
+    /// Notes that somebody waits for all that there is to do, until that is dropped.
+    pub(crate) fn wait_for_all(&self) -> WaitingForAll<'_> {
+        self.waiting_for_all.fetch_add(1, Ordering::AcqRel);
+        WaitingForAll(self)
     }
 
     /// A number for a job, for log lines and events.
@@ -513,7 +558,7 @@ impl Context {
         let is_off = options.max_space_amp == 0.0
             || options.disable_auto_compactions
             || self.db_options().max_background_gc == 0;
-        if is_off || state.has_nothing_to_collect(options, false) {
+        if is_off || state.has_nothing_to_collect(options, Lull::Short) {
             return None;
         }
         let (disk, live) = state.version.blob_space();

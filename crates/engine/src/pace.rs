@@ -98,6 +98,8 @@ struct Progress {
     micros_after: f64,
     /// What writers have paused since the last flush ended.
     paused_micros: u64,
+    /// When that was; 0 if there was none.
+    ended: u64,
 }
 
 struct Running {
@@ -127,6 +129,7 @@ impl FlushProgress {
     /// It has ended, well or not.
     pub(crate) fn end(&self, now: u64) {
         let mut progress = self.0.lock();
+        progress.ended = now;
         if let Some(running) = progress.running.take()
             && let Some(written) = running.written
         {
@@ -154,6 +157,15 @@ impl FlushProgress {
             return None;
         };
         Some(((total - done) * each + after) as u64)
+    }
+
+    /// When the last flush ended, `now` if one runs; 0 if there was none.
+    pub(crate) fn last_end(&self, now: u64) -> u64 {
+        let progress = self.0.lock();
+        match progress.running {
+            Some(_) => now,
+            None => progress.ended,
+        }
     }
 
     /// Notes that writers pause for it.
@@ -202,7 +214,9 @@ mod tests {
         first.0.store(1600, Relaxed);
         progress.written(4200);
         assert_eq!(progress.micros_left(4300), Some(0));
+        assert_eq!(progress.last_end(4600), 4600, "it runs");
         progress.end(4700);
+        assert_eq!(progress.last_end(4800), 4700);
         assert_eq!(progress.micros_left(4700), None);
         progress.begin(entries(100), 5000);
         assert_eq!(progress.micros_left(5100), Some(200 + 500));

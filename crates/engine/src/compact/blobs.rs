@@ -5,7 +5,7 @@ use std::collections::HashSet;
 
 use orogen_base::FileNo;
 
-use super::collect::{self, Rules};
+use super::collect::{self, Lull, Rules};
 use crate::options::{BlobRunMode, ColumnFamilyOptions};
 use crate::version::Version;
 
@@ -57,22 +57,14 @@ pub fn oldest(version: &Version, options: &ColumnFamilyOptions) -> HashSet<FileN
 
 /// The blob files whose values a compaction writes anew where it meets them: the [`oldest`], and
 /// those of which [`collect::discardable`] is garbage, so that a collection has less to do. All, damaged
-/// ones too, where values come back into tables: what can be read of them does. Fewer if `flushes_wait` for what it writes.
+/// ones too, where values come back into tables: what can be read of them does. Fewer where flushes wait for what it writes.
 #[must_use]
-pub fn emptied(
-    version: &Version,
-    options: &ColumnFamilyOptions,
-    flushes_wait: bool,
-) -> HashSet<FileNo> {
+pub fn emptied(version: &Version, options: &ColumnFamilyOptions, lull: Lull) -> HashSet<FileNo> {
     if options.blob_run_mode == BlobRunMode::Fallback {
         return version.blob_files().keys().copied().collect();
     }
     let mut files = oldest(version, options);
-    let rules = Rules::of(version, options);
-    let rules = match flushes_wait {
-        true => rules.beside_flushes(),
-        false => rules,
-    };
+    let rules = Rules::of(version, options).in_lull(lull);
     files.extend(collect::discardable(version, &rules));
     files
 }

@@ -47,6 +47,17 @@ const STEP_SECS: u64 = 2;
 /// Tables of a step.
 const TABLES_MAX: usize = 256;
 
+/// How much else there is to do: the less, the more is worth collecting.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Lull {
+    /// Flushes wait for what the rate limiter lets through.
+    None,
+    /// They do not.
+    Short,
+    /// Nothing was flushed for a while, or somebody waits for all that is ever done.
+    Long,
+}
+
 /// What is to be collected, and in which portions.
 #[derive(Clone, Copy, Debug)]
 pub struct Rules {
@@ -132,10 +143,10 @@ impl Rules {
         }
     }
 
-    /// The same where flushes wait for what such steps write.
+    /// The same in a lull: less where flushes wait for what such steps write.
     #[must_use]
-    pub fn beside_flushes(self) -> Self {
-        match self.by_cost && !self.at_any_cost {
+    pub fn in_lull(self, lull: Lull) -> Self {
+        match lull == Lull::None && self.by_cost && !self.at_any_cost {
             true => Self {
                 discardable_ratio: self.discardable_ratio.max(AUTO_RATIO_BESIDE_FLUSHES),
                 ..self

@@ -45,7 +45,9 @@
 //!    what was made of it in place. Only what compactions write from other levels is looked at anew: without writes this ends.
 //! 4. In place nothing is done while a level is due for a compaction, which may come by, or for fewer bytes of
 //!    values than a fourth of the tables: few values that lie elsewhere do not slow a scan.
-//! 5. Pointers alone are chosen by file; that nobody follows one that is dropped, and garbage, are matters of who moves.
+//! 5. Where nobody has asked for an order, only short values are put in order, in place, and only where there is
+//!    nothing else to do ([`in_place`]): who writes pays nothing for it.
+//! 6. Pointers alone are chosen by file; that nobody follows one that is dropped, and garbage, are matters of who moves.
 //!
 //! Source: Titan's settings of these names; of the depth of a table Pebble's blob reference depth
 //! (`compaction.go`, `compactionBlobReferenceDepth`), which it adds up from its inputs' the same way.
@@ -57,7 +59,7 @@ use std::sync::Arc;
 
 use orogen_base::{FileNo, Result};
 
-use super::collect::{Selected, Step};
+use super::collect::{Lull, Selected, Step};
 use super::plan::{Plan, Reason};
 use crate::options::{BlobRunMode, ColumnFamilyOptions};
 use crate::version::blob_reach::{BlobReach, Stretch, depth};
@@ -67,6 +69,10 @@ use crate::version::{FileMeta, Version};
 const TABLE_BYTES_PER_MOVED: u64 = 4;
 /// Tables of a step.
 const TABLES_MAX: usize = 256;
+/// Where nobody has said a depth: so many places are asked for at once while one of them is waited for.
+const AUTO_DEPTH: u64 = 8;
+/// Where nobody has said a depth: of values that are no shorter a device gives as many a second, wherever they lie.
+const AUTO_VALUE_BYTES: u64 = 4096;
 
 /// True if values of blob files that are written anew go to blob files.
 fn stay_apart(options: &ColumnFamilyOptions) -> bool {
@@ -77,11 +83,53 @@ fn stay_apart(options: &ColumnFamilyOptions) -> bool {
     }
 }
 
-/// The depth that tables of the last level may have; `None`: any.
+/// The depth that compactions may give to tables of the last level; `None`: any.
 #[must_use]
 pub fn limit(options: &ColumnFamilyOptions) -> Option<u64> {
     let is_on = stay_apart(options) && options.range_merge && options.max_sorted_runs > 0;
     is_on.then_some(options.max_sorted_runs)
+}
+
+/// How deep tables may be that are not written for another reason.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct InPlace {
+    /// The depth that tables of the last level may have.
+    pub depth_max: u64,
+    /// Those whose values have so many bytes on average may be deeper.
+    pub value_bytes: u64,
+}
+
+impl InPlace {
+    /// True if somebody has set it.
+    #[must_use]
+    pub fn is_asked(&self) -> bool {
+        self.value_bytes == u64::MAX
+    }
+}
+
+/// What is rewritten in place; `None`: nothing is.
+#[must_use]
+pub fn in_place(options: &ColumnFamilyOptions, lull: Lull) -> Option<InPlace> {
+    if let Some(depth_max) = limit(options) {
+        return Some(InPlace {
+            depth_max,
+            value_bytes: u64::MAX,
+        });
+    }
+    let is_asked = options.range_merge || options.level_merge;
+    // What moves takes its space twice for a while.
+    let is_bounded = options.max_space_amp > 0.0;
+    let depth_max = options.max_sorted_runs.min(AUTO_DEPTH);
+    let is_on = lull == Lull::Long
+        && stay_apart(options)
+        && options.chooses_gc_by_cost()
+        && !is_asked
+        && !is_bounded
+        && depth_max > 0;
+    is_on.then_some(InPlace {
+        depth_max,
+        value_bytes: AUTO_VALUE_BYTES,
+    })
 }
 
 /// Tables in key order that do not overlap: a level's inputs, or one table of level 0.
@@ -339,9 +387,10 @@ pub fn of_unknown_depth(version: &Version) -> impl Iterator<Item = &Arc<FileMeta
 pub fn select(
     version: &Version,
     options: &ColumnFamilyOptions,
-    max: u64,
+    limit: InPlace,
     reach: &mut dyn FnMut(&FileMeta) -> Result<BlobReach>,
 ) -> Result<Selected> {
+    let max = limit.depth_max;
     let mut step = Step {
         victims: HashSet::new(),
         tables: Vec::new(),
@@ -359,6 +408,13 @@ pub fn select(
             break;
         }
         let reached = reach(file)?;
+        let (values, all_bytes) = (reached.pointers, reached.files.iter().map(|f| f.bytes));
+        let all_bytes: u64 = all_bytes.fold(0, u64::saturating_add);
+        if all_bytes >= values.saturating_mul(limit.value_bytes) {
+            // Most of them are long enough.
+            file.blob_depth.note_tried(max);
+            continue;
+        }
         let told = reached.clone();
         let mut once = std::iter::once(file);
         let moved = moved_in_place(version, max, &mut once, &mut |_| Ok(told.clone()))?;

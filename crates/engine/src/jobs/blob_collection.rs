@@ -19,8 +19,9 @@ use orogen_env::IoPriority;
 
 use crate::activity::{JobInfo, JobKind, JobState};
 use crate::column_family::{ColumnFamilyData, FamilyState, NothingToCollect};
-use crate::compact::collect::{self, Rules, Selected};
-use crate::compact::{Reason, Scores, locality};
+use crate::compact::collect::{self, Lull, Rules, Selected};
+use crate::compact::locality::{self, InPlace};
+use crate::compact::{Reason, Scores};
 use crate::context::Context;
 use crate::events::BlobCollectionInfo;
 use crate::jobs::compaction_handle::{self, CompactionHandle, Control, Counted, StepWatch};
@@ -45,6 +46,14 @@ pub(crate) struct CollectionJob {
     bytes_ahead: u64,
 }
 
+/// Who looks for a step.
+enum Asker {
+    /// Somebody who waits for it.
+    Caller,
+    /// A thread of the background, and what it puts in order for lack of garbage.
+    Background { order: Option<InPlace> },
+}
+
 enum Picked {
     Nothing,
     Busy,
@@ -53,25 +62,26 @@ enum Picked {
 
 /// True if there may be something to collect for a thread of the background.
 pub(crate) fn is_due(context: &Context) -> bool {
-    let (families, flushes_wait) = (context.set.families(), context.flushes_wait());
-    families.iter().any(|f| is_due_in(context, f, flushes_wait))
+    let (families, lull) = (context.set.families(), context.lull());
+    families.iter().any(|f| is_due_in(context, f, lull))
 }
 
-/// Microseconds after which it is to be looked again: flushes that waited tell nobody when they no longer do.
+/// Microseconds after which it is to be looked again: nobody tells that flushes no longer wait, or that there was none for long.
 pub(crate) fn idle_micros(context: &Context) -> u64 {
-    if context.options.rate_limiter.is_none() {
-        return u64::MAX;
-    }
-    let families = context.set.families();
-    match families.iter().any(|f| is_due_in(context, f, false)) {
-        true => LOOK_AGAIN_MICROS,
-        false => u64::MAX,
+    let (families, lull) = (context.set.families(), context.lull());
+    let is_due = |lull| families.iter().any(|f| is_due_in(context, f, lull));
+    if lull == Lull::None && is_due(Lull::Short) {
+        LOOK_AGAIN_MICROS
+    } else if lull < Lull::Long && is_due(Lull::Long) {
+        context.micros_to_long_lull().max(LOOK_AGAIN_MICROS)
+    } else {
+        u64::MAX
     }
 }
 
-/// The same in one family, with or without flushes that wait for what is written. Told again for each version and for other
-/// settings, until it was found that there is nothing.
-pub(crate) fn is_due_in(context: &Context, family: &ColumnFamilyData, flushes_wait: bool) -> bool {
+/// The same in one family and in such a lull. Told again for each version and for other settings, until it was found that
+/// there is nothing.
+pub(crate) fn is_due_in(context: &Context, family: &ColumnFamilyData, lull: Lull) -> bool {
     let options = family.options();
     let is_off = options.disable_auto_compactions || context.db_options().max_background_gc == 0;
     if is_off || family.is_dropped() {
@@ -81,13 +91,13 @@ pub(crate) fn is_due_in(context: &Context, family: &ColumnFamilyData, flushes_wa
         let state = family.state();
         if state.version.blob_files().is_empty()
             || state.exclusive_manual > 0
-            || state.has_nothing_to_collect(&options, flushes_wait)
+            || state.has_nothing_to_collect(&options, lull)
         {
             return false;
         }
         state.version.clone()
     };
-    let rules = rules_of(context, &version, &options, flushes_wait);
+    let rules = rules_of(context, &version, &options, lull);
     // What holes bring need not be moved.
     if rules.after_holes && punch::is_busy(family, context) {
         return false;
@@ -96,7 +106,8 @@ pub(crate) fn is_due_in(context: &Context, family: &ColumnFamilyData, flushes_wa
         return false;
     }
     collect::choose(&version, &rules).is_some()
-        || locality::limit(&options).is_some_and(|max| may_order(&version, &options, max))
+        || locality::in_place(&options, lull)
+            .is_some_and(|limit| may_order(&version, &options, limit))
 }
 
 /// What a thread of the background goes by.
@@ -104,13 +115,9 @@ fn rules_of(
     context: &Context,
     version: &Version,
     options: &ColumnFamilyOptions,
-    flushes_wait: bool,
+    lull: Lull,
 ) -> Rules {
-    let rules = Rules::of(version, options);
-    let rules = match flushes_wait {
-        true => rules.beside_flushes(),
-        false => rules,
-    };
+    let rules = Rules::of(version, options).in_lull(lull);
     match &context.options.rate_limiter {
         Some(limiter) => rules.paced(limiter.bytes_per_sec_beside(IoPriority::Low)),
         None => rules,
@@ -118,8 +125,9 @@ fn rules_of(
 }
 
 /// True if there may be tables to put in order that no compaction is about to come by.
-fn may_order(version: &Version, options: &ColumnFamilyOptions, max: u64) -> bool {
-    locality::may_be_due(version, max) && !Scores::compute(version, options).needs_compaction()
+fn may_order(version: &Version, options: &ColumnFamilyOptions, limit: InPlace) -> bool {
+    locality::may_be_due(version, limit.depth_max)
+        && !Scores::compute(version, options).needs_compaction()
 }
 
 /// Takes the next step that is due.
@@ -127,9 +135,9 @@ fn may_order(version: &Version, options: &ColumnFamilyOptions, max: u64) -> bool
 /// # Errors
 /// What a reader of a table's properties meets; what is due is then not looked for again in the same version.
 pub(crate) fn next(context: &Context) -> Result<Option<CollectionJob>> {
-    let flushes_wait = context.flushes_wait();
+    let lull = context.lull();
     for family in context.set.families() {
-        if !is_due_in(context, &family, flushes_wait) {
+        if !is_due_in(context, &family, lull) {
             continue;
         }
         let options = family.options();
@@ -137,8 +145,10 @@ pub(crate) fn next(context: &Context) -> Result<Option<CollectionJob>> {
             let state = family.state();
             (state.version.clone(), state.jobs_ended)
         };
-        let rules = rules_of(context, &version, &options, flushes_wait);
-        let picked = pick(context, &family, &version, &rules, true);
+        let rules = rules_of(context, &version, &options, lull);
+        let order = locality::in_place(&options, lull);
+        let asker = Asker::Background { order };
+        let picked = pick(context, &family, &version, &rules, asker);
         let is_busy = matches!(picked, Ok(Picked::Busy));
         if let Ok(Picked::Job(job)) = picked {
             return Ok(Some(job));
@@ -147,13 +157,27 @@ pub(crate) fn next(context: &Context) -> Result<Option<CollectionJob>> {
             version: Arc::downgrade(&version),
             options: Arc::downgrade(&options),
             jobs_ended: is_busy.then_some(jobs_ended),
-            // What holds whatever waits need not be looked for again.
-            beside_flushes: rules.discardable_ratio
-                > rules_of(context, &version, &options, false).discardable_ratio,
+            lull: as_far_as(context, &version, &options, lull),
         });
         picked?;
     }
     Ok(None)
+}
+
+/// The longest lull in which nothing else is looked for than in this one.
+fn as_far_as(
+    context: &Context,
+    version: &Version,
+    options: &ColumnFamilyOptions,
+    lull: Lull,
+) -> Lull {
+    let looked_for = |lull| {
+        let rules = rules_of(context, version, options, lull);
+        (rules.discardable_ratio, locality::in_place(options, lull))
+    };
+    let longer = [Lull::Long, Lull::Short].into_iter().filter(|l| *l > lull);
+    let mut same = longer.filter(|l| looked_for(*l) == looked_for(lull));
+    same.next().unwrap_or(lull)
 }
 
 /// Takes a step that was decided on `version`, if that is still the newest.
@@ -162,18 +186,18 @@ fn pick(
     family: &Arc<ColumnFamilyData>,
     version: &Arc<Version>,
     rules: &Rules,
-    is_automatic: bool,
+    asker: Asker,
 ) -> Result<Picked> {
+    let is_automatic = matches!(asker, Asker::Background { .. });
     let mut ordered_to = None;
     let mut selected = select_garbage(family, version, rules, is_automatic)?;
-    if is_automatic && !matches!(selected, Selected::Step(_)) {
-        let options = family.options();
-        ordered_to = locality::limit(&options);
-        if let Some(max) = ordered_to {
-            let found = select_disorder(context, family, version, &options, max)?;
-            if !matches!(found, Selected::Nothing) {
-                selected = found;
-            }
+    if let Asker::Background { order: Some(limit) } = asker
+        && !matches!(selected, Selected::Step(_))
+    {
+        ordered_to = Some(limit.depth_max);
+        let found = select_disorder(context, family, version, &family.options(), limit)?;
+        if !matches!(found, Selected::Nothing) {
+            selected = found;
         }
     }
     let step = match selected {
@@ -244,14 +268,21 @@ fn select_garbage(
     collect::select(version, rules, victims, &mut references)
 }
 
+/// True if all values can be moved and half of the free space is left: what nobody has asked for must not fill a disk.
+fn has_room(context: &Context, version: &Version) -> bool {
+    let (_, live) = version.blob_space();
+    let free = context.fs.free_space(&context.dir);
+    free.is_ok_and(|free| free / 2 >= live)
+}
+
 fn select_disorder(
     context: &Context,
     family: &ColumnFamilyData,
     version: &Version,
     options: &ColumnFamilyOptions,
-    max: u64,
+    limit: InPlace,
 ) -> Result<Selected> {
-    if !may_order(version, options, max) {
+    if !may_order(version, options, limit) || !(limit.is_asked() || has_room(context, version)) {
         return Ok(Selected::Nothing);
     }
     for file in locality::of_unknown_depth(version) {
@@ -261,7 +292,7 @@ fn select_disorder(
         // One that does not open is told of by the first who needs it.
         let _ = family.tables.reader(file);
     }
-    locality::select(version, options, max, &mut |file| {
+    locality::select(version, options, limit, &mut |file| {
         Ok(family.tables.told_blob_reach(file)?.unwrap_or_default())
     })
 }
@@ -431,7 +462,13 @@ impl Steps for Manual<'_> {
     }
 
     fn next(&mut self, version: &Arc<Version>) -> Result<Next> {
-        match pick(self.context, self.family, version, &self.rules, false)? {
+        match pick(
+            self.context,
+            self.family,
+            version,
+            &self.rules,
+            Asker::Caller,
+        )? {
             Picked::Nothing => Ok(Next::Done),
             Picked::Busy => Ok(Next::Wait),
             Picked::Job(job) => self.step(job).map(|()| Next::Again),

@@ -12,6 +12,7 @@ use orogen_sst::TableReadOptions;
 
 use crate::activity::{Counting, JobInfo, JobKind, JobState, Listed, RunningJob};
 use crate::column_family::{ColumnFamilyData, FamilyState};
+use crate::compact::collect::Lull;
 use crate::compact::{self, Plan, Reason, Scores, marks};
 use crate::compaction_iter::{CompactionIterOptions, CompactionIterStats};
 use crate::context::Context;
@@ -252,7 +253,7 @@ impl CompactionJob {
         let options = self.family.options();
         let all = match options.blob_run_mode {
             BlobRunMode::Fallback => Some(Moves {
-                emptied: Arc::new(compact::blobs::emptied(&self.version, &options, false)),
+                emptied: Arc::new(compact::blobs::emptied(&self.version, &options, Lull::Long)),
                 ordered: Arc::default(),
                 carry: moves.carry.clone(),
             }),
@@ -516,7 +517,7 @@ impl CompactionJob {
     /// The blob files whose values are written anew where they are met.
     fn moves(&self, context: &Context, read: &[Inputs]) -> Result<Moves> {
         let options = self.family.options();
-        let emptied = compact::blobs::emptied(&self.version, &options, context.flushes_wait());
+        let emptied = compact::blobs::emptied(&self.version, &options, context.lull());
         let tables = &self.family.tables;
         let ordered = compact::locality::moved_by_compaction(
             &self.version,

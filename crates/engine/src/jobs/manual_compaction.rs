@@ -13,6 +13,7 @@ use orogen_base::{Error, ErrorKind, Result};
 
 use crate::activity::{JobInfo, JobKind, JobState, Listed, RunningJob};
 use crate::column_family::{ColumnFamilyData, FamilyState, Look};
+use crate::compact::collect::Lull;
 use crate::compact::leveled::RangeRequest;
 use crate::compact::{self, LevelTargets, RangePick, Running, Scores};
 use crate::context::Context;
@@ -383,6 +384,7 @@ fn claims(version: &Version, request: &RangeRequest<'_>) -> Vec<Running> {
 /// # Errors
 /// What background work met; `NoSpace` also if compactions are put off for lack of it; `Closed`.
 pub(crate) fn wait_until_idle(context: &Context) -> Result<()> {
+    let _waiting = context.wait_for_all();
     loop {
         let seen = context.progress.count();
         context.check_writable()?;
@@ -395,7 +397,7 @@ pub(crate) fn wait_until_idle(context: &Context) -> Result<()> {
         let mut has_changed = false;
         for family in context.set.families() {
             let look = family.state().look(None);
-            is_busy |= blob_collection::is_due_in(context, &family, false)
+            is_busy |= blob_collection::is_due_in(context, &family, Lull::Long)
                 || punch::is_busy(&family, context)
                 || compaction_is_due(context, &family, &look);
             let state = family.state();

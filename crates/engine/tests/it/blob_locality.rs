@@ -2,6 +2,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use orogen_base::ErrorKind;
 use orogen_base::metrics::Ticker;
@@ -14,7 +15,7 @@ use orogen_engine::{
     ColumnFamily, CompactRangeOptions, Db, FlushOptions, Options, ReadOptions, Snapshot,
 };
 use orogen_env::fs::read_file;
-use orogen_env::{Fault, FaultFileSystem, FileSystem, MemFileSystem, OpKind};
+use orogen_env::{Fault, FaultFileSystem, FileSystem, ManualClock, MemFileSystem, OpKind};
 use orogen_sst::CompressionType;
 use orogen_testkit::Rng;
 use parking_lot::Mutex;
@@ -228,9 +229,14 @@ fn options_text(fs: &MemFileSystem) -> String {
 
 /// Values of 60 keys at the bottom, in eight blob files by turns.
 fn in_disorder(db: &Db, family: &ColumnFamily, map: &mut Map) {
-    for part in 0..8 {
-        for n in (part..60).step_by(8) {
-            let v = vec![b'a' + n as u8 % 26; 300 + n];
+    in_runs(db, family, map, 8, 300);
+}
+
+/// As many runs of pointers over one another in a table of the last level; values of some more bytes than that.
+fn in_runs(db: &Db, family: &ColumnFamily, map: &mut Map, runs: usize, value_bytes: usize) {
+    for part in 0..runs {
+        for n in (part..60).step_by(runs) {
+            let v = vec![b'a' + n as u8 % 26; value_bytes + n];
             db.put_opt(&w(), family, &key(n), &v)
                 .expect("the disk is well");
             map.insert(key(n), v);
@@ -238,7 +244,70 @@ fn in_disorder(db: &Db, family: &ColumnFamily, map: &mut Map) {
         flush(db, family);
     }
     compact(db, family);
-    assert_eq!(depth(db, family), 8);
+    assert_eq!(depth(db, family), runs as u64);
+}
+
+#[test]
+fn short_values_are_put_in_order_unasked_for_where_there_is_nothing_else_to_do() {
+    // Values of so many bytes are moved, or left.
+    for (value_bytes, moves) in [(1000, true), (4100, false)] {
+        let fs = MemFileSystem::new();
+        let clock = Arc::new(ManualClock::new());
+        let mut options = separated(&fs);
+        options.db.clock = clock.clone();
+        options.cf.target_file_size_base = 1 << 20;
+        options.cf.level0_file_num_compaction_trigger = 100;
+        options.cf.blob_file_size = 1 << 20;
+        let db = Db::open(DIR, &options).unwrap();
+        let family = db.default_column_family();
+        let mut map = Map::new();
+        in_runs(&db, &family, &mut map, 12, value_bytes);
+        // Time stands still, so there was no lull yet.
+        assert_eq!(ordered(&db), 0);
+        if moves {
+            clock.advance(Duration::from_secs(2));
+            while ordered(&db) == 0 {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        }
+        db.wait_for_background_work().unwrap();
+        assert_eq!(ordered(&db) > 0, moves);
+        assert_eq!(depth(&db, &family), if moves { 8 } else { 12 });
+        assert_holds(&db, &family, &map, None);
+        assert_exact(&db, &family);
+        assert_no_strays(&fs, &db);
+        // Once is enough.
+        let files = db.live_blob_files();
+        db.put_opt(&w(), &family, &key(60), b"short").unwrap();
+        flush(&db, &family);
+        db.wait_for_background_work().unwrap();
+        assert_eq!(db.live_blob_files(), files);
+        db.close().unwrap();
+    }
+}
+
+#[test]
+fn what_nobody_has_asked_for_is_not_done_where_space_may_be_scarce() {
+    let fs = FaultFileSystem::over_memory(MemFileSystem::new());
+    let mut options = separated(&MemFileSystem::new());
+    options.db.fs = Arc::new(fs.clone());
+    options.cf.target_file_size_base = 1 << 20;
+    options.cf.level0_file_num_compaction_trigger = 100;
+    let db = Db::open(DIR, &options).unwrap();
+    let family = db.default_column_family();
+    let mut map = Map::new();
+    in_runs(&db, &family, &mut map, 12, 1000);
+    let unknown = Fault::io().on(&[OpKind::FreeSpace]).forever();
+    fs.faults().add(unknown);
+    db.wait_for_background_work().unwrap();
+    assert_eq!((ordered(&db), depth(&db, &family)), (0, 12));
+    fs.faults().clear();
+    db.put_opt(&w(), &family, b"k", b"short").unwrap();
+    map.insert(b"k".to_vec(), b"short".to_vec());
+    flush(&db, &family);
+    db.wait_for_background_work().unwrap();
+    assert_eq!(depth(&db, &family), 8);
+    assert_holds(&db, &family, &map, None);
 }
 
 #[test]

@@ -241,12 +241,14 @@ fn while_flushes_wait_only_what_is_nearly_all_garbage_is_emptied() {
     let files = [(10, 10_000, 6000), (11, 10_000, 8000)];
     let v = version(TABLES, &files);
     let beside =
-        |options: &ColumnFamilyOptions| chosen(&v, &Rules::of(&v, options).beside_flushes());
+        |options: &ColumnFamilyOptions| chosen(&v, &Rules::of(&v, options).in_lull(Lull::None));
     let options = ColumnFamilyOptions {
         min_gc_batch_size: 0,
         ..options
     };
-    assert_eq!(chosen(&v, &Rules::of(&v, &options)), [10, 11]);
+    let rules = Rules::of(&v, &options);
+    assert_eq!(chosen(&v, &rules), [10, 11]);
+    assert_eq!(chosen(&v, &rules.in_lull(Lull::Short)), [10, 11]);
     assert_eq!(beside(&options), [11]);
     // Who has said a ratio, or a ceiling that is passed, gets that.
     let told = ColumnFamilyOptions {

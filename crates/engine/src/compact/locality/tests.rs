@@ -333,10 +333,10 @@ fn range_merge_keeps_the_last_level_below_the_limit() {
 }
 
 fn selected(version: &Version, options: &ColumnFamilyOptions, bytes: u64) -> String {
-    let max = limit(options).expect("it is on");
+    let limit = in_place(options, Lull::Long).expect("it is on");
     let turns: Vec<FileNo> = (0..40).map(|i| 10 + i % 4).collect();
     let mut reach = |_: &FileMeta| Ok(reach_with(&turns, bytes));
-    match select(version, options, max, &mut reach).unwrap() {
+    match select(version, options, limit, &mut reach).unwrap() {
         Selected::Nothing => "nothing".to_owned(),
         Selected::Busy => "busy".to_owned(),
         Selected::Step(step) => {
@@ -393,4 +393,53 @@ fn tables_of_the_last_level_are_put_in_order_in_place_once() {
         .for_each(|b| b.file.damaged.set(true));
     on.max_sorted_runs = 2;
     assert_eq!(selected(&v, &on, 100), "nothing");
+}
+
+#[test]
+fn without_being_asked_only_short_values_are_put_in_order_and_only_in_a_long_lull() {
+    let on = ColumnFamilyOptions {
+        enable_blob_files: true,
+        ..ColumnFamilyOptions::default()
+    };
+    let auto = in_place(&on, Lull::Long).expect("it is on");
+    assert!(!auto.is_asked());
+    assert_eq!(auto.depth_max, 8);
+    for lull in [Lull::None, Lull::Short] {
+        assert_eq!(in_place(&on, lull), None);
+    }
+    let changes: [fn(&mut ColumnFamilyOptions); 8] = [
+        |o| o.enable_blob_files = false,
+        |o| o.blob_run_mode = BlobRunMode::Fallback,
+        |o| o.blob_gc_auto = false,
+        |o| o.blob_file_discardable_ratio = 0.5,
+        |o| o.enable_blob_garbage_collection = true,
+        |o| o.level_merge = true,
+        |o| o.max_space_amp = 1.5,
+        |o| o.max_sorted_runs = 0,
+    ];
+    for (n, change) in changes.iter().enumerate() {
+        let mut options = on.clone();
+        change(&mut options);
+        assert_eq!(in_place(&options, Lull::Long), None, "{n}");
+    }
+    let mut asked = on.clone();
+    asked.range_merge = true;
+    for lull in [Lull::None, Lull::Short, Lull::Long] {
+        let limit = in_place(&asked, lull).expect("it is on");
+        assert!(limit.is_asked());
+        assert_eq!(limit.depth_max, 20);
+    }
+    let v = version("L6\n4: a..c blob=10\n5: d..m blob=10\n", &BLOBS);
+    v.files(6).iter().for_each(|f| f.blob_depth.set(9));
+    let mut few = on;
+    few.max_sorted_runs = 3;
+    // Those that are long enough are looked at once.
+    for (bytes, told) in [
+        (4095, "[4, 5] leave [12, 13] move 163800"),
+        (4096, "nothing"),
+        (4095, "nothing"),
+    ] {
+        assert_eq!(selected(&v, &few, bytes), told, "{bytes}");
+    }
+    assert!(!may_be_due(&v, 3));
 }
