@@ -544,8 +544,9 @@ pub struct ColumnFamilyOptions {
     /// Where no other way is asked for (`blob_file_discardable_ratio` is 1.0 and
     /// `enable_blob_garbage_collection` is false) choose by cost: dead places are given up as holes while a call brings
     /// enough, and what they leave, or all if holes cannot be had or cost too much, is emptied at a ratio of
-    /// 0.5, or of 0.8 while flushes wait for a rate limiter; small files are merged. Default true; ours. False: values are
-    /// never moved.
+    /// 0.5, or of 0.8 while flushes wait for a rate limiter; small files are merged. When nothing else is to be done and
+    /// nothing was flushed for two seconds, values shorter than 4 KiB are put in key order, as with [`Self::range_merge`]
+    /// and 8 runs at most. Default true; ours. False: values are never moved.
     pub blob_gc_auto: bool,
     /// The most that blob files of the family may take for each byte that is live in them. Beyond it the files with most
     /// garbage are emptied at any cost in tables, whatever the ratio, and a tenth
@@ -573,7 +574,8 @@ pub struct ColumnFamilyOptions {
     pub range_merge: bool,
     /// Blob files that a scan of a table of the last level reads from by turns at most, with
     /// [`Self::range_merge`]. Files that follow one another in key order count as one. Smaller: longer reads in a row,
-    /// more values written anew, all that a compaction meets at 1. 0: no limit. Default 20.
+    /// more values written anew, all that a compaction meets at 1. 0: no limit, also for what [`Self::blob_gc_auto`]
+    /// does. Default 20.
     pub max_sorted_runs: u64,
     /// Cache of blocks. `None`, the default: one of 32 MiB shared by the families of the
     /// database.
