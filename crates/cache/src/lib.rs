@@ -25,6 +25,7 @@ use std::sync::Arc;
 use orogen_base::inspect::Inspect;
 use orogen_base::sync::Mutex;
 
+pub use prefetch::prefetch_bytes;
 pub use reserve::Reservation;
 use shard::Shard;
 

@@ -14,12 +14,14 @@ use crate::durable::Durable;
 use crate::events::EventListener;
 use crate::files::{Appender, NewFiles, OnFull, Table, gone};
 use crate::format::encode_record;
-use crate::memtable::{Block, Location, Memtables};
+use crate::memtable::{Block, Memtables};
 use crate::metrics::{self, Meters, Metrics, Skip};
 use crate::names::{LOCK_NAME, Queue};
 use crate::options::Options;
 use crate::perf::{self, PerfContext};
+use crate::places::Places;
 use crate::purge::{self, Purge};
+use crate::read_cache::ReadCache;
 use crate::recover::{Digester, read_append_queue, read_rewrite_queue};
 use crate::spares::Spares;
 use crate::watched::{Shown, Watched};
@@ -35,6 +37,7 @@ pub struct Engine {
     dir: PathBuf,
     table: Arc<Table>,
     memtables: Arc<Memtables>,
+    cache: Option<Arc<ReadCache>>,
     writes: Arc<WriteQueue>,
     durable: Durable,
     purge: Mutex<Purge>,
@@ -106,11 +109,14 @@ impl Engine {
             fs.sync_dir(parent)?;
         }
         let rewritten_files = rewritten.files_read;
+        let cache = ReadCache::new(options.read_cache_bytes, Arc::clone(&new_files.meters));
+        let cache = cache.map(Arc::new);
         let shown = Watched {
             meters: Arc::clone(&new_files.meters),
             table: Arc::clone(&table),
             memtables: Arc::clone(&memtables),
             spares: Arc::clone(&new_files.spares),
+            cache: cache.clone(),
         };
         let purge = Purge::new(new_files.clone(), rewritten);
         let appender = Appender::open(new_files, Arc::clone(&table), Queue::Append, newest)?;
@@ -119,6 +125,7 @@ impl Engine {
             dir: dir.to_owned(),
             table,
             memtables,
+            cache,
             writes: Arc::new(WriteQueue::new(appender)),
             durable: Durable::new(),
             purge: Mutex::new(purge),
@@ -233,11 +240,11 @@ impl Engine {
             let Some(location) = location else {
                 return Ok(None);
             };
-            let mut blocks = Blocks::new(&self.table);
+            let mut blocks = Blocks::new(&self.table, self.cache.as_deref());
             match blocks.get(location.block, iter::empty())? {
                 Some(block) => {
                     reading.found(1);
-                    return make(slice(block, &location)?).map(Some);
+                    return make(block.entry(location.start, location.end)?).map(Some);
                 }
                 None => look_again(&mut missed, location.block)?,
             }
@@ -261,13 +268,17 @@ impl Engine {
         max_size: Option<usize>,
         out: &mut Vec<Vec<u8>>,
     ) -> Result<usize> {
-        self.fetch_as(group, begin, end, max_size, out, |_, bytes| {
+        self.fetch_entries_as(group, begin, end, max_size, out, |_, bytes| {
             memory::copied(bytes, "an entry")
         })
     }
 
-    /// As [`Self::fetch_entries_to`], with what `make` makes of indexes and entries.
-    pub(crate) fn fetch_as<T, E: From<Error>>(
+    /// As [`Self::fetch_entries_to`], with what `make` makes of indexes and entries: nothing is copied before. It may be called
+    /// for the same index again if a purge moves the entries meanwhile; `out` has what it made the last time.
+    ///
+    /// # Errors
+    /// As [`Self::fetch_entries_to`]; those of `make`.
+    pub fn fetch_entries_as<T, E: From<Error>>(
         &self,
         group: u64,
         begin: u64,
@@ -285,16 +296,16 @@ impl Engine {
         let reading = self.meters().read_entries();
         let mut missed = None;
         loop {
-            let locations = self.locate(group, begin, end, max_size)?;
+            let places = self.locate(group, begin, end, max_size)?;
             let before = out.len();
-            let read = self.read_entries(begin, &locations, out, &mut make);
+            let read = self.read_entries(begin, &places, out, &mut make);
             if !matches!(read, Ok(None)) {
                 out.truncate(before);
             }
             match read? {
                 None => {
-                    reading.found(locations.len());
-                    return Ok(locations.len());
+                    reading.found(places.count());
+                    return Ok(places.count());
                 }
                 Some(block) => look_again(&mut missed, block)?,
             }
@@ -302,19 +313,13 @@ impl Engine {
     }
 
     /// Where the entries lie that a fetch gives.
-    fn locate(
-        &self,
-        group: u64,
-        begin: u64,
-        end: u64,
-        max_size: Option<usize>,
-    ) -> Result<Vec<Location>> {
-        let mut locations = Vec::new();
+    fn locate(&self, group: u64, begin: u64, end: u64, max_size: Option<usize>) -> Result<Places> {
+        let mut places = Places::default();
         let Some(found) = self.memtables.get(group) else {
-            return Ok(locations);
+            return Ok(places);
         };
         if begin == end {
-            return Ok(locations);
+            return Ok(places);
         }
         let found = found.read();
         let span = found.span();
@@ -333,33 +338,40 @@ impl Engine {
                 "range ends behind the last entry",
             )));
         }
+        places.reserve(end - begin.max(span.first))?;
         let mut size = 0usize;
         for location in found.index().locations(begin, end) {
             size = size.saturating_add(location.len());
-            if !locations.is_empty() && max_size.is_some_and(|max| size > max) {
+            if places.count() > 0 && max_size.is_some_and(|max| size > max) {
                 break;
             }
-            memory::push(&mut locations, location, "places of entries")?;
+            places.push(&location)?;
         }
-        Ok(locations)
+        Ok(places)
     }
 
     /// Reads the entries; a block whose file is gone ends it.
     fn read_entries<T, E: From<Error>>(
         &self,
         begin: u64,
-        locations: &[Location],
+        places: &Places,
         out: &mut Vec<T>,
         make: &mut impl FnMut(u64, &[u8]) -> Result<T, E>,
     ) -> Result<Option<Block>, E> {
-        memory::reserve(out, locations.len(), "entries")?;
-        let mut blocks = Blocks::new(&self.table);
-        for (n, (location, index)) in locations.iter().zip(begin..).enumerate() {
-            let ahead = locations[n + 1..].iter().map(|location| location.block);
-            let Some(block) = blocks.get(location.block, ahead)? else {
-                return Ok(Some(location.block));
+        memory::reserve(out, places.count(), "entries")?;
+        let mut blocks = Blocks::new(&self.table, self.cache.as_deref());
+        let mut index = begin;
+        for (n, run) in places.runs().iter().enumerate() {
+            let ahead = places.runs()[n + 1..].iter().map(|run| run.block);
+            let Some(block) = blocks.get(run.block, ahead)? else {
+                return Ok(Some(run.block));
             };
-            out.push(make(index, slice(block, location)?)?);
+            let mut start = run.start;
+            for &end in places.ends(n) {
+                out.push(make(index, block.entry(start, end)?)?);
+                index += 1;
+                start = end;
+            }
         }
         Ok(None)
     }
@@ -568,14 +580,4 @@ fn look_again(missed: &mut Option<Block>, block: Block) -> Result<()> {
         return Err(gone(block.file));
     }
     Ok(())
-}
-
-fn slice<'b>(block: &'b [u8], location: &Location) -> Result<&'b [u8]> {
-    block
-        .get(location.start as usize..location.end as usize)
-        .ok_or_else(|| {
-            Error::corruption("an entry ends behind its block")
-                .with("file", location.block.file.name())
-                .with("offset", location.block.offset)
-        })
 }

@@ -11,7 +11,8 @@
 //!
 //! The flow of a write: [`raw::LogBatch`] collects operations, `format` makes a record of it, the
 //! write queue puts records together for one append and at most one sync, and the memtables
-//! learn where entries lie. Keys are kept in memory, entries are read from the files. Opening
+//! learn where entries lie. Keys are kept in memory, entries are read from the files, and blocks that were read
+//! stay in a cache. Opening
 //! reads the rewrite queue, which holds what purge moved out of old files, and then the append
 //! queue on top. Full files of that have digests beside them, which are read in their place. Files go away when the caller purges, and not by themselves.
 //!
@@ -35,10 +36,12 @@ mod perf;
 mod metrics;
 mod batch;
 mod memtable;
+mod places;
 mod options;
 mod spares;
 mod files;
 mod digest;
+mod read_cache;
 mod watched;
 mod blocks;
 mod recover;

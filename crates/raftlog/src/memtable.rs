@@ -12,6 +12,7 @@ mod index;
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use foldhash::fast::RandomState;
 use orogen_base::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use orogen_base::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 
@@ -116,7 +117,8 @@ pub(crate) fn shard_of(group: u64) -> usize {
     hash as usize % SHARDS
 }
 
-type Shard = RwLock<HashMap<u64, Arc<Slot>>>;
+/// Every call looks a group up, some several times: the hash is one that takes no longer than the rest.
+type Shard = RwLock<HashMap<u64, Arc<Slot>, RandomState>>;
 
 /// All groups. Who writes to them is one thread, beside purge.
 pub(crate) struct Memtables {

@@ -311,6 +311,8 @@ pub(crate) struct Meters {
     skips_short: AtomicU64,
     moved: AtomicU64,
     asked: AtomicU64,
+    cache_hits: AtomicU64,
+    cache_misses: AtomicU64,
 }
 
 impl Meters {
@@ -350,6 +352,8 @@ impl Meters {
             skips_short: AtomicU64::new(0),
             moved: AtomicU64::new(0),
             asked: AtomicU64::new(0),
+            cache_hits: AtomicU64::new(0),
+            cache_misses: AtomicU64::new(0),
         }
     }
 
@@ -439,6 +443,16 @@ impl Meters {
         self.asked.fetch_add(groups as u64, Relaxed);
     }
 
+    /// A read found so many blocks in the read cache, and so many not. Most find either all or none.
+    pub(crate) fn looked_up(&self, hits: u64, misses: u64) {
+        if hits > 0 {
+            self.cache_hits.fetch_add(hits, Relaxed);
+        }
+        if misses > 0 {
+            self.cache_misses.fetch_add(misses, Relaxed);
+        }
+    }
+
     /// A spare file was taken to be written over.
     pub(crate) fn wrote_over(&self) {
         self.written_over.fetch_add(1, Relaxed);
@@ -485,6 +499,9 @@ impl Meters {
             purge_skips_short: self.skips_short.load(Relaxed),
             purge_groups_moved: self.moved.load(Relaxed),
             purge_groups_returned: self.asked.load(Relaxed),
+            read_cache_hits: self.cache_hits.load(Relaxed),
+            read_cache_misses: self.cache_misses.load(Relaxed),
+            read_cache_bytes: 0,
         }
     }
 }
@@ -626,6 +643,12 @@ pub struct Metrics {
     pub purge_groups_moved: u64,
     /// Groups that a purge returned to be compacted; one counts for each purge.
     pub purge_groups_returned: u64,
+    /// Blocks of entries that reads found in the read cache. A read of entries that lie in one block looks for it once.
+    pub read_cache_hits: u64,
+    /// Blocks that they did not find there and had to read; 0 without a cache.
+    pub read_cache_misses: u64,
+    /// Bytes of memory that the read cache takes.
+    pub read_cache_bytes: u64,
 }
 
 impl Metrics {
@@ -637,6 +660,7 @@ impl Metrics {
         self.log_entry_count.add(other.log_entry_count);
         self.swap_file_count += other.swap_file_count;
         self.memory_usage += other.memory_usage;
+        self.read_cache_bytes += other.read_cache_bytes;
     }
 
     /// Adds what another engine counted, and not what it has.
@@ -675,6 +699,8 @@ impl Metrics {
         self.purge_skips_short += other.purge_skips_short;
         self.purge_groups_moved += other.purge_groups_moved;
         self.purge_groups_returned += other.purge_groups_returned;
+        self.read_cache_hits += other.read_cache_hits;
+        self.read_cache_misses += other.read_cache_misses;
     }
 }
 

@@ -72,6 +72,12 @@ pub struct Options {
     ///
     /// Larger: less is written again, more space is taken. Default 0.6; 0 to 1.
     pub purge_rewrite_garbage_ratio: f64,
+    /// Bytes of memory for blocks of entries that were read, verified and unpacked: who reads them again makes no call to the
+    /// system; 0 for none. Writers and purges put nothing there, and what is only read once does not push out what is read
+    /// again and again. It is taken as blocks are read, not when the directory is opened.
+    ///
+    /// Larger: more logs can be read again from memory. Default 128 MiB.
+    pub read_cache_bytes: usize,
 }
 
 impl Default for Options {
@@ -88,6 +94,7 @@ impl Default for Options {
             purge_threshold: 10 << 30,
             purge_rewrite_threshold: None,
             purge_rewrite_garbage_ratio: 0.6,
+            read_cache_bytes: 128 << 20,
         }
     }
 }

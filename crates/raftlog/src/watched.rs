@@ -6,6 +6,7 @@ use crate::files::Table;
 use crate::memtable::Memtables;
 use crate::metrics::{Meters, Metrics, PerQueue};
 use crate::names::Queue;
+use crate::read_cache::ReadCache;
 use crate::spares::Spares;
 
 /// An open engine, as far as its metrics go.
@@ -14,6 +15,7 @@ pub(crate) struct Watched {
     pub(crate) table: Arc<Table>,
     pub(crate) memtables: Arc<Memtables>,
     pub(crate) spares: Arc<Spares>,
+    pub(crate) cache: Option<Arc<ReadCache>>,
 }
 
 /// The engines of the process.
@@ -54,6 +56,7 @@ impl Watched {
             rewrite: self.table.count_of(Queue::Rewrite),
         };
         metrics.recycled_file_count.append = self.spares.count();
+        metrics.read_cache_bytes = self.cache.as_ref().map_or(0, |cache| cache.bytes());
         metrics
     }
 }

@@ -128,13 +128,14 @@ two threads; nanoseconds, times the skip list, bytes a key.
 
 Logs of Raft groups:
 
-usage: cargo x bench raftlog [--pairs N] [--seconds S] [--gib N] [--only A,B] [--dir DIR] [--json FILE]
+usage: cargo x bench raftlog [--against A,B] [--pairs N] [--seconds S] [--gib N] [--only A,B] [--dir DIR] [--json FILE]
 
 Orogen's raft log beside the crate raft-engine: batches of one entry to 64 groups by 1, 4 and 16 threads, 256 bytes to
 32 KiB, without and with syncs; filling a log, opening it, cold too, reading the last 100 entries of its groups; and
 writing while old files are emptied. Operations a second and how many times raft-engine's, p99.9, growth of memory at open,
-bytes passed to the system (not those that are written through memory).
+bytes that the kernel had to write, those that are written through memory included.
 
+  --against A,B  raft-engine, rocksdb, which needs librocksdb 7.8.3 of the system (default raft-engine)
   --pairs N      pairs (default 3)
   --seconds S    of a phase of writes or reads (default 3)
   --gib N        GiB of entries that are filled in, and written while files are emptied (default 2)

@@ -39,6 +39,8 @@ pub struct Settings {
     pub file_bytes: u64,
     /// Bytes of files from which on old ones are emptied.
     pub purge_bytes: u64,
+    /// Bytes of memory for what was read, for logs that have a cache; without it what is theirs by default.
+    pub cache_bytes: Option<usize>,
 }
 
 /// Logs under test.
@@ -93,6 +95,7 @@ fn parse(mut args: impl Iterator<Item = String>) -> Result<Arguments> {
         settings: Settings {
             file_bytes: 128 << 20,
             purge_bytes: 10 << 30,
+            cache_bytes: None,
         },
         seconds: 3.0,
         gib: 2.0,
@@ -108,6 +111,7 @@ fn parse(mut args: impl Iterator<Item = String>) -> Result<Arguments> {
             "--phase" => out.phase = value,
             "--file-bytes" => out.settings.file_bytes = value.parse()?,
             "--purge-bytes" => out.settings.purge_bytes = value.parse()?,
+            "--cache-bytes" => out.settings.cache_bytes = Some(value.parse()?),
             "--seconds" => out.seconds = value.parse()?,
             "--gib" => out.gib = value.parse()?,
             "--batch" => out.batch = value.parse()?,
@@ -118,7 +122,7 @@ fn parse(mut args: impl Iterator<Item = String>) -> Result<Arguments> {
         }
     }
     if out.dir.as_os_str().is_empty() || out.phase.is_empty() || out.batch == 0 || out.lag < 2 {
-        return Err("usage: --dir DIR --phase NAME [--seconds N] [--gib N] [--batch N] [--cold 1] [--groups N] [--lag N] [--file-bytes N] [--purge-bytes N]".into());
+        return Err("usage: --dir DIR --phase NAME [--seconds N] [--gib N] [--batch N] [--cold 1] [--groups N] [--lag N] [--file-bytes N] [--purge-bytes N] [--cache-bytes N]".into());
     }
     Ok(out)
 }
@@ -358,7 +362,10 @@ fn run<L: RaftLogs>(args: impl Iterator<Item = String>) -> Result<()> {
         }
     };
     let mut document = meter.foreground(L::NAME, &args.phase, threads, &work, elapsed)?;
-    document["written_bytes"] = json!(meter.cost()?.write_call_bytes);
+    let cost = meter.cost()?;
+    document["written_bytes"] = json!(cost.write_call_bytes);
+    // Bytes that are written through memory are in these, too.
+    document["device_bytes"] = json!(cost.device_bytes);
     document["file_bytes"] = json!(file_bytes(&args.dir)?);
     document["rss_growth_bytes"] = json!(rss_open.saturating_sub(rss_before));
     if let Some(purges) = purges {

@@ -334,3 +334,15 @@ fn a_program_is_answered_the_same_with_either_crate() {
     assert!(differences.is_empty(), "{differences}");
     assert_eq!(own.len(), other.len());
 }
+
+#[test]
+fn settings_that_only_we_have_do_not_stop_the_other() {
+    let config = orogen_raftlog::Config {
+        read_cache_size: orogen_raftlog::ReadableSize::mb(1),
+        ..Default::default()
+    };
+    let text = serde_json::to_string(&config).expect("it is plain");
+    assert!(text.contains("read-cache-size"), "{text}");
+    let read = serde_json::from_str::<raft_engine::Config>(&text);
+    assert_eq!(read.expect("it is passed over").dir, config.dir);
+}

@@ -45,6 +45,10 @@ pub struct Config {
     /// Which part of the rewrite queue must be garbage before it is written anew. Default 0.6; 0 to 1, to
     /// which it is cut.
     pub purge_rewrite_garbage_ratio: f64,
+    /// Bytes of memory for blocks of entries that were read; 0 for none. Default 128 MiB, which is not written down: raft-engine
+    /// has no such setting, and passes over it.
+    #[serde(skip_serializing_if = "is_read_cache_default")]
+    pub read_cache_size: ReadableSize,
     /// No effect. Default none.
     pub memory_limit: Option<ReadableSize>,
     /// Whether emptied files are written over. Default true, which needs [`Version::V2`].
@@ -72,12 +76,17 @@ impl Default for Config {
             purge_threshold: ReadableSize(raw.purge_threshold),
             purge_rewrite_threshold: None,
             purge_rewrite_garbage_ratio: raw.purge_rewrite_garbage_ratio,
+            read_cache_size: ReadableSize(raw.read_cache_bytes as u64),
             memory_limit: None,
             enable_log_recycle: true,
             prefill_for_recycle: false,
             prefill_limit: None,
         }
     }
+}
+
+fn is_read_cache_default(size: &ReadableSize) -> bool {
+    *size == Config::default().read_cache_size
 }
 
 const READ_BLOCK_MIN: ReadableSize = ReadableSize(512);
@@ -149,6 +158,7 @@ impl Config {
             purge_threshold: self.purge_threshold.0.max(1),
             purge_rewrite_threshold: self.purge_rewrite_threshold.map(|size| size.0),
             purge_rewrite_garbage_ratio: self.purge_rewrite_garbage_ratio.clamp(0.0, 1.0),
+            read_cache_bytes: usize::try_from(self.read_cache_size.0).unwrap_or(usize::MAX),
         };
         Ok((PathBuf::from(&self.dir), options))
     }
@@ -204,7 +214,8 @@ mod tests {
     fn what_is_set_is_read() {
         let config: Config = serde_json::from_str(
             r#"{"dir": "d", "target-file-size": "1MB", "purge-threshold": 3145728,
-                "format-version": 1, "enable-log-recycle": false, "compression-level": 0}"#,
+                "format-version": 1, "enable-log-recycle": false, "compression-level": 0,
+                "read-cache-size": "1MB"}"#,
         )
         .unwrap();
         assert_eq!(config.target_file_size, ReadableSize::mb(1));
@@ -213,6 +224,9 @@ mod tests {
         let (dir, options) = config.options().unwrap();
         assert_eq!(dir, PathBuf::from("d"));
         assert_eq!(options.compression_acceleration, 1);
+        assert_eq!(options.read_cache_bytes, 1 << 20);
+        let text = serde_json::to_string(&config).unwrap();
+        assert_eq!(serde_json::from_str::<Config>(&text).unwrap(), config);
         assert!(serde_json::from_str::<Config>(r#"{"format-version": 3}"#).is_err());
     }
 

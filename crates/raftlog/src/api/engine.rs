@@ -311,7 +311,7 @@ impl<F, P> Engine<F, P> {
         let make = |index, bytes: &[u8]| decode_entry::<M>(index, bytes).map_err(Fetch::Decode);
         let fetched = self
             .raw
-            .fetch_as(region_id, begin, end, max_size, vec, make);
+            .fetch_entries_as(region_id, begin, end, max_size, vec, make);
         fetched.map_err(|e| match e {
             Fetch::Decode(e) => e,
             Fetch::Raw(e) if e.kind() == ErrorKind::NotFound => Error::EntryCompacted,

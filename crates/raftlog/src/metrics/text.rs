@@ -262,5 +262,18 @@ impl Metrics {
             "Groups that purges returned to be compacted",
             self.purge_groups_returned,
         );
+        text.counter(
+            "read_cache_hits",
+            "Blocks of entries that were found in the read cache",
+            self.read_cache_hits,
+        );
+        text.counter(
+            "read_cache_misses",
+            "Blocks of entries that were not found in the read cache",
+            self.read_cache_misses,
+        );
+        let name = "orogen_raftlog_read_cache_bytes";
+        text.begin(name, "gauge", "Bytes of memory that the read cache takes");
+        text.line(name, "", self.read_cache_bytes);
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use orogen_base::{Error, Result, memory};
+use orogen_base::{Result, memory};
 
 use super::Run;
 use crate::blocks::Blocks;
@@ -313,17 +313,14 @@ impl Run<'_> {
             }
         }
         pieces.sort_unstable_by_key(|(piece, _, _)| (piece.block.file, piece.block.offset));
-        let mut blocks = Blocks::new(self.table);
+        // What is moved is read once, and is the oldest.
+        let mut blocks = Blocks::new(self.table, None);
         for (n, (piece, d, p)) in pieces.iter().enumerate() {
             let ahead = pieces[n + 1..].iter().map(|(piece, _, _)| piece.block);
-            let raw = blocks.get(piece.block, ahead)?;
-            let raw = raw.ok_or_else(|| gone(piece.block.file))?;
-            let start = piece.start as usize;
-            let found = raw.get(start..start + piece.bytes()).ok_or_else(|| {
-                Error::corruption("an entry ends behind its block")
-                    .with("file", piece.block.file.name())
-                    .with("offset", piece.block.offset)
-            })?;
+            let found = blocks.get(piece.block, ahead)?;
+            let found = found.ok_or_else(|| gone(piece.block.file))?;
+            let end = piece.ends.last().map_or(piece.start, |end| *end);
+            let found = found.entry(piece.start, end)?;
             bytes[*d][*p] = memory::copied(found, "entries to move")?;
         }
         Ok(bytes)

@@ -9,4 +9,5 @@ mod durable;
 mod metrics;
 mod model;
 mod purge;
+mod read_cache;
 mod spares;

@@ -1,16 +1,20 @@
-//! Raft logs: Orogen's beside raft-engine, in turn.
+//! Raft logs: Orogen's beside raft-engine, and beside RocksDB if that is asked for, in turn.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use serde_json::{Value, json};
 
-use super::figures::{geometric_mean, median, row, spread, times};
+use super::figures::{Spread, geometric_mean, median, ratio, spread};
 use super::programs::{self, listen};
 use super::{list, number};
 use crate::step;
 
-const ENGINES: [&str; 2] = ["orogen", "raft-engine"];
+/// Logs to compare with, and the packages that make their programs.
+const OTHERS: [(&str, &str); 2] = [
+    ("raft-engine", "peers-raft-engine"),
+    ("rocksdb", "peers-raft-rocksdb"),
+];
 const THREADS: [u64; 3] = [1, 4, 16];
 const BYTES: [u64; 4] = [256, 1024, 4096, 32768];
 
@@ -20,6 +24,7 @@ struct Options {
     seconds: String,
     gib: String,
     only: Vec<String>,
+    against: Vec<String>,
     dir: PathBuf,
     json: Option<PathBuf>,
 }
@@ -42,6 +47,7 @@ fn parse(args: &[String]) -> Result<Options, String> {
         seconds: "3".to_owned(),
         gib: "2".to_owned(),
         only: phases(),
+        against: vec![OTHERS[0].0.to_owned()],
         dir: crate::workspace::root().join("target/bench-raftlog"),
         json: None,
     };
@@ -57,6 +63,7 @@ fn parse(args: &[String]) -> Result<Options, String> {
             "--seconds" => options.seconds = positive(value()?)?,
             "--gib" => options.gib = positive(value()?)?,
             "--only" => options.only = list(value()?),
+            "--against" => options.against = list(value()?),
             "--dir" => options.dir = PathBuf::from(value()?),
             "--json" => options.json = Some(PathBuf::from(value()?)),
             other => return Err(format!("unknown option `{other}`")),
@@ -66,7 +73,11 @@ fn parse(args: &[String]) -> Result<Options, String> {
     if let Some(name) = options.only.iter().find(|n| !all.contains(n)) {
         return Err(format!("no phase `{name}`: {}", all.join(" ")));
     }
-    if options.pairs == 0 {
+    let is_known = |name: &&String| OTHERS.iter().any(|(other, _)| other == name);
+    if let Some(name) = options.against.iter().find(|name| !is_known(name)) {
+        return Err(format!("no log `{name}`: raft-engine rocksdb"));
+    }
+    if options.pairs == 0 || options.against.is_empty() {
         return Err("there is nothing to measure".to_owned());
     }
     Ok(options)
@@ -89,31 +100,45 @@ fn command(engine: &str, phase: &str, dir: &Path, options: &Options) -> Command 
     command
 }
 
-fn table_row(phase: &str, told: &[[Value; 2]]) -> String {
-    let rates = [0, 1].map(|side| spread(row(told, side, "ops_per_second")));
-    let times = times(told);
-    let of = |field, unit: f64| [0, 1].map(|side| median(row(told, side, field)) / unit);
-    let slow = of("p999_ns", 1000.0);
-    let memory = of("rss_growth_bytes", f64::from(1 << 20));
-    let written = of("written_bytes", f64::from(1 << 20));
-    format!(
-        "| {phase} | {:.0} ({:.0}..{:.0}) | {:.0} ({:.0}..{:.0}) | {:.2} ({:.2}..{:.2}) | {:.0} / {:.0} | {:.0} / {:.0} | {:.0} / {:.0} |",
-        rates[0].median,
-        rates[0].min,
-        rates[0].max,
-        rates[1].median,
-        rates[1].min,
-        rates[1].max,
-        times.median,
-        times.min,
-        times.max,
-        slow[0],
-        slow[1],
-        memory[0],
-        memory[1],
-        written[0],
-        written[1],
-    )
+/// What each program told of a phase, in each turn.
+type Told = Vec<Vec<Value>>;
+
+/// A figure of one program in each turn.
+fn row(told: &Told, side: usize, field: &str) -> Vec<f64> {
+    let figure = |turn: &Vec<Value>| turn[side][field].as_f64().unwrap_or(f64::NAN);
+    told.iter().map(figure).collect()
+}
+
+/// How many times as fast the first program is.
+fn times(told: &Told, side: usize) -> Spread {
+    let rate = |side| row(told, side, "ops_per_second");
+    ratio(&rate(0), &rate(side))
+}
+
+fn table_row(phase: &str, told: &Told, sides: usize) -> String {
+    let mut out = format!("| {phase} |");
+    for side in 0..sides {
+        let rate = spread(row(told, side, "ops_per_second"));
+        out += &format!(" {:.0} ({:.0}..{:.0}) |", rate.median, rate.min, rate.max);
+    }
+    for side in 1..sides {
+        let times = times(told, side);
+        out += &format!(
+            " {:.2} ({:.2}..{:.2}) |",
+            times.median, times.min, times.max
+        );
+    }
+    let mib = f64::from(1 << 20);
+    for (field, unit) in [
+        ("p999_ns", 1000.0),
+        ("rss_growth_bytes", mib),
+        ("device_bytes", mib),
+    ] {
+        let figures = (0..sides).map(|side| median(row(told, side, field)) / unit);
+        let figures: Vec<String> = figures.map(|figure| format!("{figure:.0}")).collect();
+        out += &format!(" {} |", figures.join(" / "));
+    }
+    out
 }
 
 /// The geometric means over the cells of writes, without and with syncs.
@@ -136,13 +161,22 @@ fn means(rows: &[(String, f64)]) -> String {
 
 pub(super) fn run(args: &[String]) -> Result<(), String> {
     let options = parse(args)?;
-    step::shell(
-        Command::new("cargo")
-            .args(["build", "--release", "--locked", "--package"])
-            .arg("peers-raft-engine")
-            .current_dir(programs::peers()),
-    )?;
-    let kept = ENGINES.map(|name| options.dir.join(format!("kept-{name}")));
+    let mut build = Command::new("cargo");
+    build.args(["build", "--release", "--locked"]);
+    // Orogen's program is made by the package of the first.
+    for (name, package) in OTHERS {
+        if name == OTHERS[0].0 || options.against.iter().any(|other| other == name) {
+            build.args(["--package", package]);
+        }
+    }
+    step::shell(build.current_dir(programs::peers()))?;
+    let mut engines = vec!["orogen"];
+    engines.extend(options.against.iter().map(String::as_str));
+    let sides = engines.len();
+    let kept = engines
+        .iter()
+        .map(|name| options.dir.join(format!("kept-{name}")));
+    let kept: Vec<PathBuf> = kept.collect();
     let needs_kept = |name: &String| ["open", "open-cold", "tail"].contains(&name.as_str());
     let measured: Vec<&String> = options.only.iter().filter(|n| *n != "fill").collect();
     let mut phases = Vec::new();
@@ -154,9 +188,9 @@ pub(super) fn run(args: &[String]) -> Result<(), String> {
     for phase in &phases {
         let mut told = Vec::new();
         for pair in 0..options.pairs {
-            let mut both = [Value::Null, Value::Null];
-            for turn in 0..2 {
-                let side = (pair + turn) % 2;
+            let mut turn_of = vec![Value::Null; sides];
+            for turn in 0..sides {
+                let side = (pair + turn) % sides;
                 let dir = if needs_kept(phase) || phase == "fill" {
                     kept[side].clone()
                 } else {
@@ -165,16 +199,15 @@ pub(super) fn run(args: &[String]) -> Result<(), String> {
                 if !needs_kept(phase) {
                     programs::fresh(&dir)?;
                 }
-                let mut command = command(ENGINES[side], phase, &dir, &options);
-                both[side] = listen(&mut command, 1, false)?.remove(0);
+                let mut command = command(engines[side], phase, &dir, &options);
+                turn_of[side] = listen(&mut command, 1, false)?.remove(0);
             }
-            told.push(both);
+            told.push(turn_of);
         }
-        let line = table_row(phase, &told);
+        let line = table_row(phase, &told, sides);
         eprintln!("{line}");
         rows.push(line);
-        let times = times(&told);
-        ratios.push((phase.clone(), times.median));
+        ratios.push((phase.clone(), times(&told, 1).median));
         documents.extend(told.into_iter().flatten());
         if let Some(path) = &options.json {
             let text = json!({ "phases": documents }).to_string();
@@ -188,10 +221,12 @@ pub(super) fn run(args: &[String]) -> Result<(), String> {
         "Operations a second: median of {} pairs (smallest..largest)\n",
         options.pairs
     );
-    println!(
-        "| phase | orogen | raft-engine | times | p99.9 us | memory of the index, MiB | written, MiB |"
-    );
-    println!("|---|---:|---:|---:|---:|---:|---:|");
+    let columns: String = engines.iter().map(|name| format!(" {name} |")).collect();
+    let times: String = (engines[1..].iter())
+        .map(|name| format!(" times {name} |"))
+        .collect();
+    println!("| phase |{columns}{times} p99.9 us | memory of the index, MiB | written, MiB |");
+    println!("|---|{}", "---:|".repeat(2 * sides + 2));
     for row in rows {
         println!("{row}");
     }
@@ -217,10 +252,20 @@ mod tests {
             ("--only locks", "`locks`"),
             ("--json", "value"),
             ("--fast", "`--fast`"),
+            ("--against pebble", "`pebble`"),
         ] {
             let error = parse_line(line).unwrap_err();
             assert!(error.contains(word), "{line}: {error}");
         }
+    }
+
+    #[test]
+    fn a_row_has_a_cell_for_each_column() {
+        let of = |rate: u64| json!({ "ops_per_second": rate, "p999_ns": 5000 });
+        let told = vec![vec![of(30), of(10), of(5)], vec![of(20), of(10), of(10)]];
+        let line = table_row("open", &told, 3);
+        assert_eq!(line.matches('|').count(), 1 + 1 + 3 + 2 + 3);
+        assert!(line.contains("| 2.50 (2.00..3.00) | 4.00 (2.00..6.00) | 5 / 5 / 5 |"));
     }
 
     #[test]

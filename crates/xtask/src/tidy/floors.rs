@@ -76,7 +76,7 @@ const PLAN: [Place; 20] = [
             "orogen-blob",
         ],
     ),
-    place("orogen-raftlog", 3, &["orogen-env"]),
+    place("orogen-raftlog", 3, &["orogen-env", "orogen-cache"]),
     place("orogen-console", 3, &["orogen-env"]),
     place(
         "orogen-txn",

@@ -20,10 +20,12 @@ impl RaftLogs for Orogen {
     type Batch = LogBatch;
 
     fn open(dir: &Path, settings: &Settings) -> Result<Self> {
+        let default = Options::default();
         let options = Options {
             target_file_size: settings.file_bytes,
             purge_threshold: settings.purge_bytes,
-            ..Options::default()
+            read_cache_bytes: settings.cache_bytes.unwrap_or(default.read_cache_bytes),
+            ..default
         };
         let fs: Arc<dyn FileSystem> = Arc::new(PosixFileSystem::new());
         Ok(Self(Engine::open(&fs, dir, options)?))
@@ -59,15 +61,10 @@ impl RaftLogs for Orogen {
     }
 
     fn read(&self, group: u64, begin: u64, end: u64) -> Result<usize> {
-        let mut entries = Vec::new();
-        let count = self
-            .0
-            .fetch_entries_to(group, begin, end, None, &mut entries)?;
-        for entry in &entries {
-            let entry: Entry = Entry::parse_from_bytes(entry)?;
-            std::hint::black_box(entry);
-        }
-        Ok(count)
+        let mut entries: Vec<Entry> = Vec::new();
+        let make = |_, bytes: &[u8]| -> Result<Entry> { Ok(Entry::parse_from_bytes(bytes)?) };
+        let log = &self.0;
+        log.fetch_entries_as(group, begin, end, None, &mut entries, make)
     }
 }
 
