@@ -83,7 +83,7 @@ impl Engine {
         let on_full: OnFull = match options.uses_digests() {
             true => {
                 let digester = Arc::clone(&digester);
-                Arc::new(move |file, len| digester.ask(file, len))
+                Arc::new(move |file, len| digester.ask(file.id, len))
             }
             false => Arc::new(|_, _| {}),
         };
