@@ -16,7 +16,6 @@ use std::path::{Path, PathBuf};
 
 use orogen_base::Result;
 use orogen_base::sync::Mutex;
-use orogen_base::sync::atomic::{AtomicBool, Ordering};
 use orogen_env::FileSystem;
 
 use crate::names::{Name, parse, reserved_name};
@@ -26,9 +25,6 @@ pub(crate) struct Spares {
     dir: PathBuf,
     /// Files of the append queue and spare ones together are no more for its sake.
     files_max: u64,
-    /// Whether the next files will be written over. Those that are seldom synced are not: bytes that are not in memory would be
-    /// read first.
-    is_wanted: AtomicBool,
     /// Leaf lock.
     numbers: Mutex<Numbers>,
 }
@@ -64,7 +60,6 @@ impl Spares {
         Ok(Self {
             dir: dir.to_owned(),
             files_max,
-            is_wanted: AtomicBool::new(true),
             numbers: Mutex::new(Numbers {
                 free: free.into(),
                 next,
@@ -72,16 +67,8 @@ impl Spares {
         })
     }
 
-    /// Tells whether files are written over from now on.
-    pub(crate) fn set_wanted(&self, is_wanted: bool) {
-        self.is_wanted.store(is_wanted, Ordering::Relaxed);
-    }
-
     /// How many more there may be beside `active` files of the queue.
     pub(crate) fn room(&self, active: u64) -> u64 {
-        if !self.is_wanted.load(Ordering::Relaxed) {
-            return 0;
-        }
         let free = self.numbers.lock().free.len() as u64;
         self.files_max.saturating_sub(active + free)
     }
@@ -113,9 +100,6 @@ impl Spares {
 
     /// A spare file, which its taker renames.
     pub(crate) fn take(&self) -> Option<PathBuf> {
-        if !self.is_wanted.load(Ordering::Relaxed) {
-            return None;
-        }
         let number = self.numbers.lock().free.pop_front()?;
         Some(self.path(number))
     }
