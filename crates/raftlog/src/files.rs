@@ -372,6 +372,11 @@ impl Appender {
         })
     }
 
+    /// Where the records of the newest file end.
+    pub(crate) fn end(&self) -> u64 {
+        self.len
+    }
+
     /// Those who are told of records.
     pub(crate) fn listeners(&self) -> &Listeners {
         &self.new_files.listeners
