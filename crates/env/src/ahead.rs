@@ -37,6 +37,7 @@ struct Shared {
 pub struct Ahead {
     shared: Arc<Shared>,
     thread: OnceLock<Option<Thread>>,
+    steps_back: bool,
 }
 
 impl Ahead {
@@ -44,6 +45,16 @@ impl Ahead {
     #[must_use]
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// As [`Self::new`], and it runs where other threads leave time: for what nobody waits for.
+    #[must_use]
+    pub fn stepping_back() -> Self {
+        Self {
+            shared: Arc::default(),
+            thread: OnceLock::new(),
+            steps_back: true,
+        }
     }
 
     /// Has `task` done soon, after those that were asked for before; perhaps never.
@@ -64,8 +75,14 @@ impl Ahead {
             return;
         }
         let start = || {
-            let shared = self.shared.clone();
-            threads::spawn("orogen-ahead", move || shared.run()).ok()
+            let (shared, steps_back) = (self.shared.clone(), self.steps_back);
+            let run = move || {
+                if steps_back {
+                    threads::step_back();
+                }
+                shared.run();
+            };
+            threads::spawn("orogen-ahead", run).ok()
         };
         if self.thread.get_or_init(start).is_none() {
             return;

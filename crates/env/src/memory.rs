@@ -34,6 +34,15 @@ pub fn huge_page_bytes() -> usize {
     HUGE_PAGES.load(Ordering::Relaxed) * HUGE_PAGE_LEN
 }
 
+/// Bytes of memory that the machine has.
+#[must_use]
+pub fn machine_bytes() -> u64 {
+    let info = rustix::system::sysinfo();
+    // The width of these differs between machines.
+    let (units, unit) = (info.totalram as u64, u64::from(info.mem_unit));
+    units.saturating_mul(unit)
+}
+
 /// A huge page's worth of memory straight from the system, and back to it when it is dropped: an
 /// allocator in between would keep gaps, for huge pages must begin at multiples of their size.
 pub struct HugePage(NonNull<u8>);

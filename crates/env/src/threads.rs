@@ -51,6 +51,15 @@ pub fn cores() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 
+/// Has this thread run, from here on, where others leave time. Where the system refuses, it runs as before.
+pub fn step_back() {
+    // On Linux a priority is a thread's, though the call is named after processes.
+    let _ = rustix::process::setpriority_process(None, PRIORITY_LOWEST);
+}
+
+/// A thread of this priority gets a hundredth of the time of one that competes with it, and interrupts none.
+const PRIORITY_LOWEST: i32 = 19;
+
 /// Lets other threads run first.
 pub fn yield_now() {
     thread::yield_now();

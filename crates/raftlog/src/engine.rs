@@ -86,7 +86,7 @@ impl Engine {
         let on_full: OnFull = match options.uses_digests() {
             true => {
                 let digester = Arc::clone(&digester);
-                Arc::new(move |file, len| digester.ask(file, len))
+                Arc::new(move |file, len| digester.ask(file.id, len))
             }
             false => Arc::new(|_, _| {}),
         };
@@ -98,7 +98,12 @@ impl Engine {
             ahead: Arc::default(),
             meters: Arc::new(Meters::new()),
             listeners: listeners.into(),
-            spares: Arc::new(Spares::open(&**fs, dir, options.files_max())?),
+            spares: Arc::new(Spares::open(
+                &**fs,
+                dir,
+                options.files_max(),
+                options.files_are_in_memory(),
+            )?),
             on_full,
         };
         table.ids().into_iter().for_each(|id| new_files.tell(id));

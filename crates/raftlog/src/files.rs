@@ -167,12 +167,17 @@ pub(crate) fn make(
     let path = dir.join(id.name());
     let writer = match mapped {
         None => fs.create(&path)?,
-        Some((expected, ahead)) => {
-            let likely = expected;
-            fs.create_mapped(&path, LengthHint { expected, likely }, Some(ahead))?
-        }
+        Some((size, ahead)) => fs.create_mapped(&path, hint_of(size), Some(ahead))?,
     };
     begin(fs, dir, version, writer)
+}
+
+/// What is known of the length of a file that is full with `size` bytes.
+fn hint_of(size: u64) -> LengthHint {
+    LengthHint {
+        expected: size,
+        likely: size,
+    }
 }
 
 /// Writes the header of a file; it and the file's name are synced.
@@ -251,22 +256,25 @@ impl NewFiles {
 
     /// Makes the first or next file, `mapped` to be written through memory; and up to where it is written over.
     fn make(&self, id: FileId, mapped: bool) -> Result<(Arc<LogFile>, Box<dyn WritableFile>, u64)> {
-        let spare = match id.queue == Queue::Append && !mapped {
-            true => self.spare_of_one_name()?,
-            false => None,
+        let spare = match id.queue {
+            Queue::Append => self.spare_of_one_name()?,
+            Queue::Rewrite => None,
         };
+        let mapped = mapped.then_some((self.target_size, &self.ahead));
         let mut written = 0;
         let mut writer = match spare {
             Some((spare, size)) => {
                 written = size;
                 self.meters.wrote_over();
-                let writer = self.fs.reuse(&spare, &self.path(id))?;
+                let path = self.path(id);
+                let writer = match mapped {
+                    None => self.fs.reuse(&spare, &path)?,
+                    // Its pages are there, most likely: to wake a thread for them costs more than they do.
+                    Some((size, _)) => self.fs.reuse_mapped(&spare, &path, hint_of(size), None)?,
+                };
                 begin(&*self.fs, &self.dir, self.version, writer)?
             }
-            None => {
-                let mapped = mapped.then_some((self.target_size, &self.ahead));
-                make(&*self.fs, &self.dir, id, self.version, mapped)?
-            }
+            None => make(&*self.fs, &self.dir, id, self.version, mapped)?,
         };
         let file = LogFile {
             id,
@@ -364,6 +372,11 @@ impl Appender {
         })
     }
 
+    /// Where the records of the newest file end.
+    pub(crate) fn end(&self) -> u64 {
+        self.len
+    }
+
     /// Those who are told of records.
     pub(crate) fn listeners(&self) -> &Listeners {
         &self.new_files.listeners
@@ -451,7 +464,7 @@ impl Appender {
         let id = FileId::new(self.file.id.queue, self.file.id.seq + 1);
         let is_mapped = self.syncs.saturating_mul(SYNCED_OFTEN) < self.len;
         if id.queue == Queue::Append {
-            self.new_files.spares.set_wanted(!is_mapped);
+            self.new_files.spares.set_mapped(is_mapped);
         }
         let (file, writer, written) = self.new_files.make(id, is_mapped).inspect_err(|_| {
             // The next try makes it anew; without a record in it nobody is misled by it.
@@ -581,7 +594,7 @@ mod tests {
             version: FormatVersion::V2,
             target_size: 1000,
             ahead: Arc::default(),
-            spares: Arc::new(Spares::open(&*fs, dir, 10).unwrap()),
+            spares: Arc::new(Spares::open(&*fs, dir, 10, true).unwrap()),
             listeners: Listeners::from([]),
             on_full: Arc::new(|_, _| {}),
             meters: Arc::new(Meters::new()),
@@ -619,7 +632,7 @@ mod tests {
                 version: FormatVersion::V2,
                 target_size: 8 << 20,
                 ahead: Arc::default(),
-                spares: Arc::new(Spares::open(&*fs, dir, 10).unwrap()),
+                spares: Arc::new(Spares::open(&*fs, dir, 10, true).unwrap()),
                 listeners: Listeners::from([]),
                 on_full: Arc::new(|_, _| {}),
                 meters: Arc::new(Meters::new()),

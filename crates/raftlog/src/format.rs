@@ -16,6 +16,9 @@
 
 mod lz4;
 
+use std::cell::Cell;
+use std::mem;
+
 use orogen_base::coding::{Decoder, get_fixed32, put_fixed32, put_varint64, varint_len};
 use orogen_base::{Error, Result, memory};
 
@@ -210,6 +213,35 @@ pub(crate) struct Record {
     pub(crate) header: RecordHeader,
 }
 
+/// A thread keeps the room of a record for the next one, up to so many bytes. Beyond a KiB an allocator has its threads
+/// wait for one another, and a purge allocates, too.
+const ROOM_KEPT_MAX: usize = 256 << 10;
+
+thread_local! {
+    static ROOM: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
+}
+
+impl Drop for Record {
+    fn drop(&mut self) {
+        let room = mem::take(&mut self.bytes);
+        if room.capacity() <= ROOM_KEPT_MAX {
+            // At the end of a thread there is no next one.
+            let _ = ROOM.try_with(|kept| kept.set(room));
+        }
+    }
+}
+
+/// Empty room for a record of `len` bytes.
+fn room_for(len: usize) -> Result<Vec<u8>> {
+    let mut room = ROOM.try_with(Cell::take).unwrap_or_default();
+    if room.capacity() < len {
+        // Not grown: what it holds would be copied.
+        room = memory::with_capacity(len, "a record")?;
+    }
+    room.clear();
+    Ok(room)
+}
+
 impl Record {
     /// Stored bytes of its entries, if they were compressed.
     pub(crate) fn compressed_len(&self) -> Option<usize> {
@@ -256,7 +288,7 @@ pub(crate) fn encode_record(block: &[u8], items: &[Item], policy: Lz4Policy) -> 
         compression,
         block_len: u32::try_from(block_len).map_err(|_| full(block_len))?,
     };
-    let mut bytes = memory::with_capacity(len, "a record")?;
+    let mut bytes = room_for(len)?;
     bytes.extend_from_slice(&header.encode());
     if !stored.is_empty() {
         bytes.extend_from_slice(stored);

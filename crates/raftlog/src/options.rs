@@ -1,6 +1,7 @@
 //! Settings of an engine.
 
 use orogen_base::{Error, Result};
+use orogen_env::memory::machine_bytes;
 
 use crate::format::{FormatVersion, Lz4Policy};
 
@@ -38,8 +39,8 @@ pub struct Options {
     /// How many threads read the append queue when a directory is opened. Default 4; at least 1.
     pub recovery_threads: usize,
     /// Whether full files of the append queue get digests: small files beside them, which are read in their place when the
-    /// directory is opened. What they take is about six bytes for each entry. They are written in the background and
-    /// not synced; one that is missing or damaged is made anew from its file at the next open. With [`RecoveryMode::AbsoluteConsistency`] none is read, so that
+    /// directory is opened. What they take is about six bytes for each entry. They are written in the background, where
+    /// other threads leave time, and not synced; one that is missing or damaged is made anew from its file at the next open. With [`RecoveryMode::AbsoluteConsistency`] none is read, so that
     /// all damage is seen. Default true.
     pub enable_log_digests: bool,
     /// Bytes from which on a file is full; it may be longer by what is written at once.
@@ -53,8 +54,8 @@ pub struct Options {
     /// The format of new files. Default [`FormatVersion::V2`].
     pub format_version: FormatVersion,
     /// Whether files of the append queue that a purge empties are kept, under names of spare files, and written over: a
-    /// sync has less to write then. Together with the files of the queue they are at most one and a half times as many as `purge_threshold` has
-    /// room for. Only files of [`FormatVersion::V2`] that are synced often; none with [`RecoveryMode::AbsoluteConsistency`], for which what a file held
+    /// sync has less to write then, and pages in memory need not be given back and made anew. Together with the files of the queue they are at most one and a half times as many as `purge_threshold` has
+    /// room for. Only files of [`FormatVersion::V2`]; none with [`RecoveryMode::AbsoluteConsistency`], for which what a file held
     /// before would be damage after a crash. Default true.
     pub enable_log_recycle: bool,
     /// Bytes of the append queue above which [`Engine::purge_expired_files`] makes it shorter. Each
@@ -138,6 +139,12 @@ impl Options {
             true => (self.purge_threshold / self.target_file_size).saturating_mul(3) / 2,
             false => 0,
         }
+    }
+
+    /// Whether so many are few enough that their pages stay in memory: a quarter of what the machine has.
+    pub(crate) fn files_are_in_memory(&self) -> bool {
+        let bytes = self.files_max().saturating_mul(self.target_file_size);
+        bytes <= machine_bytes() / 4
     }
 
     /// Whether digests may stand for their files.

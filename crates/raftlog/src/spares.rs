@@ -26,8 +26,9 @@ pub(crate) struct Spares {
     dir: PathBuf,
     /// Files of the append queue and spare ones together are no more for its sake.
     files_max: u64,
-    /// Whether the next files will be written over. Those that are seldom synced are not: bytes that are not in memory would be
-    /// read first.
+    /// All files of the queue, and spare ones, are likely to have their pages in memory.
+    are_in_memory: bool,
+    /// Whether the next files will be written over.
     is_wanted: AtomicBool,
     /// Leaf lock.
     numbers: Mutex<Numbers>,
@@ -46,7 +47,12 @@ impl Spares {
     ///
     /// # Errors
     /// Of the file system.
-    pub(crate) fn open(fs: &dyn FileSystem, dir: &Path, files_max: u64) -> Result<Self> {
+    pub(crate) fn open(
+        fs: &dyn FileSystem,
+        dir: &Path,
+        files_max: u64,
+        are_in_memory: bool,
+    ) -> Result<Self> {
         let names = fs.list(dir)?;
         let mut free: Vec<u64> = names
             .iter()
@@ -64,6 +70,7 @@ impl Spares {
         Ok(Self {
             dir: dir.to_owned(),
             files_max,
+            are_in_memory,
             is_wanted: AtomicBool::new(true),
             numbers: Mutex::new(Numbers {
                 free: free.into(),
@@ -72,8 +79,10 @@ impl Spares {
         })
     }
 
-    /// Tells whether files are written over from now on.
-    pub(crate) fn set_wanted(&self, is_wanted: bool) {
+    /// Tells whether the next files are written through memory. Then pages that are not there would be read first, only to be
+    /// stored over.
+    pub(crate) fn set_mapped(&self, is_mapped: bool) {
+        let is_wanted = !is_mapped || self.are_in_memory;
         self.is_wanted.store(is_wanted, Ordering::Relaxed);
     }
 
@@ -122,5 +131,29 @@ impl Spares {
 
     fn path(&self, number: u64) -> PathBuf {
         self.dir.join(reserved_name(number))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use orogen_env::MemFileSystem;
+
+    use super::*;
+
+    #[test]
+    fn what_may_not_be_in_memory_is_not_written_over_through_it() {
+        let fs = MemFileSystem::new();
+        let dir = Path::new("/log");
+        fs.create_dir_all(dir).unwrap();
+        for are_in_memory in [false, true] {
+            let spares = Spares::open(&fs, dir, 5, are_in_memory).unwrap();
+            spares.add(vec![1, 2]);
+            spares.set_mapped(true);
+            assert_eq!(spares.room(1), if are_in_memory { 2 } else { 0 });
+            assert_eq!(spares.take().is_some(), are_in_memory);
+            spares.set_mapped(false);
+            assert_eq!(spares.room(1), if are_in_memory { 3 } else { 2 });
+            assert!(spares.take().is_some());
+        }
     }
 }

@@ -68,6 +68,10 @@ const STEP_LEN: u64 = 1 << 20;
 /// Fewer bytes than these between two syncs are often.
 const SYNCED_OFTEN: u64 = 64 << 10;
 
+/// A writer that nobody works ahead of unmaps so many bytes at a time behind it. Whoever syncs the file has the processors
+/// told of each page that is mapped and was stored to.
+const LET_GO_LEN: u64 = 8 << 20;
+
 /// Appends of so many bytes are written by a call: that costs no more than making pages for them.
 const DIRECT_LEN: usize = 8 << 10;
 
@@ -84,7 +88,7 @@ pub(super) struct MappedFile {
     /// Bytes that it will have, if it is like the one before.
     likely: u64,
     writeback: u64,
-    /// Bytes that were there at the last sync.
+    /// Bytes that were there at the last sync, but for those of less than a page.
     synced: Option<u64>,
     is_sealed: bool,
     ahead: Option<Arc<Ahead>>,
@@ -179,6 +183,8 @@ impl MappedFile {
             }
             let step = STEP_LEN.min((target - self.size) / 2);
             self.look_at = self.look_at.min(end.max(self.size + step));
+        } else if self.size >= window.gone() + LET_GO_LEN {
+            window.let_go(self.size);
         }
         Ok(window)
     }
@@ -254,7 +260,10 @@ impl WritableFile for MappedFile {
             .file()
             .sync_data()
             .map_err(|e| failed("cannot sync the file", &self.path, e))?;
-        self.synced = Some(self.size);
+        // What a header's sync says of those that follow is nothing.
+        if self.synced.is_some() || self.size >= PAGE_LEN {
+            self.synced = Some(self.size);
+        }
         Ok(())
     }
 

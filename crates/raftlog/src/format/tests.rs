@@ -89,7 +89,7 @@ fn a_known_batch_has_the_published_bytes_in_both_versions() {
         };
         let mut file = header.encode();
         assert_eq!(file.len(), header_len);
-        let mut record = encode_record(&block, &items, NEVER).unwrap().bytes;
+        let mut record = encode_record(&block, &items, NEVER).unwrap().bytes.clone();
         sign(&mut record, version.signature(1));
         file.extend_from_slice(&record);
 
@@ -167,10 +167,10 @@ fn random_batches_come_back_and_damage_never_passes_for_another_batch() {
         let signature = if round % 3 == 0 { 0 } else { rng.u64() as u32 };
         let policy = if round % 2 == 0 { NEVER } else { ALWAYS };
         let record = encode_record(&block, &items, policy).unwrap();
-        let mut bytes = record.bytes;
+        let mut bytes = record.bytes.clone();
         if record.header.compression == Compression::Lz4 {
             compressed += 1;
-            let raw = encode_record(&block, &items, NEVER).unwrap().bytes;
+            let raw = encode_record(&block, &items, NEVER).unwrap().bytes.clone();
             assert!(bytes.len() < raw.len(), "kept only when it is shorter");
         }
         sign(&mut bytes, signature);

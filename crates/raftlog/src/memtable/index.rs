@@ -20,7 +20,7 @@
 mod code;
 
 use std::collections::VecDeque;
-use std::mem;
+use std::{iter, mem};
 
 use orogen_base::{Error, Result};
 
@@ -211,7 +211,11 @@ impl Index {
         if self.tail.capacity() - self.tail.len() < code.len() {
             // Half, not as much again: most groups are a tail and little else.
             let more = TAIL_MIN.max(self.tail.len() / 2).max(code.len());
-            self.tail.reserve_exact(more);
+            // Small room comes from what a thread has at hand. To make some longer takes the allocator's lock, for which a
+            // purge may have the writer wait.
+            let mut tail = Vec::with_capacity(self.tail.len() + more);
+            tail.extend_from_slice(&self.tail);
+            self.tail = tail;
         }
         self.tail.extend_from_slice(code);
         self.last = *entry;
@@ -435,6 +439,10 @@ impl Index {
             None => moved.start,
         };
         let high = low + count as u64;
+        if self.len() <= CHUNK_LEN {
+            self.relocate_in_tail(low, moved.block, start, ends);
+            return Some(high);
+        }
         let rest = self.split_off(high);
         self.truncate(low);
         if self.is_empty() {
@@ -443,6 +451,36 @@ impl Index {
         self.extend(moved.block, start, ends);
         self.stack(rest);
         Some(high)
+    }
+
+    /// Lets entries from `low` on lie in a block, where all entries are so few that the tail has room for them.
+    ///
+    /// The room that the tail has is used again: who moves entries does so for many groups, one after the other, and
+    /// the allocator would have the thread wait that appends to others.
+    fn relocate_in_tail(&mut self, low: u64, block: Block, start: u32, ends: &[u32]) {
+        let starts = iter::once(start).chain(ends.iter().copied());
+        let moved = starts
+            .zip(ends)
+            .map(|(start, &end)| Location { block, start, end });
+        let high = low + ends.len() as u64;
+        let before = self.locations(self.first, low);
+        let behind = self.locations(high, self.next);
+        let mut codes = Vec::with_capacity(TAIL_MIN * 16);
+        let mut last = ORIGIN;
+        for entry in before.chain(moved).chain(behind) {
+            codes.extend_from_slice(Code::new(&last, &entry).bytes());
+            last = entry;
+        }
+        self.chunks.clear();
+        self.tail_first = self.first;
+        self.last = last;
+        self.tail.clear();
+        // No more room than twice what growing leaves.
+        let is_apt = (codes.len()..=codes.len() * 3 + TAIL_MIN).contains(&self.tail.capacity());
+        if !is_apt {
+            self.tail = Vec::with_capacity(codes.len() + TAIL_MIN);
+        }
+        self.tail.extend_from_slice(&codes);
     }
 
     /// Takes away the entries from `index`, which is not the first one, on.

@@ -21,8 +21,8 @@ const RECORD_BYTES: u64 = 128 << 10;
 /// Bytes that are read, written and synced at once.
 const WRITE_BYTES: u64 = 4 << 20;
 
-/// Bytes to move that are looked at before what was seen is synced: a sync of the append queue for each write would take
-/// longer than the write.
+/// Bytes to move that are looked at before what was seen is synced. A sync of the append queue takes as long as several
+/// writes, and has who appends through memory meet each page again that is ready for it.
 const LOOK_BYTES: u64 = 64 << 20;
 
 /// What a part counts at least in that: memory is kept for each.
@@ -161,12 +161,13 @@ impl Run<'_> {
     }
 
     pub(super) fn batch(&self, limit: FileId) -> Batch {
+        let file = self.options.target_file_size;
         Batch {
             drafts: Vec::new(),
             size: 0,
             record_bytes: self.record_bytes(),
-            write_bytes: (self.options.target_file_size / 8).clamp(1, WRITE_BYTES) as usize,
-            look_bytes: (self.options.target_file_size / 2).clamp(1, LOOK_BYTES) as usize,
+            write_bytes: (file / 8).clamp(1, WRITE_BYTES) as usize,
+            look_bytes: file.saturating_mul(2).clamp(1, LOOK_BYTES) as usize,
             limit,
             cuts: HashMap::new(),
         }
@@ -248,21 +249,24 @@ impl Run<'_> {
 
     /// Makes records of what is in files of a queue and writes them; what memory is to know.
     fn write_drafts(&mut self, drafts: &[Draft], from: Queue) -> Result<Vec<(u64, Written)>> {
-        let bytes = self.read(drafts)?;
+        let blocks = self.read(drafts)?;
         let mut made = Vec::with_capacity(drafts.len());
-        for (draft, bytes) in drafts.iter().zip(&bytes) {
-            made.push(make(draft, bytes, self.options.lz4())?);
+        for (draft, block) in drafts.iter().zip(&blocks) {
+            made.push(make(draft, block, self.options.lz4())?);
         }
+        drop(blocks);
         let rewriter = self.rewriter()?;
         rewriter.rotate_if_full()?;
         let (file, signature) = (rewriter.file().id, rewriter.file().signature());
-        let mut together = Vec::new();
-        for made in &mut made {
-            sign(&mut made.record.bytes, signature);
-            memory::append(&mut together, &made.record.bytes, "records of a purge")?;
-        }
-        let start = rewriter.append(&together)?;
-        if let Err(e) = rewriter.sync() {
+        let start = rewriter.end();
+        let mut append = || {
+            for made in &mut made {
+                sign(&mut made.record.bytes, signature);
+                rewriter.append(&made.record.bytes)?;
+            }
+            rewriter.sync()
+        };
+        if let Err(e) = append() {
             rewriter.give_up(start);
             return Err(e);
         }
@@ -300,39 +304,46 @@ impl Run<'_> {
         Ok(all)
     }
 
-    /// The bytes of the entries of all parts, each block read once and in the order of the files.
-    fn read(&self, drafts: &[Draft]) -> Result<Vec<Vec<Vec<u8>>>> {
-        let mut bytes: Vec<Vec<Vec<u8>>> = Vec::with_capacity(drafts.len());
+    /// The entries of each draft, one behind the other. Each block is read once, in the order of the files.
+    fn read(&self, drafts: &[Draft]) -> Result<Vec<Vec<u8>>> {
+        let mut out: Vec<Vec<u8>> = Vec::with_capacity(drafts.len());
         let mut pieces = Vec::new();
         for (d, draft) in drafts.iter().enumerate() {
-            bytes.push(vec![Vec::new(); draft.parts.len()]);
-            for (p, part) in draft.parts.iter().enumerate() {
+            let mut at = 0;
+            for part in &draft.parts {
                 if let What::Entries(piece) = &part.what {
-                    pieces.push((piece, d, p));
+                    pieces.push((piece, d, at));
+                    at += piece.bytes();
                 }
             }
+            if at > BLOCK_LEN_MAX {
+                return Err(format::full(at));
+            }
+            let mut block = memory::with_capacity(at, "entries to move")?;
+            block.resize(at, 0);
+            out.push(block);
         }
         pieces.sort_unstable_by_key(|(piece, _, _)| (piece.block.file, piece.block.offset));
         // What is moved is read once, and is the oldest.
         let mut blocks = Blocks::new(self.table, None);
-        for (n, (piece, d, p)) in pieces.iter().enumerate() {
+        for (n, (piece, d, at)) in pieces.iter().enumerate() {
             let ahead = pieces[n + 1..].iter().map(|(piece, _, _)| piece.block);
             let found = blocks.get(piece.block, ahead)?;
             let found = found.ok_or_else(|| gone(piece.block.file))?;
             let end = piece.ends.last().map_or(piece.start, |end| *end);
             let found = found.entry(piece.start, end)?;
-            bytes[*d][*p] = memory::copied(found, "entries to move")?;
+            out[*d][*at..*at + found.len()].copy_from_slice(found);
         }
-        Ok(bytes)
+        Ok(out)
     }
 }
 
-/// Makes a record of parts and the bytes of their entries.
-fn make(draft: &Draft, bytes: &[Vec<u8>], policy: format::Lz4Policy) -> Result<Made> {
+/// Makes a record of parts and the block of their entries.
+fn make(draft: &Draft, block: &[u8], policy: format::Lz4Policy) -> Result<Made> {
     let mut items: Vec<Item> = Vec::with_capacity(draft.parts.len() + 1);
-    let mut block = Vec::new();
+    let mut at = 0;
     let mut written: Vec<(u64, Written)> = Vec::with_capacity(draft.parts.len());
-    for (part, bytes) in draft.parts.iter().zip(bytes) {
+    for part in &draft.parts {
         let group = part.group;
         let (op, known) = match &part.what {
             What::Tombstone(op) => (op.clone(), Written::Tombstone(op.clone())),
@@ -345,12 +356,8 @@ fn make(draft: &Draft, bytes: &[Vec<u8>], policy: format::Lz4Policy) -> Result<M
                 (op, Written::Key { key, from, to })
             }
             What::Entries(piece) => {
-                let total = block.len() + bytes.len();
-                if total > BLOCK_LEN_MAX {
-                    return Err(format::full(total));
-                }
-                let start = block.len() as u32;
-                memory::append(&mut block, bytes, "entries to move")?;
+                let start = at as u32;
+                at += piece.bytes();
                 let ends = piece.ends.iter().map(|end| end - piece.start + start);
                 if let Some((last, Written::Entries(before))) = written.last_mut()
                     && *last == group
@@ -386,7 +393,7 @@ fn make(draft: &Draft, bytes: &[Vec<u8>], policy: format::Lz4Policy) -> Result<M
         items.push(Item { group, op });
     }
     Ok(Made {
-        record: encode_record(&block, &items, policy)?,
+        record: encode_record(block, &items, policy)?,
         written,
         items: weight,
     })

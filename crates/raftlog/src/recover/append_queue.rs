@@ -195,7 +195,8 @@ fn digest_of(file: &LogFile, len: u64) -> Result<Option<Digest>> {
     }
 }
 
-/// Makes digests of full files in the background.
+/// Makes digests of full files in the background, where others leave time: nobody waits for one, and a file that is purged
+/// before its turn comes needs none.
 pub(crate) struct Digester {
     queue: Arc<ToDigest>,
     ahead: Ahead,
@@ -206,8 +207,8 @@ struct ToDigest {
     fs: Arc<dyn FileSystem>,
     dir: PathBuf,
     table: Arc<Table>,
-    /// Leaf lock.
-    waiting: Mutex<VecDeque<(Arc<LogFile>, u64)>>,
+    /// Files, and where their records end. Not the files themselves: one that somebody holds is not written over. Leaf lock.
+    waiting: Mutex<VecDeque<(FileId, u64)>>,
 }
 
 impl Digester {
@@ -219,13 +220,13 @@ impl Digester {
                 table,
                 waiting: Mutex::default(),
             }),
-            ahead: Ahead::new(),
+            ahead: Ahead::stepping_back(),
         }
     }
 
     /// Has the digest of a file whose records end at `len` made soon.
-    pub(crate) fn ask(&self, file: &Arc<LogFile>, len: u64) {
-        self.queue.waiting.lock().push_back((Arc::clone(file), len));
+    pub(crate) fn ask(&self, file: FileId, len: u64) {
+        self.queue.waiting.lock().push_back((file, len));
         let queue = Arc::clone(&self.queue);
         self.ahead.ask(move || {
             queue.make_next();
@@ -242,15 +243,19 @@ impl ToDigest {
     /// Makes the next digest, if one waits. Errors are none of the caller's: the next open reads the file.
     fn make_next(&self) -> bool {
         let next = self.waiting.lock().pop_front();
-        let Some((file, len)) = next else {
+        let Some((id, len)) = next else {
             return false;
         };
+        let Some(file) = self.table.find(id) else {
+            // It was purged.
+            return true;
+        };
         if let Ok(Some(digest)) = digest_of(&file, len) {
-            let _ = digest.write(&*self.fs, &self.dir, file.id);
+            let _ = digest.write(&*self.fs, &self.dir, id);
         }
-        if !self.table.has(file.id) {
+        if !self.table.has(id) {
             // It was purged meanwhile.
-            let _ = digest::remove(&*self.fs, &self.dir, file.id);
+            let _ = digest::remove(&*self.fs, &self.dir, id);
         }
         true
     }

@@ -21,7 +21,10 @@ const NEVER: Lz4Policy = Lz4Policy {
 fn record(batch: &LogBatch, marks: &[Item], seq: u64) -> Vec<u8> {
     let mut items = batch.items.clone();
     items.extend_from_slice(marks);
-    let mut bytes = encode_record(&batch.block, &items, NEVER).unwrap().bytes;
+    let mut bytes = encode_record(&batch.block, &items, NEVER)
+        .unwrap()
+        .bytes
+        .clone();
     sign(&mut bytes, FormatVersion::V2.signature(seq));
     bytes
 }

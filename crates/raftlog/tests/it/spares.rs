@@ -171,7 +171,7 @@ fn files_are_deleted_where_they_cannot_be_spare() {
 }
 
 #[test]
-fn files_that_are_seldom_synced_are_not_written_over() {
+fn files_that_are_seldom_synced_are_written_over_through_memory() {
     let fs = disk();
     let (faulty, arc) = faulty(&fs);
     let options = Options {
@@ -179,24 +179,38 @@ fn files_that_are_seldom_synced_are_not_written_over() {
         purge_threshold: 600 << 10,
         ..options()
     };
-    let engine = Engine::open(&arc, dir(), options).unwrap();
+    let engine = Engine::open(&arc, dir(), options.clone()).unwrap();
     for at in 1..200 {
         let mut batch = LogBatch::default();
         let entry = Rng::new(at).bytes(30_000);
         batch.add_entries(1, at, &[entry]).unwrap();
         let index = at.saturating_sub(3);
         batch.add_command(1, Command::Compact { index });
-        engine.write(&mut batch, at > 100).unwrap();
+        engine.write(&mut batch, at > 150).unwrap();
         if at % 20 == 0 {
             engine.purge_expired_files().unwrap();
         }
-        if at == 100 {
-            assert_eq!(faulty.faults().count(OpKind::Reuse), 0);
-            assert_eq!(names(&fs, ".reserved"), 0);
+        if at == 150 {
+            assert!(faulty.faults().count(OpKind::Reuse) > 2);
+            // What the file held before is behind its records, and is none of them.
+            for cut in [PowerCut::KeepAll, PowerCut::DropUnsynced] {
+                let after: Arc<dyn FileSystem> = Arc::new(fs.crash(cut));
+                let found = Engine::open(&after, dir(), options.clone()).unwrap();
+                let last = found.last_index(1).unwrap();
+                assert!(
+                    last == 150 || cut != PowerCut::KeepAll && last > 130,
+                    "{last}"
+                );
+                let entry = found.get_entry(1, last).unwrap();
+                assert_eq!(entry, Some(Rng::new(last).bytes(30_000)));
+            }
         }
     }
     assert!(engine.file_span(Queue::Append).unwrap().0 > 10);
-    assert!(faulty.faults().count(OpKind::Reuse) > 2, "from then on");
+    let expected = content(&engine);
+    engine.close().unwrap();
+    let engine = Engine::open(&arc, dir(), options).unwrap();
+    assert_eq!(content(&engine), expected);
 }
 
 #[test]

@@ -3,7 +3,7 @@ use std::path::PathBuf;
 
 use std::sync::Arc;
 
-use super::{BEYOND_LEN, DIRECT_LEN, File, MappedFile, PIECE_LEN, SPACE_LEN};
+use super::{BEYOND_LEN, DIRECT_LEN, File, LET_GO_LEN, MappedFile, PIECE_LEN, SPACE_LEN};
 use crate::Ahead;
 use crate::fs::{FileSystem, LengthHint, WritableFile, read_file};
 use crate::posix::PosixFileSystem;
@@ -202,6 +202,49 @@ fn what_was_there_is_written_over() {
             write_over("over", former, 5 * SPACE_LEN, total, sync_each, ahead);
         }
     }
+}
+
+/// A file of so many bytes in all, whose header was synced; how many bytes have pages when those who work ahead are done, and
+/// from where on they are mapped.
+fn ready_behind_a_header(len: usize, ahead: Option<Arc<Ahead>>) -> Option<(u64, u64)> {
+    let dir = Scratch::new("header");
+    let path = dir.0.join("log");
+    let open = File::options()
+        .read(true)
+        .write(true)
+        .create_new(true)
+        .open(&path);
+    let hint = hint(16 * SPACE_LEN);
+    let mut file = MappedFile::new(open.unwrap(), 0, &path, hint, ahead.clone()).ok()?;
+    file.append(&pattern(69, 1)).unwrap();
+    file.sync().unwrap();
+    while (file.size() as usize) < len {
+        file.append(&pattern(1000, 2)).unwrap();
+    }
+    if let Some(ahead) = ahead {
+        let (sender, receiver) = std::sync::mpsc::channel();
+        ahead.ask(move || sender.send(()).unwrap());
+        receiver.recv().unwrap();
+    }
+    let window = file.window.as_ref().unwrap();
+    Some((file.ground.ready(), window.gone()))
+}
+
+#[test]
+fn the_sync_of_a_header_does_not_keep_pages_from_being_made_ahead() {
+    let Some((ready, _)) = ready_behind_a_header(200_000, Some(Arc::new(Ahead::new()))) else {
+        return;
+    };
+    assert!(ready > SPACE_LEN, "{ready}");
+}
+
+#[test]
+fn a_writer_that_nobody_works_ahead_of_unmaps_what_is_behind_it() {
+    let Some((ready, gone)) = ready_behind_a_header(10 << 20, None) else {
+        return;
+    };
+    assert!(ready < (10 << 20) + 2 * PIECE_LEN, "{ready}");
+    assert!(gone >= LET_GO_LEN, "{gone}");
 }
 
 #[test]

@@ -98,6 +98,11 @@ impl Window {
 }
 
 impl Window {
+    /// Where the pages begin that are still mapped.
+    pub(super) fn gone(&self) -> u64 {
+        self.gone.load(Ordering::Relaxed)
+    }
+
     /// Unmaps the pages before `end`, to which nobody stores any more: they stay in the page
     /// cache, and are not counted as this process's memory.
     pub(super) fn let_go(&self, end: u64) {
