@@ -47,6 +47,7 @@ pub(crate) struct CollectionJob {
 }
 
 /// Who looks for a step.
+#[derive(Clone, Copy)]
 enum Asker {
     /// Somebody who waits for it.
     Caller,

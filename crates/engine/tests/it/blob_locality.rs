@@ -15,7 +15,9 @@ use orogen_engine::{
     ColumnFamily, CompactRangeOptions, Db, FlushOptions, Options, ReadOptions, Snapshot,
 };
 use orogen_env::fs::read_file;
-use orogen_env::{Fault, FaultFileSystem, FileSystem, ManualClock, MemFileSystem, OpKind};
+use orogen_env::{
+    Clock, Fault, FaultFileSystem, FileSystem, ManualClock, MemFileSystem, OpKind, SystemClock,
+};
 use orogen_sst::CompressionType;
 use orogen_testkit::Rng;
 use parking_lot::Mutex;
@@ -267,7 +269,7 @@ fn short_values_are_put_in_order_unasked_for_where_there_is_nothing_else_to_do()
         if moves {
             clock.advance(Duration::from_secs(2));
             while ordered(&db) == 0 {
-                std::thread::sleep(Duration::from_millis(1));
+                SystemClock.sleep(Duration::from_millis(1));
             }
         }
         db.wait_for_background_work().unwrap();
