@@ -170,9 +170,13 @@ fn a_script_takes_operations_out() {
         ]
     };
     fails(5, &repair("all"));
+    let newest = open.file_span(Queue::Append).unwrap().1;
     drop(open);
-    // Digests are made in the background, those that are left when it is closed.
-    let before = names(&logs);
+    // Digests are made in the background, and those that are left when it is closed. That of a file that is written anew goes.
+    let mut before = names(&logs);
+    let digest = format!("{newest:016}.raftlog.digest");
+    assert!(before.contains(&digest), "{before:?}");
+    before.retain(|name| *name != digest);
     let none = json(&repair("rewrite"));
     assert_eq!((&none["dropped"], &none["asked"]), (&0.into(), &0.into()));
     let done = json(&repair("append"));
