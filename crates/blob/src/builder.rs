@@ -415,8 +415,25 @@ impl BlobFileBuilder {
         }
         memory::append(&mut self.buffer, bytes, WRITE_BUFFER)?;
         if self.buffer.len() >= self.buffer_len {
-            self.flush()?;
+            self.flush_whole()?;
         }
+        Ok(())
+    }
+
+    /// Writes what is there up to the last multiple of a buffer's length in the file. Linux then
+    /// keeps a file in folios of that length: fewer to find for each read than those of lengths
+    /// that begin and end anywhere.
+    fn flush_whole(&mut self) -> Result<()> {
+        let unit = 1_u64 << self.buffer_len.ilog2();
+        let rest = (self.offset % unit) as usize;
+        let whole = self.buffer.len() - rest;
+        Self::write(
+            &mut *self.file,
+            &mut self.file_checksum,
+            &self.buffer[..whole],
+        )?;
+        self.buffer.copy_within(whole.., 0);
+        self.buffer.truncate(rest);
         Ok(())
     }
 

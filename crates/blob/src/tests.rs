@@ -196,6 +196,30 @@ fn a_value_larger_than_all_buffers_comes_back() {
 }
 
 #[test]
+fn the_file_gets_whole_multiples_of_the_buffer_until_it_ends() {
+    const UNIT: u64 = 64 << 10;
+    let mut rng = Rng::new(9);
+    let fs = MemFileSystem::new();
+    let path = Path::new("/000007.blob");
+    let options = BlobFileBuilderOptions {
+        write_buffer_len: UNIT as usize + 4321,
+        ..options(CompressionType::None)
+    };
+    let mut builder = BlobFileBuilder::new(fs.create(path).unwrap(), options).unwrap();
+    let mut ends = HashSet::new();
+    for i in 0..400 {
+        let len = rng.below(20_000) as usize;
+        let pointer = builder.add(&[0, i as u8], &rng.bytes(len)).unwrap();
+        let written = fs.metadata(path).unwrap().size;
+        assert_eq!(written % UNIT, 0);
+        assert!(pointer.offset + pointer.size - written < 2 * (UNIT + 4321));
+        ends.insert(written);
+    }
+    assert!(ends.len() > 20, "{ends:?}");
+    builder.finish().unwrap();
+}
+
+#[test]
 fn values_that_do_not_shrink_are_stored_with_the_codec_all_the_same() {
     let noise = Rng::new(3).bytes(5000);
     for codec in WRITABLE {
