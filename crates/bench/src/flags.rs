@@ -113,6 +113,8 @@ flags! {
     cache_size: u64 = 8 << 20,
     /// Write logs through shared memory.
     mmap_write: bool = false,
+    /// Read tables and blob files out of mappings.
+    mmap_read: bool = false,
     /// Bytes of a memtable.
     write_buffer_size: u64 = 64 << 20,
     /// Memtables of a family.

@@ -93,6 +93,7 @@ fn options(flags: &Flags, codec: CompressionType, statistics: &Arc<Statistics>) 
             max_background_jobs: flags.max_background_jobs,
             max_subcompactions: flags.subcompactions,
             allow_mmap_writes: flags.mmap_write,
+            allow_mmap_reads: flags.mmap_read,
             statistics: statistics.clone(),
             ..DbOptions::default()
         },

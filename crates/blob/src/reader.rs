@@ -361,7 +361,11 @@ impl BlobFileReader {
     }
 
     fn read_extent(&self, extent: Extent, user_key: &[u8], how: How) -> Result<BlobValue> {
-        match self.read_once(extent, user_key, how, true) {
+        let first = match self.read_mapped(extent, user_key, how) {
+            Some(read) => read.map(Some),
+            None => self.read_once(extent, user_key, how, true),
+        };
+        match first {
             Ok(Some(value)) => Ok(value),
             Ok(None) => self.read_again(extent, user_key, how),
             Err(e) if e.kind() == ErrorKind::Corruption => self.read_again(extent, user_key, how),
@@ -415,6 +419,20 @@ impl BlobFileReader {
         if let Some(s) = &self.options.statistics {
             s.add(Ticker::BlobDbBlobFileBytesRead, bytes);
         }
+    }
+
+    /// The value at `extent` out of the mapping of the file; `None` if there is none, or it did not
+    /// give what is in the file.
+    fn read_mapped(&self, extent: Extent, user_key: &[u8], how: How) -> Option<Result<BlobValue>> {
+        let read = self.file.mapped(extent.offset, extent.size as usize)?;
+        let value = self
+            .check(&read, extent, user_key, how.verify)
+            .and_then(|start| self.expand_value(&read[start..], extent, how));
+        if !read.is_whole() {
+            return None;
+        }
+        self.count_read(extent.size);
+        Some(value)
     }
 
     /// The value at `extent`; `None` if it is not to be waited for and is not in memory.

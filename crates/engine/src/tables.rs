@@ -48,6 +48,8 @@ pub(crate) struct FamilyTables {
     pub(crate) dir: PathBuf,
     pub(crate) family_id: u32,
     pub(crate) fs: Arc<dyn FileSystem>,
+    /// How tables and blob files are opened.
+    pub(crate) access: Access,
     pub(crate) statistics: Arc<Statistics>,
     pub(crate) cache: Arc<BlockCache>,
     /// It keeps values of blob files, too.
@@ -82,10 +84,10 @@ impl FamilyTables {
         let _timer = PerfTimer::start(PerfCounter::FindTableNanos);
         perf::add(PerfCounter::TableOpenCount, 1);
         let path = filename::table_path(&self.dir, file.number);
-        let opened = match self.fs.open(&path, Access::Random) {
+        let opened = match self.fs.open(&path, self.access) {
             Err(e) if e.is_file_not_found() => {
                 let old = filename::old_table_path(&self.dir, file.number);
-                self.fs.open(&old, Access::Random).map_err(|second| {
+                self.fs.open(&old, self.access).map_err(|second| {
                     if second.is_file_not_found() {
                         missing(&path, e)
                     } else {
@@ -179,7 +181,7 @@ impl FamilyTables {
     fn open_blob(&self, listed: &BlobFileAddition) -> Result<BlobFileReader> {
         let number = listed.number;
         let path = filename::blob_path(&self.dir, number);
-        let opened = self.fs.open(&path, Access::Random).map_err(|e| {
+        let opened = self.fs.open(&path, self.access).map_err(|e| {
             if e.is_file_not_found() {
                 Error::corruption("blob file that the MANIFEST lists is missing")
                     .with("file", path.display())

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use orogen_base::{Result, memory};
 
 use crate::ahead::Ahead;
+use crate::mapping::MappedRead;
 
 /// A file that is written from its end.
 ///
@@ -72,6 +73,10 @@ pub enum Access {
     Random,
     /// From front to back: readahead.
     Sequential,
+    /// Here and there, and where the system can do so out of a mapping of the whole file, see
+    /// [`RandomAccessFile::mapped`]. For finished files alone, which the page cache mostly holds:
+    /// pages that it does not hold are read some at a time, by whoever touches them.
+    Mapped,
 }
 
 /// A file that is read at any place by many threads.
@@ -102,6 +107,12 @@ pub trait RandomAccessFile: Send + Sync {
     /// `Io`.
     fn read_at_without_waiting(&self, offset: u64, buf: &mut [u8]) -> Result<Option<usize>> {
         self.read_at(offset, buf).map(Some)
+    }
+    /// So many bytes at `offset` where the system has them; `None` where they have to be read by
+    /// a call. They are the file's if [`MappedRead::is_whole`] says so after they were used.
+    fn mapped(&self, offset: u64, len: usize) -> Option<MappedRead<'_>> {
+        let _ = (offset, len);
+        None
     }
     /// Bytes in the file now.
     ///

@@ -39,6 +39,7 @@ use crate::ahead::Ahead;
 use crate::fs::{
     Access, FileLock, FileSystem, LengthHint, Metadata, RandomAccessFile, WritableFile,
 };
+use crate::mapping::{FileMapping, MappedRead};
 
 #[expect(
     clippy::disallowed_types,
@@ -123,15 +124,17 @@ fn open<C: Calls>(path: &Path, access: Access, calls: C) -> Result<Arc<dyn Rando
         .read(true)
         .open(path)
         .map_err(|e| failed(doing, path, e))?;
-    if file
-        .metadata()
-        .map_err(|e| failed(doing, path, e))?
-        .is_dir()
-    {
+    let metadata = file.metadata().map_err(|e| failed(doing, path, e))?;
+    if metadata.is_dir() {
         return Err(failed(doing, path, Errno::ISDIR));
     }
+    let mapping = match access {
+        Access::Mapped => FileMapping::new(&file, metadata.len()),
+        Access::Random | Access::Sequential => None,
+    };
     let file = PosixRandomAccessFile {
         file,
+        mapping,
         calls,
         path: path.to_owned(),
     };
@@ -505,6 +508,7 @@ mod writeback {
 
 struct PosixRandomAccessFile<C> {
     file: File,
+    mapping: Option<FileMapping>,
     calls: C,
     path: PathBuf,
 }
@@ -583,6 +587,10 @@ impl<C: Calls> RandomAccessFile for PosixRandomAccessFile<C> {
         }
     }
 
+    fn mapped(&self, offset: u64, len: usize) -> Option<MappedRead<'_>> {
+        self.mapping.as_ref()?.read(offset, len)
+    }
+
     fn size(&self) -> Result<u64> {
         let meta = self.file.metadata();
         Ok(meta
@@ -592,7 +600,7 @@ impl<C: Calls> RandomAccessFile for PosixRandomAccessFile<C> {
 
     fn advise(&self, access: Access) {
         let advice = match access {
-            Access::Random => Advice::Random,
+            Access::Random | Access::Mapped => Advice::Random,
             Access::Sequential => Advice::Sequential,
         };
         // A hint; a file system that does not take it serves all the same.

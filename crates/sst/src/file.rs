@@ -86,7 +86,16 @@ impl TableFile {
         verify: bool,
         spare: Vec<u8>,
     ) -> Result<(Vec<u8>, CompressionType)> {
-        match self.read_block_once(handle, window, dictionary, verify, spare) {
+        let mut spare = spare;
+        let mapped = match window {
+            None => self.read_block_mapped(handle, dictionary, verify, &mut spare),
+            Some(_) => None,
+        };
+        let first = match mapped {
+            Some(read) => read,
+            None => self.read_block_once(handle, window, dictionary, verify, spare),
+        };
+        match first {
             Err(e) if e.kind() == ErrorKind::Corruption && self.check_handle(handle).is_ok() => {
                 self.read_block_again(handle, dictionary, verify)
             }
@@ -115,6 +124,38 @@ impl TableFile {
         again
     }
 
+    /// A block out of the mapping of the file; `None` if there is none, or it did not give what is
+    /// in the file.
+    fn read_block_mapped(
+        &self,
+        handle: BlockHandle,
+        dictionary: Option<&Dictionary>,
+        verify: bool,
+        spare: &mut Vec<u8>,
+    ) -> Option<Result<(Vec<u8>, CompressionType)>> {
+        let len = self.check_handle(handle).ok()?;
+        let read = self.file.mapped(handle.offset, len)?;
+        let block = self.expand_block(&read, handle, dictionary, verify, std::mem::take(spare));
+        read.is_whole().then_some(block)
+    }
+
+    /// Checks a stored block and decompresses it.
+    fn expand_block(
+        &self,
+        stored: &[u8],
+        handle: BlockHandle,
+        dictionary: Option<&Dictionary>,
+        verify: bool,
+        spare: Vec<u8>,
+    ) -> Result<(Vec<u8>, CompressionType)> {
+        let kind = self.check_block(stored, handle, verify)?;
+        let body = &stored[..handle.size as usize];
+        let _timer = PerfTimer::start(PerfCounter::BlockDecompressTime);
+        decompress(kind, body, dictionary, self.footer.format_version, spare)
+            .map(|bytes| (bytes, kind))
+            .map_err(|e| self.locate(e, handle.offset))
+    }
+
     fn read_block_once(
         &self,
         handle: BlockHandle,
@@ -124,14 +165,7 @@ impl TableFile {
         spare: Vec<u8>,
     ) -> Result<(Vec<u8>, CompressionType)> {
         let len = self.check_handle(handle)?;
-        let expand = |stored: &[u8]| {
-            let kind = self.check_block(stored, handle, verify)?;
-            let body = &stored[..handle.size as usize];
-            let _timer = PerfTimer::start(PerfCounter::BlockDecompressTime);
-            decompress(kind, body, dictionary, self.footer.format_version, spare)
-                .map(|bytes| (bytes, kind))
-                .map_err(|e| self.locate(e, handle.offset))
-        };
+        let expand = |stored: &[u8]| self.expand_block(stored, handle, dictionary, verify, spare);
         if let Some(stored) = window.and_then(|w| w.block(handle)) {
             return expand(stored);
         }

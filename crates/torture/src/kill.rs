@@ -64,6 +64,7 @@ fn options(seed: u64, cycle: u64) -> Options {
     options.db.create_if_missing = true;
     options.db.create_missing_column_families = true;
     options.db.allow_mmap_writes = rng.chance(2, 3);
+    options.db.allow_mmap_reads = rng.chance(1, 2);
     options.db.recycle_log_file_num = *rng.pick(&[0, 2, 2]);
     options.db.avoid_flush_during_recovery = rng.chance(1, 3);
     options.db.max_total_wal_size = *rng.pick(&[0, 256 << 10]);

@@ -59,7 +59,8 @@ Large values:
 
 usage: cargo x bench blob [--gib X] [--sizes A,B] [--settings A,B] [--engines A,B] [--phases A,B]
                           [--pairs N] [--reads N] [--update-factor X] [--memory-mib N]
-                          [--rate-mib N] [--recycled-logs N] [--write-buffer-mib N] [--min-blob-size N]
+                          [--rate-mib N] [--recycled-logs N] [--mmap-reads] [--write-buffer-mib N]
+                          [--min-blob-size N]
                           [--force-threshold X] [--dir DIR]
                           [--json FILE] [--markdown FILE]
        cargo x bench gc   the same but for --phases and --reads
@@ -86,6 +87,7 @@ output says so.
   --memory-mib N     block cache and pages of the setting cold (default a quarter of the data)
   --rate-mib N       the bound of the setting disk (default 64)
   --recycled-logs N  logs that each engine keeps to write over (default 2)
+  --mmap-reads       each engine reads its files out of mappings (allow_mmap_reads)
   --write-buffer-mib N  a memtable and a table file of each engine, a quarter of its level 1
                      (default 64: RocksDB's); an eighth shapes the tree as eight times the data do
   --min-blob-size N  bytes from which values are kept apart (default 512)

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use crate::large::Plan;
 use crate::{Blob, BlobGc, Result, Settings};
 
-const USAGE: &str = "usage: --dir DIR --phases A,B [--num N] [--reads N] [--recycled-logs N]
+const USAGE: &str = "usage: --dir DIR --phases A,B [--num N] [--reads N] [--recycled-logs N] [--mmap-reads true|false]
 large values: --value-len BYTES [--updates N] [--memory BYTES] [--rate-limit BYTES]
               [--write-buffer BYTES]
               [--min-blob-size BYTES [--blob-gc off|auto|punch|merge|move]
@@ -38,6 +38,7 @@ pub(crate) fn parse(mut args: impl Iterator<Item = String>) -> Result<Arguments>
     let (mut value_len, mut updates) = (None, None);
     let (mut memory, mut rate_limit) = (None, None);
     let mut recycled_logs = 0;
+    let mut mmap_reads = false;
     let mut write_buffer_bytes = WRITE_BUFFER_BYTES;
     let (mut min_blob_size, mut gc, mut force_threshold) = (None, None, None);
     while let Some(name) = args.next() {
@@ -52,6 +53,7 @@ pub(crate) fn parse(mut args: impl Iterator<Item = String>) -> Result<Arguments>
             "--memory" => memory = Some(value.parse::<u64>()?),
             "--rate-limit" => rate_limit = Some(value.parse::<u64>()?),
             "--recycled-logs" => recycled_logs = value.parse::<usize>()?,
+            "--mmap-reads" => mmap_reads = value.parse::<bool>()?,
             "--write-buffer" => write_buffer_bytes = value.parse::<u64>()?,
             "--min-blob-size" => min_blob_size = Some(value.parse::<u64>()?),
             "--blob-gc" => gc = Some(value.parse::<BlobGc>()?),
@@ -77,6 +79,7 @@ pub(crate) fn parse(mut args: impl Iterator<Item = String>) -> Result<Arguments>
             bloom_bits: 10.0,
             rate_limit,
             recycled_logs,
+            mmap_reads,
             blob: min_blob_size.map(|min_blob_size| Blob {
                 min_blob_size,
                 gc: gc.unwrap_or(BlobGc::Auto),

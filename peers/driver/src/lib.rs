@@ -68,6 +68,8 @@ pub struct Settings {
     pub rate_limit: Option<u64>,
     /// Logs that are kept to be written over, by engines that can.
     pub recycled_logs: usize,
+    /// Files are read out of mappings, by engines that can.
+    pub mmap_reads: bool,
     /// Large values in files of their own; `None`: with their keys.
     pub blob: Option<Blob>,
 }

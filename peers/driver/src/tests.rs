@@ -75,6 +75,7 @@ pub(crate) fn settings() -> Settings {
         bloom_bits: 0.0,
         rate_limit: None,
         recycled_logs: 0,
+        mmap_reads: false,
         blob: None,
     }
 }

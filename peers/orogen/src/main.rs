@@ -51,6 +51,7 @@ impl Engine for Orogen {
                 // As RocksDB's, its writes outlive the process; Pebble's need not.
                 allow_mmap_writes: true,
                 recycle_log_file_num: settings.recycled_logs,
+                allow_mmap_reads: settings.mmap_reads,
                 rate_limiter: settings
                     .rate_limit
                     .map(|bytes| Arc::new(RateLimiter::new(bytes, Arc::new(SystemClock)))),

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use orogen_base::key::InternalKeyComparator;
 use orogen_base::{Error, FileNo, Result};
+use orogen_env::Access;
 
 use crate::column_family::ColumnFamilyData;
 use crate::context::Context;
@@ -41,6 +42,10 @@ pub(crate) fn assemble(
         dir: context.dir.clone(),
         family_id: id,
         fs: context.fs.clone(),
+        access: match context.options.allow_mmap_reads {
+            true => Access::Mapped,
+            false => Access::Random,
+        },
         statistics: context.statistics.clone(),
         cache,
         blob_cache: options.blob_cache,

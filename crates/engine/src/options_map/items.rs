@@ -305,6 +305,7 @@ pub(crate) static DB: &[Item<Db>] = &[
     ),
     item!(Db, FIXED, "recycle_log_file_num", recycle_log_file_num),
     item!(Db, FIXED, "allow_mmap_writes", allow_mmap_writes),
+    item!(Db, FIXED, "allow_mmap_reads", allow_mmap_reads),
     item!(Db, FIXED, "WAL_ttl_seconds", wal_ttl_seconds),
     item!(Db, FIXED, "WAL_size_limit_MB", wal_size_limit_mb),
     item!(Db, MUTABLE, "delayed_write_rate", delayed_write_rate),

@@ -30,6 +30,7 @@ mod manual_compaction;
 mod memory;
 mod migrate;
 mod mapped_logs;
+mod mapped_reads;
 mod option_changes;
 mod perf;
 mod pipeline;

@@ -30,6 +30,8 @@ pub(super) struct Options {
     pub(super) rate_mib: u64,
     /// Logs that every engine keeps to write over.
     pub(super) recycled_logs: u64,
+    /// Every engine reads its files out of mappings.
+    pub(super) mmap_reads: bool,
     /// A memtable, a table file and a quarter of level 1 of every engine.
     pub(super) write_buffer_mib: u64,
     pub(super) min_blob_size: u64,
@@ -62,6 +64,7 @@ impl Options {
             memory_mib: None,
             rate_mib: 64,
             recycled_logs: 2,
+            mmap_reads: false,
             write_buffer_mib: 64,
             min_blob_size: 512,
             force_threshold: 1.0,
@@ -84,6 +87,7 @@ impl Options {
             "memory_mib": self.memory_mib,
             "rate_mib": self.rate_mib,
             "recycle_log_file_num": self.recycled_logs,
+            "allow_mmap_reads": self.mmap_reads,
             "write_buffer_mib": self.write_buffer_mib,
             "min_blob_size": self.min_blob_size,
             "blob_garbage_collection_force_threshold": self.force_threshold,
@@ -110,6 +114,7 @@ pub(super) fn parse(bench: Bench, args: &[String]) -> Result<Options, String> {
             "--update-factor" => options.update_factor = fraction(value()?)?,
             "--memory-mib" => options.memory_mib = Some(number(value()?)?),
             "--rate-mib" => options.rate_mib = number(value()?)?,
+            "--mmap-reads" => options.mmap_reads = true,
             "--recycled-logs" => options.recycled_logs = number(value()?)?,
             "--write-buffer-mib" => options.write_buffer_mib = number(value()?)?,
             "--min-blob-size" => options.min_blob_size = number(value()?)?,

@@ -73,6 +73,7 @@ pub(super) struct Cell {
     /// Bytes of background writes a second.
     rate_limit: Option<u64>,
     recycled_logs: u64,
+    mmap_reads: bool,
     /// Bytes of a memtable.
     write_buffer: u64,
     /// Processes and their phases.
@@ -112,6 +113,7 @@ pub(super) fn cells(bench: Bench, options: &Options) -> Vec<Cell> {
                 memory: (setting.name == "cold").then_some(memory),
                 rate_limit: (setting.name == "disk").then_some(options.rate_mib << 20),
                 recycled_logs: options.recycled_logs,
+                mmap_reads: options.mmap_reads,
                 write_buffer: options.write_buffer_mib << 20,
                 steps: steps.clone(),
             });
@@ -134,8 +136,13 @@ impl Cell {
         let told = pairs
             .iter()
             .filter_map(|(name, value)| Some((name, (*value)?)));
-        told.flat_map(|(name, value)| [(*name).to_owned(), value.to_string()])
-            .collect()
+        let mut all: Vec<String> = told
+            .flat_map(|(name, value)| [(*name).to_owned(), value.to_string()])
+            .collect();
+        if self.mmap_reads {
+            all.extend(["--mmap-reads".to_owned(), "true".to_owned()]);
+        }
+        all
     }
 
     fn data_bytes(&self) -> f64 {

@@ -1,0 +1,202 @@
+//! Reads out of a mapping of a file, without a copy, and what becomes of a page that the device
+//! cannot give.
+//!
+//! ```text
+//! file.mapped(offset, len) -> MappedRead -> its bytes are used -> is_whole() ?
+//!                                                                   yes: they were the file's
+//!                                                                   no: read by a call, which tells why
+//! ```
+//! Who touches a mapped page that cannot be read, or is behind the end of a file that somebody cut
+//! off, gets `SIGBUS`, which ends a process. Invariants:
+//!
+//! 1. While a [`MappedRead`] lives its thread names the mapping in [`CURRENT`]. The handler puts
+//!    zeros in the place of a page of that mapping, and marks it lost; any other `SIGBUS` goes to
+//!    whoever was asked before.
+//! 2. What was read is believed only if the mapping is not lost when it has been used. A lost one
+//!    is never used again: reads are calls from then on.
+//! 3. The handler is installed with the first mapping, once. A program that installs its own
+//!    afterwards has to pass on what it does not know, or dies of such a page.
+//!
+//! A file is mapped only once it is finished. Where somebody else writes to it nevertheless, bytes
+//! may change while they are used: checksums tell, or nobody does, as with reads by calls.
+#![expect(unsafe_code, reason = "maps files and handles a signal")]
+
+use std::cell::Cell;
+use std::ffi::{c_int, c_void};
+use std::marker::PhantomData;
+use std::ops::Deref;
+use std::os::fd::AsFd;
+use std::ptr::{NonNull, null, null_mut};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering, compiler_fence};
+
+use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
+
+thread_local! {
+    /// The mapping that this thread reads from. Neither made lazily nor dropped, so that a signal
+    /// handler may ask for it.
+    static CURRENT: Cell<*const FileMapping> = const { Cell::new(null()) };
+}
+
+/// What was done with `SIGBUS` before.
+static FORMER: OnceLock<Option<libc::sigaction>> = OnceLock::new();
+
+/// A whole file in memory, to be read.
+pub(crate) struct FileMapping {
+    start: NonNull<u8>,
+    len: usize,
+    page_len: usize,
+    is_lost: AtomicBool,
+}
+
+// SAFETY: an address that stays mapped until this is dropped, and is only read from.
+unsafe impl Send for FileMapping {}
+// SAFETY: as above.
+unsafe impl Sync for FileMapping {}
+
+impl FileMapping {
+    /// The first `len` bytes of a file; `None` where there are none, or the system does not map it.
+    pub(crate) fn new(file: impl AsFd, len: u64) -> Option<Self> {
+        let len = usize::try_from(len).ok().filter(|&len| len > 0)?;
+        (*FORMER.get_or_init(install))?;
+        let (access, flags) = (ProtFlags::READ, MapFlags::SHARED);
+        // SAFETY: at an address of the system's choice, so over nothing that is there.
+        let start = unsafe { mmap(null_mut(), len, access, flags, file, 0) }.ok()?;
+        Some(Self {
+            start: NonNull::new(start.cast())?,
+            len,
+            page_len: rustix::param::page_size(),
+            is_lost: AtomicBool::new(false),
+        })
+    }
+
+    /// So many bytes at `offset`; `None` if they are not all in the mapping, or it is lost.
+    pub(crate) fn read(&self, offset: u64, len: usize) -> Option<MappedRead<'_>> {
+        let offset = usize::try_from(offset).ok()?;
+        let is_inside = offset.checked_add(len).is_some_and(|end| end <= self.len);
+        if !is_inside || self.is_lost.load(Ordering::Acquire) {
+            return None;
+        }
+        let outer = CURRENT.replace(self);
+        // The handler has to know before a page is touched.
+        compiler_fence(Ordering::SeqCst);
+        // SAFETY: inside the mapping.
+        let start = unsafe { self.start.as_ptr().add(offset) };
+        // SAFETY: inside the mapping, which lives as long as the borrow of it; pages that cannot
+        // be read are replaced by the handler.
+        let bytes = unsafe { std::slice::from_raw_parts(start, len) };
+        Some(MappedRead {
+            bytes,
+            mapping: self,
+            outer,
+            _not_send: PhantomData,
+        })
+    }
+
+    /// Puts zeros in the place of the page of `address`; false if it is none of this mapping's.
+    /// Called by the handler: makes one system call and stores a flag.
+    fn replace_page(&self, address: usize) -> bool {
+        let start = self.start.as_ptr() as usize;
+        let len = self.len.next_multiple_of(self.page_len);
+        if !(start..start + len).contains(&address) {
+            return false;
+        }
+        self.is_lost.store(true, Ordering::Release);
+        let before = (address - start) % self.page_len;
+        let page = (address - before) as *mut c_void;
+        let flags = MapFlags::PRIVATE | MapFlags::FIXED;
+        // SAFETY: one page of this mapping, whose content nobody believes from now on.
+        unsafe { mmap_anonymous(page, self.page_len, ProtFlags::READ, flags) }.is_ok()
+    }
+}
+
+impl Drop for FileMapping {
+    fn drop(&mut self) {
+        // SAFETY: the whole mapping, which nobody borrows any more. If it fails address space is
+        // wasted.
+        let _ = unsafe { munmap(self.start.as_ptr().cast(), self.len) };
+    }
+}
+
+/// Bytes of a file where the system has them. To be used at once, on this thread.
+pub struct MappedRead<'a> {
+    bytes: &'a [u8],
+    mapping: &'a FileMapping,
+    outer: *const FileMapping,
+    _not_send: PhantomData<*const ()>,
+}
+
+impl MappedRead<'_> {
+    /// True if all that was seen of the bytes so far was the file's.
+    #[must_use]
+    pub fn is_whole(&self) -> bool {
+        compiler_fence(Ordering::SeqCst);
+        !self.mapping.is_lost.load(Ordering::Acquire)
+    }
+}
+
+impl Deref for MappedRead<'_> {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        self.bytes
+    }
+}
+
+impl Drop for MappedRead<'_> {
+    fn drop(&mut self) {
+        compiler_fence(Ordering::SeqCst);
+        CURRENT.set(self.outer);
+    }
+}
+
+/// Installs the handler; returns what was there, or `None` if the system refuses.
+fn install() -> Option<libc::sigaction> {
+    type Handler = extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void);
+    let handler: Handler = on_bus_error;
+    // SAFETY: plain data, for which zeros are a value.
+    let none: libc::sigaction = unsafe { std::mem::zeroed() };
+    let (mut own, mut former) = (none, none);
+    own.sa_sigaction = handler as usize;
+    // On the stack that the standard library keeps for the signals of a stack that is full.
+    own.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
+    // SAFETY: both are values of this function; the handler does nothing that one must not do.
+    let result = unsafe { libc::sigaction(libc::SIGBUS, &raw const own, &raw mut former) };
+    (result == 0).then_some(former)
+}
+
+extern "C" fn on_bus_error(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
+    // SAFETY: the system calls a handler with SA_SIGINFO with what happened.
+    let info_of = unsafe { &*info };
+    // SAFETY: SIGBUS tells an address.
+    let address = unsafe { info_of.si_addr() } as usize;
+    // SAFETY: null, or a mapping that a `MappedRead` of this thread borrows.
+    let current = unsafe { CURRENT.get().as_ref() };
+    if current.is_some_and(|mapping| mapping.replace_page(address)) {
+        return;
+    }
+    let former = FORMER.get().and_then(Option::as_ref);
+    match former.map(|former| (former.sa_sigaction, former.sa_flags)) {
+        None | Some((libc::SIG_DFL | libc::SIG_IGN, _)) => {
+            // What cannot be ignored: the process ends by this signal.
+            // SAFETY: a plain call, allowed in a handler.
+            unsafe { libc::signal(signal, libc::SIG_DFL) };
+            // SAFETY: as above.
+            unsafe { libc::raise(signal) };
+        }
+        Some((handler, flags)) if flags & libc::SA_SIGINFO != 0 => {
+            // SAFETY: who installed it with this flag gave a function of this kind.
+            let handler: extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void) =
+                unsafe { std::mem::transmute(handler) };
+            handler(signal, info, context);
+        }
+        Some((handler, _)) => {
+            // SAFETY: who installed it without that flag gave a function of this kind.
+            let handler: extern "C" fn(c_int) = unsafe { std::mem::transmute(handler) };
+            handler(signal);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
