@@ -162,6 +162,22 @@ tickers! {
     BlobDbBlobFileBytesWritten = "rocksdb.blobdb.blob.file.bytes.written",
     /// Blob files that were ended and synced.
     BlobDbBlobFileSynced = "rocksdb.blobdb.blob.file.synced",
+    /// Values written to blob files, those that moved among them.
+    BlobDbNumKeysWritten = "rocksdb.blobdb.num.keys.written",
+    /// Values that came back from blob files into tables.
+    BlobValuesReturned = "orogen.blob.returned.keys",
+    /// Bytes of these values.
+    BlobBytesReturned = "orogen.blob.returned.bytes",
+    /// Blob files that steps of collection emptied, as far as nothing pointed to them afterwards.
+    BlobDbGcNumFiles = "rocksdb.blobdb.gc.num.files",
+    /// Blob files that these steps wrote.
+    BlobDbGcNumNewFiles = "rocksdb.blobdb.gc.num.new.files",
+    /// Steps that met an error or were given up: nothing had changed.
+    BlobDbGcFailures = "rocksdb.blobdb.gc.failures",
+    /// Bytes of the tables that these steps read.
+    BlobGcTableBytesRead = "orogen.blob.gc.table.bytes.read",
+    /// Bytes that these steps wrote, tables and blob files.
+    BlobGcBytesWritten = "orogen.blob.gc.bytes.written",
     /// Values that compactions took out of blob files that are to be emptied.
     BlobDbGcNumKeysRelocated = "rocksdb.blobdb.gc.num.keys.relocated",
     /// Bytes of these values, as they were stored.
@@ -251,6 +267,8 @@ histograms! {
     BytesPerWrite = "rocksdb.bytes.per.write",
     /// Subcompactions that ran for one compaction.
     NumSubcompactionsScheduled = "rocksdb.num.subcompactions.scheduled",
+    /// Microseconds of each step of collection.
+    BlobDbGcMicros = "rocksdb.blobdb.gc.micros",
     /// Microseconds of each call that makes a hole in a blob file.
     BlobHoleMicros = "orogen.blob.hole.micros",
     /// Microseconds of each wait of a transaction for a lock.

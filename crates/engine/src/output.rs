@@ -96,6 +96,8 @@ pub struct Written {
     pub relocated: BlobCount,
     /// The same, of those that were taken out only to lie in key order.
     pub ordered: BlobCount,
+    /// Values that came back into tables, and their bytes.
+    pub returned: BlobCount,
     /// Blob files that have a dictionary, as far as they were begun here.
     pub dictionary_files: u64,
     /// What was read and dropped.
@@ -329,6 +331,7 @@ impl<'a> OutputWriter<'a> {
             blob_bytes: blobs.bytes,
             relocated: blobs.relocated,
             ordered: blobs.ordered,
+            returned: blobs.returned,
             dictionary_files: blobs.dictionary_files,
             files,
             entries: std::mem::take(&mut self.entries),

@@ -1,6 +1,7 @@
 //! What a database tells of itself, under RocksDB's names.
 
 use orogen_base::sync::atomic::Ordering;
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::sync::Arc;
 
@@ -354,6 +355,10 @@ fn blob_number(
         };
         return Some(blob_depth(family, version, level));
     }
+    if let Some(level) = name.strip_prefix("num-blob-files-at-level") {
+        let level = level.parse().ok().filter(|&l| l < version.num_levels())?;
+        return Some(blob_files_of(family, version, level));
+    }
     let blobs = version.blob_files().values();
     Some(match name {
         "live-blob-size" => blobs.map(|b| b.live_bytes()).sum(),
@@ -386,6 +391,21 @@ fn blob_depth(family: &ColumnFamilyData, version: &Version, level: Option<usize>
         file.blob_depth.get()
     });
     depths.max().unwrap_or(0)
+}
+
+/// Blob files that tables of a level point to; of a table that does not tell or does not open, the
+/// oldest alone. Tables that nobody has opened yet are opened.
+fn blob_files_of(family: &ColumnFamilyData, version: &Version, level: usize) -> u64 {
+    let mut numbers = BTreeSet::new();
+    for (_, file) in version.iter_files().filter(|(at, _)| *at == level) {
+        match family.tables.told_blob_references(file) {
+            Ok(Some(told)) => numbers.extend(told.iter().map(|(number, _)| number)),
+            Ok(None) | Err(_) => {
+                numbers.insert(file.oldest_blob_file_number);
+            }
+        }
+    }
+    numbers.len() as u64
 }
 
 /// As RocksDB tells it.

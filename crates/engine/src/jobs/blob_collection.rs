@@ -14,6 +14,7 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
+use orogen_base::metrics::{HistogramKind, Ticker};
 use orogen_base::{Error, ErrorKind, FileNo, Result};
 use orogen_env::IoPriority;
 
@@ -332,7 +333,10 @@ impl CollectionJob {
         let done = match result {
             Ok(done) => done,
             Err(_) if family.is_dropped() => return Ok(()),
-            Err(e) => return Err(e),
+            Err(e) => {
+                context.statistics.add(Ticker::BlobDbGcFailures, 1);
+                return Err(e);
+            }
         };
         info.outputs = done.tables;
         info.blob_files = done.blob_files.iter().map(|b| b.number).collect();
@@ -340,6 +344,7 @@ impl CollectionJob {
         info.garbage_bytes = done.garbage_bytes;
         info.bytes_written = done.bytes_written;
         info.micros = context.clock.now_micros().saturating_sub(start);
+        count(context, family, &info);
         tell(context, &info);
         Ok(())
     }
@@ -361,6 +366,22 @@ impl CollectionJob {
             since_secs: Some(context.clock.unix_secs()),
         }
     }
+}
+
+fn count(context: &Context, family: &ColumnFamilyData, info: &BlobCollectionInfo) {
+    let version = family.version();
+    let left = |number| version.blob_files().contains_key(number);
+    let gone = info.emptied.iter().filter(|number| !left(number)).count();
+    let statistics = &context.statistics;
+    for (ticker, n) in [
+        (Ticker::BlobDbGcNumFiles, gone as u64),
+        (Ticker::BlobDbGcNumNewFiles, info.blob_files.len() as u64),
+        (Ticker::BlobGcTableBytesRead, info.table_bytes_read),
+        (Ticker::BlobGcBytesWritten, info.bytes_written),
+    ] {
+        statistics.add(ticker, n);
+    }
+    statistics.record(HistogramKind::BlobDbGcMicros, info.micros);
 }
 
 fn tell(context: &Context, info: &BlobCollectionInfo) {

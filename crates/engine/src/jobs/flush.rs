@@ -439,6 +439,12 @@ pub(crate) fn count_blobs(context: &Context, written: &Written) {
             Ticker::BlobDbBlobFileSynced,
             written.blob_files.len() as u64,
         ),
+        (
+            Ticker::BlobDbNumKeysWritten,
+            written.blob_files.iter().map(|b| b.total_blob_count).sum(),
+        ),
+        (Ticker::BlobValuesReturned, written.returned.values),
+        (Ticker::BlobBytesReturned, written.returned.bytes),
         (Ticker::BlobDbGcNumKeysRelocated, written.relocated.values),
         (Ticker::BlobDbGcBytesRelocated, written.relocated.bytes),
         (Ticker::BlobLocalityKeysRelocated, written.ordered.values),

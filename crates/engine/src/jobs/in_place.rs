@@ -254,6 +254,7 @@ impl Step {
             let statistics = &context.statistics;
             statistics.add(Ticker::BlobDbBlobFileBytesWritten, bytes);
             statistics.add(Ticker::BlobDbBlobFileSynced, 1);
+            statistics.add(Ticker::BlobDbNumKeysWritten, addition.total_blob_count);
             edit.blob_file_additions.push(addition);
         }
         edit.blob_file_garbages = read.without(&kept)?;

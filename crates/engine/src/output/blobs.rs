@@ -100,6 +100,8 @@ pub(super) struct BlobsWritten {
     pub(super) relocated: BlobCount,
     /// The same, of those that were taken out only to lie in key order.
     pub(super) ordered: BlobCount,
+    /// Values that came back into tables, and their bytes.
+    pub(super) returned: BlobCount,
     /// Files that were begun with a dictionary.
     pub(super) dictionary_files: u64,
 }
@@ -298,6 +300,8 @@ impl BlobWriter {
             return Ok((&self.key, &self.pointer));
         }
         self.take_key(key, ValueKind::Value);
+        self.written.returned.values += 1;
+        self.written.returned.bytes += fetched.len() as u64;
         self.inline_bound = self.inline_bound.max(fetched.len() + 1);
         let value = self.fetched.insert(fetched);
         Ok((&self.key, value))

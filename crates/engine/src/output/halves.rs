@@ -102,6 +102,8 @@ pub fn write_halves<I: InternalIterator>(
         written.blob_files.extend(placed.blobs.additions);
         written.relocated.values += placed.blobs.relocated.values;
         written.relocated.bytes += placed.blobs.relocated.bytes;
+        written.returned.values += placed.blobs.returned.values;
+        written.returned.bytes += placed.blobs.returned.bytes;
         written.ordered.values += placed.blobs.ordered.values;
         written.ordered.bytes += placed.blobs.ordered.bytes;
         written.pointers_kept.add_all(&placed.blobs.kept);

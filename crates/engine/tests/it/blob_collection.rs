@@ -1,11 +1,12 @@
 //! Values that leave blob files with much garbage.
 
+use std::collections::HashSet;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use orogen_base::ErrorKind;
-use orogen_base::metrics::Ticker;
+use orogen_base::metrics::{HistogramKind, Ticker};
 use orogen_engine::events::{BlobCollectionInfo, BlobFileCreationInfo, EventListener};
 use orogen_engine::plugin::compaction_filter::{
     CompactionFilter, CompactionFilterFactory, FilterContext, FilterDecision,
@@ -177,6 +178,24 @@ fn the_background_collects_once_it_is_asked_to() {
         statistics.get(Ticker::BlobDbBlobFileSynced),
         created.len() as u64
     );
+    let of = |ticker| statistics.get(ticker);
+    assert_eq!(of(Ticker::BlobDbGcNumNewFiles), collected.count() as u64);
+    let listed = |number: &u64| after.iter().any(|file| file.number == *number);
+    let emptied = seen.iter().flat_map(|info| &info.emptied);
+    let gone: HashSet<u64> = emptied.copied().filter(|number| !listed(number)).collect();
+    assert_eq!(of(Ticker::BlobDbGcNumFiles), gone.len() as u64);
+    let sum = |part: fn(&BlobCollectionInfo) -> u64| seen.iter().map(part).sum::<u64>();
+    assert_eq!(
+        of(Ticker::BlobGcBytesWritten),
+        sum(|info| info.bytes_written)
+    );
+    assert_eq!(
+        of(Ticker::BlobGcTableBytesRead),
+        sum(|info| info.table_bytes_read)
+    );
+    assert_eq!(of(Ticker::BlobDbGcFailures), 0);
+    let steps = statistics.histogram(HistogramKind::BlobDbGcMicros).count();
+    assert_eq!(steps, seen.len() as u64);
     let info = seen.first().expect("it is told of");
     assert!(!info.inputs.is_empty() && info.inputs.len() <= info.outputs.len());
     assert!(before.iter().any(|b| info.emptied.contains(&b.number)));

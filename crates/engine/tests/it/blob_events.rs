@@ -95,6 +95,8 @@ fn files_are_told_of_from_their_first_byte_to_their_end() {
     let size = fs.metadata(&path).unwrap().size;
     assert_eq!(of(Ticker::BlobDbBlobFileBytesWritten), size);
     assert_eq!(of(Ticker::BlobDbBlobFileSynced), 1);
+    assert_eq!(of(Ticker::BlobDbNumKeysWritten), 10);
+    assert_eq!(number(&db, "orogen.num-blob-files-at-level0"), 1);
     assert!(flush.bytes > size);
 
     // A third of it becomes garbage, and the rest is moved on.
@@ -135,6 +137,8 @@ fn files_are_told_of_from_their_first_byte_to_their_end() {
     assert_eq!(Some(&last.file), compaction.blob_file_additions.last());
     assert_eq!(last.job_id, compaction.job_id);
     assert_eq!(of(Ticker::BlobDbGcNumKeysRelocated), 10);
+    assert_eq!(of(Ticker::BlobDbNumKeysWritten), 10 + 3 + 10);
+    assert_eq!(number(&db, "orogen.num-blob-files-at-level0"), 0);
     assert_eq!(of(Ticker::BlobDbGcBytesRelocated), 10 * 500);
 
     // The reader keeps the old files.

@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use orogen_base::ErrorKind;
+use orogen_base::metrics::Ticker;
 use orogen_engine::{BlobRunMode, CollectBlobGarbageOptions, Db, Options};
 use orogen_env::fs::{read_file, write_file};
 use orogen_env::{FileSystem, MemFileSystem};
@@ -66,7 +67,12 @@ fn modes_say_what_goes_to_blob_files_and_what_comes_back() {
     set(&db, "blob_run_mode", "kFallback");
     write(&db);
     assert_eq!(apart(&db), 24);
+    let of = |ticker| db.statistics().get(ticker);
+    assert_eq!(of(Ticker::BlobValuesReturned), 0);
     compact_all(&db, &family);
+    let returned = of(Ticker::BlobValuesReturned);
+    assert!(returned > 0);
+    assert_eq!(of(Ticker::BlobBytesReturned), returned * 500);
     assert_eq!(apart(&db), 0);
     assert_eq!(db.live_blob_files(), []);
     // The mode stands above `enable_blob_files`, not in its place.
