@@ -677,6 +677,8 @@ fn check_json(check: &BlobFileCheck) -> Value {
         "garbage_bytes": told.map(|f| f.garbage_blob_bytes),
         "live_values": check.live_blob_count,
         "live_bytes": check.live_blob_bytes,
+        "given_up_bytes": told.and_then(|f| f.given_up_bytes),
+        "punchable_bytes": check.punchable_bytes,
         "exact": check.is_exact(),
     })
 }

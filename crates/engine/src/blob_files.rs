@@ -4,10 +4,13 @@
 //! tables of one version, which is what is true.
 
 use orogen_base::{FileNo, Result};
+use orogen_blob::Extent;
+use orogen_blob::extents::dead_extents;
 use orogen_sst::TableReadOptions;
 
 use crate::column_family::ColumnFamilyData;
 use crate::context::Context;
+use crate::holes;
 use crate::tables::FamilyTables;
 use crate::version::blob_counts::{BlobCount, BlobCounts};
 use crate::version::{BlobFileMeta, Version};
@@ -74,14 +77,21 @@ pub struct BlobFileCheck {
     pub live_blob_count: u64,
     /// Bytes of their records.
     pub live_blob_bytes: u64,
+    /// Bytes of whole blocks in the places that no table points to, but no more than the file's garbage: so much of its
+    /// space can have been given up. `None` if that cannot be told: the counts differ, or the
+    /// file cannot be read.
+    pub punchable_bytes: Option<u64>,
 }
 
 impl BlobFileCheck {
-    /// True if the MANIFEST says the same.
+    /// True if the MANIFEST says the same, and no more was given up than is dead.
     #[must_use]
     pub fn is_exact(&self) -> bool {
         self.file.as_ref().is_some_and(|f| {
-            f.total_blob_count.checked_sub(f.garbage_blob_count) == Some(self.live_blob_count)
+            let given_up = f.given_up_bytes.unwrap_or(0);
+            self.punchable_bytes.is_none_or(|most| given_up <= most)
+                && f.total_blob_count.checked_sub(f.garbage_blob_count)
+                    == Some(self.live_blob_count)
                 && f.total_blob_bytes.checked_sub(f.garbage_blob_bytes)
                     == Some(self.live_blob_bytes)
         })
@@ -132,7 +142,39 @@ pub(crate) fn check(family: &ColumnFamilyData, follow: bool) -> Result<Vec<BlobF
         }
     }
     checks.sort_by_key(|c| c.number);
+    let mut rest = &mut checks[..];
+    while !rest.is_empty() {
+        let values = rest.iter().scan(0, |sum, check| {
+            *sum += check.live_blob_count;
+            Some(*sum)
+        });
+        let taken = values.take_while(|&sum| sum <= holes::MARKED_MAX).count();
+        let (part, more) = rest.split_at_mut(taken.max(1));
+        find_dead(&family.tables, version, part)?;
+        rest = more;
+    }
     Ok(checks)
+}
+
+/// Finds what of some files is dead, from the places that tables point to.
+fn find_dead(tables: &FamilyTables, version: &Version, part: &mut [BlobFileCheck]) -> Result<()> {
+    let listed = part.iter().filter(|check| check.file.is_some());
+    let numbers: Vec<FileNo> = listed.map(|check| check.number).collect();
+    let mut marked = holes::mark(tables, version, &numbers, &mut || Ok(()))?;
+    for check in part {
+        let (Some(live), Some(file)) = (marked.get_mut(&check.number), &check.file) else {
+            continue;
+        };
+        let reader = tables.blob_reader(version, check.number);
+        let dead = reader.and_then(|reader| dead_extents(reader, live));
+        // A file that cannot be read is told of where it is read.
+        check.punchable_bytes = dead.ok().map(|dead| {
+            let blocks = dead.iter().filter_map(Extent::whole_blocks);
+            let bytes: u64 = blocks.map(|extent| extent.size).sum();
+            bytes.min(file.garbage_blob_bytes)
+        });
+    }
+    Ok(())
 }
 
 fn check_of(
@@ -147,6 +189,7 @@ fn check_of(
         number,
         live_blob_count: count.values,
         live_blob_bytes: count.bytes,
+        punchable_bytes: None,
     }
 }
 

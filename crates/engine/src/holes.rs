@@ -50,7 +50,7 @@ const PROBE_CALLS: u64 = 64;
 const SLOW_BYTES_PER_SEC: u64 = 64 << 20;
 
 /// Values that a mark notes the places of at most, 16 bytes each.
-const MARKED_MAX: u64 = 4 << 20;
+pub(crate) const MARKED_MAX: u64 = 4 << 20;
 
 /// A file that has other names is looked at again after so many microseconds.
 pub(crate) const LOOK_AGAIN_MICROS: u64 = 5 * 60 * 1_000_000;

@@ -9,7 +9,7 @@ use orogen_base::metrics::Ticker;
 use orogen_engine::backup::{BackupEngine, BackupOptions};
 use orogen_engine::version::BlobFileGarbage;
 use orogen_engine::version::edit::VersionEdit;
-use orogen_engine::{Db, ReadOptions};
+use orogen_engine::{BlobFileCheck, Db, ReadOptions};
 use orogen_env::fs::read_file;
 use orogen_env::{FileSystem, MemFileSystem};
 use orogen_wal::Writer;
@@ -101,22 +101,15 @@ fn a_file_that_tables_point_to_more_often_than_is_counted_gives_nothing_up() {
     let file = db.live_blob_files()[0].number;
     drop(db);
     // The MANIFEST takes a value for garbage that a table points to.
-    let current = read_file(&fs, &Path::new(DIR).join("CURRENT")).unwrap();
-    let name = String::from_utf8(current).unwrap();
-    let path = Path::new(DIR).join(name.trim_end());
-    let size = fs.metadata(&path).unwrap().size;
-    let number: u64 = name.trim_end().rsplit('-').next().unwrap().parse().unwrap();
-    let mut manifest = Writer::resume(fs.open_append(&path).unwrap(), number, false, size);
-    let mut edit = VersionEdit::of_column_family(0);
-    edit.blob_file_garbages.push(BlobFileGarbage {
-        number: file,
-        garbage_blob_count: 1,
-        garbage_blob_bytes: (32 + 6 + LEN) as u64,
-        given_up_bytes: None,
-    });
-    manifest.add_record(&edit.encode()).unwrap();
-    manifest.sync().unwrap();
-    drop(manifest);
+    say_of_garbage(
+        &fs,
+        BlobFileGarbage {
+            number: file,
+            garbage_blob_count: 1,
+            garbage_blob_bytes: (32 + 6 + LEN) as u64,
+            given_up_bytes: None,
+        },
+    );
     options.cf.blob_hole_punching = true;
     let db = Db::open(DIR, &options).unwrap();
     let family = db.default_column_family();
@@ -128,6 +121,62 @@ fn a_file_that_tables_point_to_more_often_than_is_counted_gives_nothing_up() {
     let log = read_file(&fs, &Path::new(DIR).join("LOG")).unwrap();
     let told = format!("no space is given up in blob file {file}");
     assert!(String::from_utf8_lossy(&log).contains(&told));
+}
+
+/// Adds an edit to the MANIFEST of a database that is closed.
+fn say_of_garbage(fs: &MemFileSystem, garbage: BlobFileGarbage) {
+    let current = read_file(fs, &Path::new(DIR).join("CURRENT")).unwrap();
+    let name = String::from_utf8(current).unwrap();
+    let path = Path::new(DIR).join(name.trim_end());
+    let size = fs.metadata(&path).unwrap().size;
+    let number: u64 = name.trim_end().rsplit('-').next().unwrap().parse().unwrap();
+    let mut manifest = Writer::resume(fs.open_append(&path).unwrap(), number, false, size);
+    let mut edit = VersionEdit::of_column_family(0);
+    edit.blob_file_garbages.push(garbage);
+    manifest.add_record(&edit.encode()).unwrap();
+    manifest.sync().unwrap();
+}
+
+#[test]
+fn more_space_given_up_than_is_dead_is_told() {
+    let fs = MemFileSystem::new();
+    let mut options = punching(&fs);
+    options.cf.blob_hole_punching = false;
+    let db = Db::open(DIR, &options).unwrap();
+    let mut map = Map::new();
+    fill(&db, &mut map);
+    overwrite(&db, &mut map);
+    let checks = |db: &Db| {
+        db.check_blob_files(&db.default_column_family(), false)
+            .unwrap()
+    };
+    let before = checks(&db);
+    assert!(before.iter().all(BlobFileCheck::is_exact));
+    let dead = before.iter().find(|c| c.punchable_bytes > Some(0)).unwrap();
+    let (number, punchable_bytes) = (dead.number, dead.punchable_bytes.unwrap());
+    let garbage = dead.file.as_ref().unwrap().garbage_blob_bytes;
+    assert!(punchable_bytes <= garbage);
+    drop(db);
+    // What edits say adds up.
+    for (more, holds) in [(punchable_bytes, true), (1, false)] {
+        say_of_garbage(
+            &fs,
+            BlobFileGarbage {
+                number,
+                garbage_blob_count: 0,
+                garbage_blob_bytes: 0,
+                given_up_bytes: Some(more),
+            },
+        );
+        let db = Db::open(DIR, &options).unwrap();
+        for check in checks(&db) {
+            assert_eq!(
+                check.is_exact(),
+                holds || check.number != number,
+                "{check:?}"
+            );
+        }
+    }
 }
 
 #[test]
