@@ -1,12 +1,15 @@
 //! Which way garbage in blob files is collected where nobody has said one, and its ceiling.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use orogen_base::metrics::Ticker;
-use orogen_engine::{Db, Options};
-use orogen_env::{Clock, IoPriority, ManualClock, MemFileSystem, RateLimiter, SystemClock};
+use orogen_engine::{Db, Options, filename};
+use orogen_env::{
+    Clock, FileSystem, IoPriority, ManualClock, MemFileSystem, RateLimiter, SystemClock,
+};
 use orogen_testkit::Rng;
 
 use crate::blobs::{assert_exact, assert_no_strays, key};
@@ -167,4 +170,43 @@ fn values_are_moved_for_less_garbage_when_flushes_no_longer_wait() {
     settle();
     assert_eq!(moved(), 3);
     assert_exact(&db, &family);
+}
+
+/// Bytes that blob files take of the disk, for each byte of the values that a reader sees.
+fn disk_for_what_is_seen(fs: &MemFileSystem, db: &Db) -> f64 {
+    let files = db.live_blob_files();
+    let allocated = |number| {
+        let path = filename::blob_path(Path::new(DIR), number);
+        fs.metadata(&path).expect("it is listed").allocated
+    };
+    let disk: u64 = files.iter().map(|f| allocated(f.number)).sum();
+    let seen = scan(db, &db.default_column_family());
+    let seen: usize = seen.iter().map(|(_, value)| value.len()).sum();
+    disk as f64 / seen as f64
+}
+
+/// Values die by tombstones and by newer values in memtables and upper levels, which are small: nobody compacts by hand.
+#[test]
+fn what_nobody_sees_gives_its_space_back_without_being_asked() {
+    for is_log in [true, false] {
+        let fs = MemFileSystem::new();
+        let db = Db::open(DIR, &automatic(&fs)).expect("it opens");
+        let mut rng = Rng::new(8);
+        let value = |rng: &mut Rng| rng.bytes(9000);
+        for n in 0..400 {
+            db.put(&key(n), &value(&mut rng)).expect("there is room");
+        }
+        for n in 400..4000 {
+            let at = if is_log { n } else { rng.below(400) as usize };
+            db.put(&key(at), &value(&mut rng)).expect("there is room");
+            if is_log {
+                db.delete(&key(n - 400)).expect("there is room");
+            }
+        }
+        db.flush().expect("there is room");
+        db.wait_for_background_work().expect("there is room");
+        let amp = disk_for_what_is_seen(&fs, &db);
+        assert!(amp < 2.0, "log: {is_log}, {amp}");
+        assert_exact(&db, &db.default_column_family());
+    }
 }
