@@ -465,10 +465,11 @@ impl World<'_> {
                 }
                 Err(e) => {
                     self.judge_error(&format!("{step:?}"), &e)?;
-                    // A database that stays healthy has done nothing of it.
+                    // A database that stays healthy has done nothing of it, but of a call of two parts.
                     let healthy =
                         db.int_property(&db.default_column_family(), "rocksdb.background-errors");
-                    if healthy != Some(0) && !is_refusal(&e) {
+                    let has_two_parts = matches!(step, Step::DropRange(..));
+                    if has_two_parts || (healthy != Some(0) && !is_refusal(&e)) {
                         self.apply(&step, true);
                         if self.variant.turns_read_only() && !matches!(step, Step::Reopen) {
                             self.must_refuse(&db)?;
@@ -578,6 +579,9 @@ impl World<'_> {
                 Step::Drop(name) => {
                     model.families.remove(name);
                 }
+                Step::DropRange(name, from, to) => {
+                    model.apply(&Op::DeleteRange(name, from.clone(), to.clone()));
+                }
                 Step::DropFiles(name) => {
                     if let Some(pairs) = model.families.get_mut(name) {
                         pairs.clear();
@@ -608,7 +612,7 @@ impl World<'_> {
             Step::Prepare { sync, .. }
             | Step::CommitPrepared(_, sync)
             | Step::RollbackPrepared(_, sync) => *sync,
-            Step::SyncWal => true,
+            Step::SyncWal | Step::DropRange(..) => true,
             Step::Flush(_)
             | Step::Compact(_)
             | Step::CompactPaused(_)

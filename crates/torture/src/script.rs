@@ -66,6 +66,9 @@ pub enum Step {
     /// Flushes and compacts a family, then drops all its tables. Needs a database without
     /// compactions of its own, and families that nothing else writes to.
     DropFiles(Family),
+    /// Deletes the keys of a family from the first up to but not including the second, with sync, and
+    /// drops the tables that lie between them, which then change nothing that is seen.
+    DropRange(Family, Vec<u8>, Vec<u8>),
     /// Compacts all of a family on a thread of its own, with a pause.
     CompactPaused(Family),
     /// Begins to compact a family, and cancels that.
@@ -212,6 +215,14 @@ pub fn call(db: &Db, step: &Step, options: &Options) -> Result<()> {
                 db.flush_opt(&FlushOptions::default(), std::slice::from_ref(&family))?;
                 db.compact_range(&CompactRangeOptions::default(), &family, None, None)?;
                 db.delete_files_in_ranges(&family, &[UserKeyRange::default()])
+                    .map(|_| ())
+            }
+            None => Ok(()),
+        },
+        Step::DropRange(name, from, to) => match db.column_family(name) {
+            Some(family) => {
+                db.delete_range_opt(&synced(true), &family, from, to)?;
+                db.delete_files_in_ranges(&family, &[UserKeyRange::new(from, to)])
                     .map(|_| ())
             }
             None => Ok(()),
@@ -407,6 +418,10 @@ impl Plan {
                     }
                     plan.states.push(state(&model, &births));
                 }
+                Step::DropRange(name, from, to) => {
+                    model.apply(&Op::DeleteRange(name, from.clone(), to.clone()));
+                    plan.states.push(state(&model, &births));
+                }
                 Step::Create(name) => {
                     model.families.insert(name, BTreeMap::new());
                     *births.entry(name).or_insert(0) += 1;
@@ -507,7 +522,7 @@ impl Progress {
                 self.checkpoints
                     .push((*n, self.begun, self.changes_begun, false));
             }
-            Step::DropFiles(name) => {
+            Step::DropFiles(name) | Step::DropRange(name, ..) => {
                 self.begun += 1;
                 self.touched.insert(name, self.begun);
             }
@@ -532,6 +547,10 @@ impl Progress {
                 if *sync {
                     self.durable[0] = self.begun;
                 }
+            }
+            Step::DropRange(..) => {
+                self.acknowledged[0] = self.begun;
+                self.durable[0] = self.begun;
             }
             Step::SyncWal => self.durable[0] = self.acknowledged[0],
             Step::Flush(names) => self.flushed(script, names),

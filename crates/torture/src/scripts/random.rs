@@ -67,7 +67,7 @@ fn draw_steps(w: &mut Writer, shape: Shape, alive: &mut Vec<Family>, made: &mut 
     let family = *w.rng.pick(alive);
     let sync_every = *w.rng.pick(&[0, 0, 1, 3, 7]);
     let n = w.rng.range(1..16);
-    match w.rng.below(24) {
+    match w.rng.below(25) {
         0..=4 => w.puts(family, n, sync_every),
         5..=7 => {
             let families = alive.clone();
@@ -117,6 +117,7 @@ fn draw_steps(w: &mut Writer, shape: Shape, alive: &mut Vec<Family>, made: &mut 
         }
         22 if shape.archive && !shape.unlogged => w.step(Step::Updates),
         23 => w.step(Step::Reopen),
+        24 => w.drop_range(family),
         _ => w.step(Step::Wait),
     }
 }
