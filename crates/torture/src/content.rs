@@ -83,11 +83,18 @@ pub fn pairs_where(db: &Db, is_wanted: impl Fn(&str) -> bool) -> Result<BTreeMap
 }
 
 /// Names in the directory of a quiet database that it has no use for, or that it misses, and blob
-/// files of which the MANIFEST says another thing than the tables.
+/// files of which the MANIFEST says another thing than the tables. With `follow` every pointer is
+/// followed, those of hidden entries too.
 ///
 /// # Errors
-/// `Io`.
-pub fn strays(db: &Db, fs: &dyn FileSystem, dir: &Path, logs_max: usize) -> Result<Vec<String>> {
+/// `Io`; `Corruption` of a value that is followed to.
+pub fn strays(
+    db: &Db,
+    fs: &dyn FileSystem,
+    dir: &Path,
+    logs_max: usize,
+    follow: bool,
+) -> Result<Vec<String>> {
     let current = read_file(fs, &filename::current_path(dir))?;
     let current = String::from_utf8_lossy(&current).trim().to_owned();
     let mut tables: BTreeSet<u64> = db.live_files().iter().map(|f| f.number).collect();
@@ -121,7 +128,7 @@ pub fn strays(db: &Db, fs: &dyn FileSystem, dir: &Path, logs_max: usize) -> Resu
     strays.extend(tables.into_iter().map(|n| format!("missing table {n}")));
     strays.extend(blobs.into_iter().map(|n| format!("missing blob file {n}")));
     for family in db.column_families() {
-        let checks = db.check_blob_files(&family, false)?;
+        let checks = db.check_blob_files(&family, follow)?;
         let drifted = checks.iter().filter(|c| !c.is_exact());
         strays.extend(drifted.map(|c| format!("drift {c:?}")));
         let unused = checks.iter().filter(|c| c.live_blob_count == 0);

@@ -9,7 +9,10 @@
 //! 2. the prefix has every batch whose durability was acknowledged: by a synced write, a flush, a
 //!    checkpoint; if only the process died, every batch that was acknowledged at all;
 //! 3. creations and drops of families that succeeded are there;
-//! 4. the directory holds no file that the database does not know;
+//! 4. the directory holds no file that the database does not know, and the MANIFEST counts what
+//!    the tables point to in blob files; so do copies of rules 6 and 8, and what rule 7 leaves. At
+//!    points that get all images every pointer is followed, and all of this holds again once the
+//!    blob files are emptied of their garbage and all is compacted;
 //! 5. it takes a write, closes, opens, and holds the same and the write;
 //! 6. a checkpoint that succeeded opens and holds what it should; one that did not is whole or
 //!    not there;
@@ -24,13 +27,17 @@
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use orogen_env::{Clock, FileSystem, MemFileSystem, PowerCut, SystemClock, TailFill};
 
 use crate::content;
-use crate::engine::{Db, Error, Options, WriteOptions};
+use crate::engine::{
+    BottommostLevelCompaction, CollectBlobGarbageOptions, CompactRangeOptions, Db, Error, Options,
+    WriteOptions,
+};
 use crate::guard::{Guard, Outcome, timed};
-use crate::model::print_of_pair;
+use crate::model::{Prints, print_of_pair};
 use crate::report::{Failure, Figure};
 use crate::script::{
     DIR, Plan, Progress, Script, Step, backups, call, checkpoint_dir, read_updates, restored_dir,
@@ -39,6 +46,9 @@ use crate::script::{
 /// What must hold, in a few words.
 const RULE: &str =
     "what was acknowledged as durable is there; the state is one of the history; no stray files";
+
+/// So often it is looked whether files that are done with are gone, a millisecond apart.
+const PURGE_LOOKS: u32 = 2000;
 
 /// What is tried.
 #[derive(Clone, Debug)]
@@ -70,7 +80,7 @@ impl Default for Config {
         Self {
             threads: crate::guard::default_threads(),
             torn: 3,
-            full_stride: 5,
+            full_stride: 7,
             recovery_stride: 16,
             seed: 1,
             point: None,
@@ -223,9 +233,10 @@ fn crash_at(
         return Ok(false);
     }
     let mut cuts = Vec::new();
+    let is_full = config.full_stride > 0 && point.is_multiple_of(config.full_stride);
     for (cut, images) in ALL_IMAGES {
         let images = match cut {
-            _ if config.full_stride > 0 && point.is_multiple_of(config.full_stride) => images,
+            _ if is_full => images,
             Cut::Keep | Cut::Drop => 1,
             Cut::Torn => config.torn,
             _ => 0,
@@ -247,6 +258,7 @@ fn crash_at(
             plan,
             progress: &progress,
             cut,
+            is_full: is_full || config.point.is_some(),
             counts,
         };
         let torn_seed = point.wrapping_mul(0x9e37_79b9).wrapping_add(seed);
@@ -325,6 +337,8 @@ struct Trial<'a> {
     plan: &'a Plan,
     progress: &'a Progress,
     cut: Cut,
+    /// The point is one that gets all images.
+    is_full: bool,
     counts: &'a Counts,
 }
 
@@ -372,13 +386,7 @@ impl Trial<'_> {
         if self.cut == Cut::Keep && options.db.wal_ttl_seconds > 0 && logs_all {
             read_updates(&db).map_err(|e| format!("updates: {e}"))?;
         }
-        let lazy = (self.script.options)().db.avoid_flush_during_recovery;
-        let logs_max = if lazy { usize::MAX } else { 1 };
-        let strays =
-            content::strays(&db, fs, Path::new(DIR), logs_max).map_err(|e| e.to_string())?;
-        if !strays.is_empty() {
-            return Err(format!("stray files {strays:?}"));
-        }
+        self.check_files(&db, fs, DIR, self.is_full)?;
         let options = WriteOptions {
             sync: true,
             ..WriteOptions::default()
@@ -397,11 +405,67 @@ impl Trial<'_> {
         if content::prints(&db)? != expected {
             return Err("content changed by opening it again".to_owned());
         }
+        if self.is_full && options.cf.enable_blob_files {
+            self.collect_all(&db, fs, &expected)
+                .map_err(|e| format!("collected after the crash: {e}"))?;
+        }
         db.close().map_err(|e| format!("second close failed: {e}"))
     }
 
+    /// Rule 4, of a directory in which nothing moves.
+    fn check_files(
+        &self,
+        db: &Db,
+        fs: &MemFileSystem,
+        dir: &str,
+        follow: bool,
+    ) -> Result<(), String> {
+        let lazy = (self.script.options)().db.avoid_flush_during_recovery;
+        let logs_max = if lazy { usize::MAX } else { 1 };
+        let strays = content::strays(db, fs, Path::new(dir), logs_max, follow)
+            .map_err(|e| format!("files: {e}"))?;
+        if !strays.is_empty() {
+            return Err(format!("stray files {strays:?}"));
+        }
+        Ok(())
+    }
+
+    /// The last part of rule 4: garbage goes, and nothing else.
+    fn collect_all(&self, db: &Db, fs: &MemFileSystem, held: &Prints) -> Result<(), String> {
+        let fine = |e: Error| e.to_string();
+        let (garbage, forced) = (
+            CollectBlobGarbageOptions {
+                discardable_ratio: 0.0,
+                ..CollectBlobGarbageOptions::default()
+            },
+            CompactRangeOptions {
+                bottommost_level_compaction: BottommostLevelCompaction::Force,
+                ..CompactRangeOptions::default()
+            },
+        );
+        for family in db.column_families() {
+            db.collect_blob_garbage(&garbage, &family).map_err(fine)?;
+            db.compact_range(&forced, &family, None, None)
+                .map_err(fine)?;
+        }
+        db.wait_for_background_work().map_err(fine)?;
+        if content::prints(db)? != *held {
+            return Err("it holds something else".to_owned());
+        }
+        let mut checked = self.check_files(db, fs, DIR, true);
+        for _ in 0..PURGE_LOOKS {
+            if checked.is_ok() {
+                break;
+            }
+            // A job that has ended may be about to delete what it has replaced.
+            SystemClock.sleep(Duration::from_millis(1));
+            checked = self.check_files(db, fs, DIR, true);
+        }
+        checked
+    }
+
     /// Is it the state after some prefix that has all it must have?
-    fn judge(&self, found: &crate::model::Prints) -> Result<(), String> {
+    fn judge(&self, found: &Prints) -> Result<(), String> {
         let p = self.progress;
         let structure = (p.changes_done..=p.changes_begun)
             .map(|n| self.plan.structure(n))
@@ -467,6 +531,7 @@ impl Trial<'_> {
     ) -> Result<(), String> {
         let mut options = self.options(fs);
         options.db.create_if_missing = false;
+        options.cf.disable_auto_compactions = true;
         let db = self.open(fs, dir, &options)?;
         let found = content::prints(&db)?;
         let structure = self.plan.structure(changes);
@@ -477,6 +542,7 @@ impl Trial<'_> {
         if !whole {
             return Err("it holds something else".to_owned());
         }
+        self.check_files(&db, fs, dir, self.is_full)?;
         db.close().map_err(|e| format!("close failed: {e}"))
     }
 
@@ -556,9 +622,10 @@ impl Trial<'_> {
             self.counts.images.fetch_add(1, Ordering::Relaxed);
             let mut options = self.options(&after);
             options.cf.disable_auto_compactions = true;
-            let judged = self
-                .open(&after, DIR, &options)
-                .and_then(|db| self.judge(&content::prints(&db)?));
+            let judged = self.open(&after, DIR, &options).and_then(|db| {
+                self.judge(&content::prints(&db)?)?;
+                self.check_files(&db, &after, DIR, false)
+            });
             judged.map_err(|e| format!("after a crash at call {call} of the recovery: {e}"))?;
         }
         Ok(())

@@ -747,7 +747,7 @@ impl World<'_> {
             .map_err(|e| format!("backups: {e}"))?;
         let lazy = self.options.db.avoid_flush_during_recovery;
         let logs_max = if lazy { usize::MAX } else { 1 };
-        let strays = content::strays(&db, memory, Path::new(DIR), logs_max)
+        let strays = content::strays(&db, memory, Path::new(DIR), logs_max, false)
             .map_err(|e| format!("after reopen: {e}"))?;
         if !strays.is_empty() {
             return Err(format!("stray files after reopen: {strays:?}"));

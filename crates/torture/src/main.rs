@@ -123,7 +123,7 @@ struct CrashArgs {
     #[arg(long, default_value_t = 3)]
     torn: u64,
     /// Every so many points get all 26 images; 0: none.
-    #[arg(long, default_value_t = 5)]
+    #[arg(long, default_value_t = 7)]
     full_stride: u64,
     /// Every so many points the recovery is crashed at each of its calls too; 0: never.
     #[arg(long, default_value_t = 16)]

@@ -267,7 +267,7 @@ impl World {
         let mut stray = Vec::new();
         // The last files may go a moment after the work.
         for _ in 0..200 {
-            let strays = content::strays(self.db(), &self.fs, Path::new(DIR), usize::MAX)
+            let strays = content::strays(self.db(), &self.fs, Path::new(DIR), usize::MAX, true)
                 .map_err(|e| e.to_string())?;
             if strays.is_empty() {
                 return Ok(());
