@@ -6,11 +6,15 @@
 //! 3. A later snapshot never shows an older number than an earlier one of the same reader.
 //! 4. A batch that was acknowledged before a snapshot was taken is in it.
 //! 5. A cursor shows what its snapshot shows, both ways, also when files go from under it.
-//! 6. After the end, a crash of the process and an open, the last acknowledged numbers are there.
+//! 6. After the end, a crash of the process and an open, the last acknowledged numbers are there,
+//!    no other files than those of the database are, and every pointer leads to its value.
+//! 7. So does a checkpoint that was made meanwhile.
 //!
-//! Others flush, compact and make and drop a family all the time.
+//! Others flush, compact, make and drop a family, and for even seeds collect garbage of blob
+//! files, give up dead places, and bring values to blob files and back, all the time.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -18,9 +22,10 @@ use std::time::Duration;
 use orogen_env::{Clock, MemFileSystem, PowerCut, SystemClock};
 use orogen_testkit::Rng;
 
+use crate::content;
 use crate::engine::{
-    ColumnFamily, CompactRangeOptions, Db, FlushOptions, Options, ReadOptions, Result, WriteBatch,
-    WriteOptions,
+    CollectBlobGarbageOptions, ColumnFamily, CompactRangeOptions, ConvertTo, ConvertValuesOptions,
+    Db, Error, FlushOptions, Options, ReadOptions, Result, WriteBatch, WriteOptions,
 };
 use crate::guard::{Guard, Outcome, timed};
 use crate::report::{Failure, Figure};
@@ -113,7 +118,7 @@ struct Shared {
     snapshots: AtomicU64,
 }
 
-fn options(fs: &MemFileSystem, rng: &mut Rng) -> Options {
+fn options(fs: &MemFileSystem, seed: u64, rng: &mut Rng) -> Options {
     let mut options = small_options();
     options.db.fs = Arc::new(fs.clone());
     options.db.max_background_jobs = rng.range(1..5);
@@ -122,6 +127,19 @@ fn options(fs: &MemFileSystem, rng: &mut Rng) -> Options {
     options.db.delayed_write_rate = 1 << 30;
     options.cf.write_buffer_size = *rng.pick(&[4 << 10, 16 << 10, 64 << 10]);
     options.cf.max_write_buffer_number = rng.range(2..5);
+    if seed.is_multiple_of(2) {
+        let cf = &mut options.cf;
+        cf.enable_blob_files = true;
+        cf.min_blob_size = *rng.pick(&[0, 40]);
+        cf.blob_file_size = *rng.pick(&[1 << 10, 16 << 10]);
+        cf.blob_file_discardable_ratio = *rng.pick(&[0.0, 0.4]);
+        cf.min_gc_batch_size = 0;
+        cf.level_merge = rng.chance(1, 2);
+        // Values take whole blocks, so that holes come of them.
+        cf.blob_record_alignment = *rng.pick(&[0, 4 << 10]);
+        cf.blob_hole_punching_threshold = 0.0;
+        cf.blob_hole_punching_min_bytes = 1;
+    }
     options
 }
 
@@ -136,8 +154,8 @@ fn account_key(writer: usize, n: usize) -> Vec<u8> {
 fn play(seed: u64, config: &Config) -> std::result::Result<(u64, u64), String> {
     let mut rng = Rng::new(seed);
     let fs = MemFileSystem::new();
-    let options = options(&fs, &mut rng);
-    let fine = |e: crate::engine::Error| e.to_string();
+    let options = options(&fs, seed, &mut rng);
+    let fine = |e: Error| e.to_string();
     let db = Db::open(DIR, &options).map_err(fine)?;
     for name in &FAMILIES[1..] {
         db.create_column_family(name, options.cf.clone())
@@ -170,7 +188,8 @@ fn play(seed: u64, config: &Config) -> std::result::Result<(u64, u64), String> {
             threads.push(scope.spawn(move || shared.read(rng)));
         }
         let other = Rng::new(rng.u64());
-        threads.push(scope.spawn(move || shared.disturb(other).map_err(|e| e.to_string())));
+        let theirs = &options;
+        threads.push(scope.spawn(move || shared.disturb(theirs, other)));
         let end = SystemClock.now_micros() + (config.seconds * 1e6) as u64;
         while SystemClock.now_micros() < end && !shared.stop.load(Ordering::Relaxed) {
             SystemClock.sleep(Duration::from_millis(5));
@@ -196,7 +215,10 @@ fn play(seed: u64, config: &Config) -> std::result::Result<(u64, u64), String> {
     after.db.fs = Arc::new(image);
     let acknowledged = shared.acknowledged;
     shared.db.close().map_err(fine)?;
+    // Nothing in the background, so that the directory stands still.
+    after.cf.disable_auto_compactions = true;
     let db = Db::open(DIR, &after).map_err(fine)?;
+    check_files(&db, &after, DIR)?;
     for (writer, number) in acknowledged.iter().enumerate() {
         let found = db.get(&equal_key(writer, 0)).map_err(fine)?;
         let expected = number.load(Ordering::Relaxed);
@@ -207,6 +229,15 @@ fn play(seed: u64, config: &Config) -> std::result::Result<(u64, u64), String> {
         }
     }
     Ok(counts)
+}
+
+fn check_files(db: &Db, options: &Options, dir: &str) -> std::result::Result<(), String> {
+    let strays = content::strays(db, &*options.db.fs, Path::new(dir), 1, true);
+    let strays = strays.map_err(|e| format!("{dir}: {e}"))?;
+    if !strays.is_empty() {
+        return Err(format!("stray files in {dir}: {strays:?}"));
+    }
+    Ok(())
 }
 
 fn number_of(value: &[u8]) -> u64 {
@@ -312,7 +343,7 @@ impl Shared {
         let number = match rng.below(3) {
             0 => self.look_with_get(&options, writer)?,
             1 => self.look_with_multi_get(&options, writer)?,
-            _ => self.look_with_cursor(&options, writer, rng.chance(1, 2))?,
+            _ => self.look_with_cursor(&self.db, &options, writer, rng.chance(1, 2))?,
         };
         if number < least[writer] {
             return Err(format!(
@@ -385,6 +416,7 @@ impl Shared {
 
     fn look_with_cursor(
         &self,
+        db: &Db,
         options: &ReadOptions,
         writer: usize,
         backward: bool,
@@ -392,7 +424,8 @@ impl Shared {
         let (mut numbers, mut sum) = (Vec::new(), 0);
         for family in &self.families {
             let mut found: BTreeMap<Vec<u8>, u64> = BTreeMap::new();
-            let mut iter = self.db.iter(options, family).map_err(|e| e.to_string())?;
+            let family = db.column_family(family.name()).ok_or("a family is gone")?;
+            let mut iter = db.iter(options, &family).map_err(|e| e.to_string())?;
             for name in ["account", "equal"] {
                 let prefix = format!("{name}/{writer}/").into_bytes();
                 let mut end = prefix.clone();
@@ -429,31 +462,76 @@ impl Shared {
         )
     }
 
-    /// Flushes, compacts, makes and drops a family, in a loop.
-    fn disturb(&self, mut rng: Rng) -> Result<()> {
-        while !self.stopped() {
-            let family = &self.families[rng.range(0..FAMILIES.len())];
-            match rng.below(6) {
-                0..=2 => self
-                    .db
-                    .flush_opt(&FlushOptions::default(), &self.families)?,
-                3 => {
-                    self.db
-                        .compact_range(&CompactRangeOptions::default(), family, None, None)?;
-                }
-                4 => {
-                    let extra = self
-                        .db
-                        .create_column_family("extra", (*family.options()).clone())?;
-                    self.db
-                        .put_opt(&WriteOptions::default(), &extra, b"k", b"v")?;
-                    self.db.drop_column_family(&extra)?;
-                }
-                _ => self.db.sync_wal()?,
+    /// Does what else there is to do, in a loop.
+    fn disturb(&self, options: &Options, mut rng: Rng) -> std::result::Result<(), String> {
+        for n in 0.. {
+            if self.stopped() {
+                break;
+            }
+            match rng.chance(1, 20) {
+                true => self.copy(options, n)?,
+                false => self.disturb_once(&mut rng).map_err(|e| e.to_string())?,
             }
             SystemClock.sleep(Duration::from_millis(rng.below(10)));
         }
         Ok(())
+    }
+
+    fn disturb_once(&self, rng: &mut Rng) -> Result<()> {
+        let (db, family) = (&self.db, &self.families[rng.range(0..FAMILIES.len())]);
+        let separates = family.options().enable_blob_files;
+        match rng.below(if separates { 9 } else { 6 }) {
+            0..=2 => db.flush_opt(&FlushOptions::default(), &self.families),
+            3 => db.compact_range(&CompactRangeOptions::default(), family, None, None),
+            4 => {
+                let extra = db.create_column_family("extra", (*family.options()).clone())?;
+                for n in 0..rng.below(3) {
+                    let value = padded(n, rng);
+                    db.put_opt(&WriteOptions::default(), &extra, b"k", &value)?;
+                    db.flush_opt(&FlushOptions::default(), std::slice::from_ref(&extra))?;
+                }
+                db.put_opt(&WriteOptions::default(), &extra, b"k", b"v")?;
+                db.drop_column_family(&extra)
+            }
+            5 => db.sync_wal(),
+            6 | 7 => {
+                let how = CollectBlobGarbageOptions {
+                    discardable_ratio: *rng.pick(&[0.0, 0.5]),
+                    merge_small_files: rng.chance(1, 2),
+                };
+                db.collect_blob_garbage(&how, family)
+            }
+            _ => {
+                let convert = |to| {
+                    let converted =
+                        db.convert_values(family, to, &ConvertValuesOptions::default())?;
+                    match converted.is_whole() {
+                        true => Ok(()),
+                        false => Err(Error::corruption("values were left where they were")),
+                    }
+                };
+                convert(ConvertTo::Inline)?;
+                convert(ConvertTo::Separated)
+            }
+        }
+    }
+
+    /// Makes a checkpoint, opens it and takes it away.
+    fn copy(&self, options: &Options, n: u64) -> std::result::Result<(), String> {
+        let dir = format!("/copy{n}");
+        let fine = |e: Error| format!("checkpoint: {e}");
+        self.db.checkpoint(&dir).map_err(fine)?;
+        let mut options = options.clone();
+        options.cf.disable_auto_compactions = true;
+        let db = Db::open(&dir, &options).map_err(fine)?;
+        check_files(&db, &options, &dir)?;
+        for writer in 0..self.acknowledged.len() {
+            self.look_with_cursor(&db, &ReadOptions::default(), writer, false)
+                .map_err(|e| format!("checkpoint: {e}"))?;
+        }
+        db.close().map_err(fine)?;
+        drop(db);
+        Db::destroy(&dir, &options).map_err(fine)
     }
 }
 
