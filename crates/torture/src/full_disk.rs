@@ -11,6 +11,9 @@
 //! 4. Everything is deleted and compacted away, and the file beside is put back: there is space
 //!    for it as soon as no job of the background holds files that were deleted.
 //!
+//! In every second cycle large values go to blob files, which are collected and punched at once; their
+//! counts are those of the pointers, and each pointer leads to its value.
+//!
 //! Every few cycles, and at the end, the process is taken to have died with the disk full: a copy
 //! of the directory elsewhere is opened and holds the same.
 
@@ -168,6 +171,15 @@ impl World {
         options.cf.write_buffer_size = 256 << 10;
         options.cf.target_file_size_base = 256 << 10;
         options.cf.max_bytes_for_level_base = 1 << 20;
+        // Every second cycle turns blob files on.
+        let cf = &mut options.cf;
+        cf.min_blob_size = 1000;
+        cf.blob_file_size = 256 << 10;
+        cf.blob_file_discardable_ratio = 0.3;
+        cf.min_gc_batch_size = 0;
+        cf.blob_record_alignment = 4 << 10;
+        cf.blob_hole_punching_threshold = 0.0;
+        cf.blob_hole_punching_min_bytes = 1;
         let dir = disk.join("db");
         let db = Db::open(&dir, &options).map_err(|e| format!("open: {e}"))?;
         let world = Self {
@@ -203,6 +215,7 @@ impl World {
     }
 
     fn cycle(&mut self, cycle: u64, counts: &mut Counts) -> Result<(), String> {
+        self.separate(cycle % 2 == 1)?;
         self.fill(counts)?;
         if cycle.is_multiple_of(COPY_EVERY) {
             for _ in 0..COPY_TRIES {
@@ -222,6 +235,14 @@ impl World {
         let failed = |doing: &'static str| move |e| format!("{doing} with space gave: {e}");
         until_done(|| db.flush()).map_err(failed("flush"))?;
         check(db, &self.model)?;
+        for blob in db
+            .check_blob_files(&family, true)
+            .map_err(|e| e.to_string())?
+        {
+            if !blob.is_exact() {
+                return Err(format!("drift {blob:?}"));
+            }
+        }
         until_done(|| db.delete_range_opt(&WriteOptions::default(), &family, b"", b"~"))
             .map_err(failed("delete"))?;
         until_done(|| db.compact_range(&CompactRangeOptions::default(), &family, None, None))
@@ -229,6 +250,14 @@ impl World {
         self.model.clear();
         check(db, &self.model)?;
         self.put_ballast(counts)
+    }
+
+    /// Large values go to blob files from now on, or no more.
+    fn separate(&self, on: bool) -> Result<(), String> {
+        let db = self.db.clone().ok_or("no database")?;
+        let (family, value) = (db.default_column_family(), on.to_string());
+        until_done(|| db.set_options(&family, &[("enable_blob_files", &value)]))
+            .map_err(|e| format!("turning blob files on or off gave: {e}"))
     }
 
     /// Writes until there is no space.

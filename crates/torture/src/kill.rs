@@ -7,12 +7,14 @@
 //!
 //! 1. Of each thread's batches those up to some number are there, whole, in both families.
 //! 2. That number is the last one that was told, or the next: that batch had not returned yet.
-//! 3. Nothing else is there.
+//! 3. Nothing else is there, every pointer leads to its value, and blob files are counted as
+//!    tables point to them.
 //! 4. A follower, which stays open over all cycles, shows whole batches in both families while
 //!    the child writes, and in the end what the opened database holds.
 //!
 //! Options are drawn anew for each cycle: logs by calls or through memory, recycled or not,
-//! small and large, replayed into tables or left in memory.
+//! small and large, replayed into tables or left in memory; in half of them large values go to
+//! blob files, which are collected and punched at once.
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
@@ -71,6 +73,17 @@ fn options(seed: u64, cycle: u64) -> Options {
     options.cf.write_buffer_size = *rng.pick(&[64 << 10, 512 << 10, 4 << 20]);
     options.cf.target_file_size_base = 128 << 10;
     options.cf.max_bytes_for_level_base = 512 << 10;
+    if rng.chance(1, 2) {
+        let cf = &mut options.cf;
+        cf.enable_blob_files = true;
+        cf.min_blob_size = *rng.pick(&[0, 100]);
+        cf.blob_file_size = *rng.pick(&[16 << 10, 1 << 20]);
+        cf.blob_file_discardable_ratio = 0.3;
+        cf.min_gc_batch_size = 0;
+        cf.blob_record_alignment = *rng.pick(&[0, 512]);
+        cf.blob_hole_punching_threshold = 0.0;
+        cf.blob_hole_punching_min_bytes = 1;
+    }
     let other = options.cf.clone();
     options.families.insert(OTHER.to_owned(), other);
     options
@@ -281,6 +294,7 @@ fn run_cycle(
     let db = Db::open(dir, &options(config.seed, cycle + rng.below(2)))
         .map_err(|e| format!("cannot open: {e}"))?;
     let other = db.column_family(OTHER).ok_or("the other family is gone")?;
+    check_blob_files(&db)?;
     for (writer, model) in models.iter_mut().enumerate() {
         check(&db, &other, writer, told[writer], model)?;
     }
@@ -300,6 +314,18 @@ fn run_cycle(
         ))
     })?;
     db.close().map_err(|e| format!("cannot close: {e}"))
+}
+
+fn check_blob_files(db: &Db) -> std::result::Result<(), String> {
+    for family in db.column_families() {
+        let checks = db
+            .check_blob_files(&family, true)
+            .map_err(|e| format!("blob files: {e}"))?;
+        if let Some(check) = checks.iter().find(|c| !c.is_exact()) {
+            return Err(format!("drift {check:?}"));
+        }
+    }
+    Ok(())
 }
 
 type Pairs = Vec<(Vec<u8>, Vec<u8>)>;
