@@ -75,8 +75,14 @@ pub enum Step {
     CompactCancelled(Family),
     /// Moves values out of blob files with garbage, and out of small ones.
     Collect(Family),
+    /// The same on a thread of its own, with a pause.
+    CollectPaused(Family),
+    /// Begins to move them, and cancels that.
+    CollectCancelled(Family),
     /// Brings the values of a family to blob files, or back into its tables.
     Convert(Family, ConvertTo),
+    /// Begins to bring them there, and cancels that.
+    ConvertCancelled(Family, ConvertTo),
     /// Changes a setting of a family.
     Set(Family, &'static str, &'static str),
     /// Reads all writes back from the logs, which have to be there.
@@ -228,21 +234,25 @@ pub fn call(db: &Db, step: &Step, options: &Options) -> Result<()> {
             None => Ok(()),
         },
         Step::CompactPaused(name) => match begin_to_compact(db, name)? {
-            Some(handle) => {
-                handle.pause();
-                db.get(b"key000")?;
-                handle.resume();
-                handle.wait()
-            }
+            Some(handle) => pause(db, &handle),
             None => Ok(()),
         },
         Step::Collect(name) => match db.column_family(name) {
+            Some(family) => db.collect_blob_garbage(&ALL_GARBAGE, &family),
+            None => Ok(()),
+        },
+        Step::CollectPaused(name) => match db.column_family(name) {
+            Some(family) => pause(db, &db.collect_blob_garbage_async(&ALL_GARBAGE, &family)?),
+            None => Ok(()),
+        },
+        Step::CollectCancelled(name) => match db.column_family(name) {
+            Some(family) => cancel(&db.collect_blob_garbage_async(&ALL_GARBAGE, &family)?),
+            None => Ok(()),
+        },
+        Step::ConvertCancelled(name, to) => match db.column_family(name) {
             Some(family) => {
-                let all = CollectBlobGarbageOptions {
-                    discardable_ratio: 0.0,
-                    merge_small_files: true,
-                };
-                db.collect_blob_garbage(&all, &family)
+                let options = ConvertValuesOptions::default();
+                cancel(db.convert_values_async(&family, *to, &options)?.job())
             }
             None => Ok(()),
         },
@@ -267,18 +277,33 @@ pub fn call(db: &Db, step: &Step, options: &Options) -> Result<()> {
             None => Ok(()),
         },
         Step::CompactCancelled(name) => match begin_to_compact(db, name)? {
-            Some(handle) => {
-                handle.cancel();
-                handle.wait().or_else(|e| match e.kind() {
-                    ErrorKind::Aborted => Ok(()),
-                    _ => Err(e),
-                })
-            }
+            Some(handle) => cancel(&handle),
             None => Ok(()),
         },
         Step::Updates => read_updates(db),
         Step::Reopen => db.close(),
     }
+}
+
+/// Any garbage, and small files too.
+const ALL_GARBAGE: CollectBlobGarbageOptions = CollectBlobGarbageOptions {
+    discardable_ratio: 0.0,
+    merge_small_files: true,
+};
+
+fn pause(db: &Db, handle: &CompactionHandle) -> Result<()> {
+    handle.pause();
+    db.get(b"key000")?;
+    handle.resume();
+    handle.wait()
+}
+
+fn cancel(handle: &CompactionHandle) -> Result<()> {
+    handle.cancel();
+    handle.wait().or_else(|e| match e.kind() {
+        ErrorKind::Aborted => Ok(()),
+        _ => Err(e),
+    })
 }
 
 fn synced(sync: bool) -> WriteOptions {
@@ -587,6 +612,9 @@ impl Progress {
             Step::Wait
             | Step::CompactCancelled(_)
             | Step::Collect(_)
+            | Step::CollectPaused(_)
+            | Step::CollectCancelled(_)
+            | Step::ConvertCancelled(..)
             | Step::Set(..)
             | Step::Updates => {}
         }

@@ -603,6 +603,7 @@ pub fn all() -> Vec<Script> {
         blobs::blob_convert(),
         blobs::blob_order(),
         blobs::blob_drop_files(),
+        blobs::blob_modes(),
     ]
 }
 

@@ -4,7 +4,7 @@ use orogen_sst::CompressionType;
 
 use super::Writer;
 use crate::engine::{ConvertTo, Options};
-use crate::model::Family;
+use crate::model::{Family, Op};
 use crate::script::{Script, Step, small_options};
 
 fn small_blobs() -> Options {
@@ -97,13 +97,14 @@ pub(super) fn blob_gc() -> Script {
         w.step(Step::Compact("default"));
         w.puts("default", 12, 5);
         w.step(Step::Compact("default"));
+        w.step(Step::CollectCancelled("default"));
         w.step(Step::Collect("default"));
         if round == 1 {
             w.step(Step::Checkpoint(0));
             w.step(Step::Compact("a"));
             w.puts("a", 10, 0);
             w.step(Step::Compact("a"));
-            w.step(Step::Collect("a"));
+            w.step(Step::CollectPaused("a"));
             w.step(Step::Drop("a"));
             w.step(Step::Create("a"));
         }
@@ -135,6 +136,7 @@ pub(super) fn blob_convert() -> Script {
         w.step(Step::Compact("default"));
         w.puts("default", 12, 5);
         w.step(Step::Flush(vec!["default"]));
+        w.step(Step::ConvertCancelled("default", ConvertTo::Separated));
         w.step(Step::Convert("default", ConvertTo::Separated));
         w.puts("default", 14, 4);
         w.step(Step::Convert("a", ConvertTo::Separated));
@@ -242,3 +244,40 @@ pub(super) fn blob_drop_files() -> Script {
     w.step(Step::Collect("a"));
     w.long_script("blob-drop-files", dropped_blobs)
 }
+
+fn modes_of_blobs() -> Options {
+    let mut options = collected_blobs();
+    options.db.flush_halves_bytes = 0;
+    let cf = &mut options.cf;
+    cf.blob_compression_type = CompressionType::Zstd;
+    cf.blob_compression_opts.max_dict_bytes = 400;
+    cf.blob_record_alignment = 64;
+    options
+}
+
+/// Values that are like each other, in files with dictionaries and padding that two threads of a
+/// flush write, under run modes that change.
+pub(super) fn blob_modes() -> Script {
+    let mut w = Writer::new(30);
+    for mode in ["kNormal", "kReadOnly", "kFallback"] {
+        for key in 0..24 {
+            let mut value = w.value();
+            value.extend_from_slice(ALIKE);
+            let key = format!("key{:03}", key * 2).into_bytes();
+            w.write(vec![Op::Put("default", key, value)], false);
+        }
+        w.step(Step::Flush(vec!["default"]));
+        w.puts("default", 8, 3);
+        w.step(Step::Set("default", "blob_run_mode", mode));
+        w.step(Step::Compact("default"));
+        w.puts("default", 6, 0);
+        w.step(Step::Collect("default"));
+        w.step(Step::Wait);
+    }
+    w.step(Step::Reopen);
+    w.step(Step::Compact("default"));
+    w.long_script("blob-modes", modes_of_blobs)
+}
+
+/// What such values have in common.
+const ALIKE: &[u8] = b"{\"account_name\":\"reader\",\"time_zone\":\"Europe/Vienna\",\"newsletter\":false,\"roles\":[\"reader\",\"writer\"]}";

@@ -11,7 +11,7 @@ use orogen_sst::{BlockIndex, CompressionType};
 use orogen_testkit::Rng;
 
 use super::Writer;
-use crate::engine::Options;
+use crate::engine::{BlobRunMode, ConvertTo, Options};
 use crate::model::{Family, Op};
 use crate::script::{Script, Step, small_options};
 
@@ -86,7 +86,7 @@ fn draw_steps(w: &mut Writer, shape: Shape, alive: &mut Vec<Family>, made: &mut 
         }
         15 => w.step(Step::Compact(family)),
         16 => w.step(Step::CompactPaused(family)),
-        17 if w.rng.chance(1, 2) => w.step(Step::Collect(family)),
+        17 if w.rng.chance(2, 3) => draw_collection(w, family),
         17 => w.step(Step::CompactCancelled(family)),
         18 => {
             let new = FAMILIES.into_iter().find(|f| !alive.contains(f));
@@ -120,6 +120,20 @@ fn draw_steps(w: &mut Writer, shape: Shape, alive: &mut Vec<Family>, made: &mut 
         24 => w.drop_range(family),
         _ => w.step(Step::Wait),
     }
+}
+
+/// What is done about large values; where there are none it does little.
+fn draw_collection(w: &mut Writer, family: Family) {
+    let to = *w.rng.pick(&[ConvertTo::Separated, ConvertTo::Inline]);
+    let mode = *w.rng.pick(&["kNormal", "kReadOnly", "kFallback"]);
+    let step = match w.rng.below(8) {
+        0..=2 => Step::Collect(family),
+        3 => Step::CollectPaused(family),
+        4 => Step::CollectCancelled(family),
+        5 => Step::ConvertCancelled(family, to),
+        _ => Step::Set(family, "blob_run_mode", mode),
+    };
+    w.step(step);
 }
 
 /// Operations of all kinds on one family.
@@ -201,6 +215,15 @@ fn options(seed: u64, shape: Shape) -> Options {
         cf.level_merge = rng.chance(1, 3);
         cf.range_merge = rng.chance(1, 2);
         cf.max_sorted_runs = *rng.pick(&[1, 2, 4]);
+        cf.blob_record_alignment = *rng.pick(&[0, 0, 64, 4096]);
+        cf.blob_compression_opts.max_dict_bytes = *rng.pick(&[0, 0, 100]);
+        cf.blob_run_mode = *rng.pick(&[
+            BlobRunMode::Normal,
+            BlobRunMode::Normal,
+            BlobRunMode::ReadOnly,
+            BlobRunMode::Fallback,
+        ]);
+        o.db.flush_halves_bytes = *rng.pick(&[0, u64::MAX]);
     }
     o
 }
