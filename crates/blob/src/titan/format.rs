@@ -242,6 +242,21 @@ impl TitanPointer {
         Ok(pointer)
     }
 
+    /// The file that a merge operand names, if it is one of Titan's: a pointer, and behind it the file and the
+    /// offset that its value had before. Garbage collection wrote such operands from 2020 to 2022.
+    #[must_use]
+    pub fn file_of_operand(bytes: &[u8]) -> Option<FileNo> {
+        let mut from = Decoder::new(bytes);
+        if from.u8("pointer type").ok()? != RECORD {
+            return None;
+        }
+        let file = from.varint64("blob file number").ok()?;
+        for field in ["offset", "size", "source file number", "source offset"] {
+            from.varint64(field).ok()?;
+        }
+        from.is_empty().then_some(file)
+    }
+
     /// True for a pointer to nothing: the way in which Titan's merge operator said that the key is
     /// deleted, from 2020 to 2022.
     #[must_use]

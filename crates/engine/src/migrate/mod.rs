@@ -191,7 +191,7 @@ pub fn examine_titan(
 /// Makes the database `to` of the newest state of `dir`, which is not changed.
 ///
 /// # Errors
-/// As [`examine_titan`]; `InvalidArgument` if `to` exists; `Corruption` if a table or a blob file is
+/// As [`examine_titan`]; `InvalidArgument` if `to` exists; `NotSupported` for a merge operand of Titan's own; `Corruption` if a table or a blob file is
 /// damaged, the latter only without [`TitanOptions::skip_damaged`]; `NoSpace`. What was made is
 /// removed.
 pub fn migrate_titan(

@@ -9,10 +9,12 @@ use orogen_base::ErrorKind;
 use orogen_engine::filename;
 use orogen_engine::migrate::{Phase, TitanOptions, TitanReport, examine_titan, migrate_titan};
 use orogen_engine::plugin::merge_operator;
-use orogen_engine::{CompactRangeOptions, Db, Options};
+use orogen_engine::{CompactRangeOptions, Db, Options, WriteBatch};
 use orogen_env::fs::{read_file, write_file};
 use orogen_env::{Fault, FaultFileSystem, FileSystem, MemFileSystem, PowerCut};
 use orogen_sst::CompressionType;
+use orogen_testkit::titan::{pointer, varint};
+use orogen_wal::Writer;
 
 use crate::support::{DIR, small};
 use crate::titan::{Content, MIN_BLOB_SIZE, Sample, content, files, order, sample, titan_dir};
@@ -363,6 +365,87 @@ fn a_directory_in_the_way_is_left_alone() {
     assert!(content(&open(&fs)) == want);
     let e = run().expect_err("is there");
     assert_eq!(e.kind(), ErrorKind::InvalidArgument);
+}
+
+/// Adds operations on the default family to the newest log.
+fn log(fs: &MemFileSystem, seqno: u64, batch: &WriteBatch) {
+    let mut bytes = batch.as_bytes().to_vec();
+    bytes[..8].copy_from_slice(&seqno.to_le_bytes());
+    let path = filename::wal_path(Path::new(DIR), 91);
+    let size = fs.metadata(&path).expect("is there").size;
+    let file = fs.open_append(&path).expect("is there");
+    let mut log = Writer::resume(file, 91, false, size);
+    log.add_record(&bytes).expect("memory");
+}
+
+fn log_merge(fs: &MemFileSystem, seqno: u64, key: &[u8], operand: &[u8]) {
+    let mut batch = WriteBatch::new();
+    batch.merge(0, key, operand);
+    log(fs, seqno, &batch);
+}
+
+#[test]
+fn operands_that_only_titan_can_apply_are_refused() {
+    let Sample {
+        fs,
+        last_seqno,
+        places,
+        ..
+    } = sample(3, 400);
+    let place = places
+        .iter()
+        .find(|p| p.family == "default")
+        .expect("some value is large");
+    // As garbage collection wrote it: where the value is, and where it was.
+    let mut operand = pointer(place.file, place.offset, place.size);
+    varint(&mut operand, 1);
+    varint(&mut operand, 300);
+    log_merge(&fs, last_seqno + 1, &place.key, &operand);
+    let before = files(&fs);
+    for skip_damaged in [false, true] {
+        let how = TitanOptions {
+            skip_damaged,
+            ..titan()
+        };
+        let e = migrate_titan(DIR, NEW, &options(&fs), &how, &go).expect_err("is refused");
+        assert_eq!(e.kind(), ErrorKind::NotSupported, "{e}");
+        let text = e.to_string();
+        let key = format!("key={}", place.key.escape_ascii());
+        assert!(text.contains(&key), "{text}");
+        assert!(
+            text.contains(&format!("blob_file={}", place.file)),
+            "{text}"
+        );
+        assert!(!exists(&fs, NEW));
+    }
+    assert!(files(&fs) == before);
+    // A newer value hides it, and so it does not matter.
+    let mut batch = WriteBatch::new();
+    batch.put(0, &place.key, b"newer");
+    log(&fs, last_seqno + 2, &batch);
+    migrate(&fs, &titan());
+    let db = open(&fs);
+    assert_eq!(
+        db.get(&place.key).expect("is whole").as_deref(),
+        Some(&b"newer"[..])
+    );
+}
+
+#[test]
+fn operands_that_look_like_part_of_a_pointer_are_a_users() {
+    for operand in [&b"\x01"[..], b"\x01abc", b"\x01abcdef", b"\x02abcde"] {
+        let Sample {
+            fs,
+            last_seqno,
+            mut want,
+            ..
+        } = sample(5, 300);
+        log_merge(&fs, last_seqno + 1, b"mine", operand);
+        let default = want.get_mut("default").expect("is there");
+        default.insert(b"mine".to_vec(), operand.to_vec());
+        migrate(&fs, &titan());
+        assert!(content(&open(&fs)) == want);
+    }
 }
 
 #[test]
