@@ -761,8 +761,8 @@ impl Db {
     /// for the values in both places may be needed for a time; files of either kind go as they are done with.
     ///
     /// # Errors
-    /// `InvalidArgument` for options that do not belong together; `ReadOnly`, `Closed`; `Aborted` if the family is
-    /// dropped, manual compactions are disabled, or somebody changes the settings to want something
+    /// `InvalidArgument` for options that do not belong together, or a family that was dropped; `ReadOnly`, `Closed`; `Aborted` if
+    /// the family is dropped meanwhile, manual compactions are disabled, or somebody changes the settings to want something
     /// else; `NoSpace`, `Io`. Steps done so far stay, and so do the settings.
     pub fn convert_values(
         &self,

@@ -4,6 +4,7 @@ mod admission;
 mod backup;
 mod basic;
 mod blob_auto;
+mod blob_beside;
 mod blob_cache;
 mod blob_collection;
 mod blob_conversion;
