@@ -352,8 +352,12 @@ fn families() -> BTreeMap<String, ColumnFamilyOptions> {
 /// The families of reference `number`, with formats that are drawn.
 fn drawn_families(number: u64) -> BTreeMap<String, ColumnFamilyOptions> {
     let mut rng = Rng::new(number);
+    // Of its own, so that the tables of a reference are what they were.
+    let mut of_blobs = Rng::new(!number);
     let mut families = families();
     for cf in families.values_mut() {
+        cf.blob_record_alignment = *of_blobs.pick(&[0, 0, 64]);
+        cf.blob_compression_opts.max_dict_bytes = *of_blobs.pick(&[0, 200]);
         cf.compression = *rng.pick(&[
             CompressionType::None,
             CompressionType::Snappy,

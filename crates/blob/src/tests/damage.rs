@@ -4,15 +4,24 @@ use super::*;
 use crate::dump::{DumpSummary, Piece, dump};
 use crate::format::{FOOTER_LEN, HEADER_LEN};
 
-fn small(codec: CompressionType, alignment: u32) -> (Vec<u8>, Vec<BlobPointer>, Records) {
+const NO_DICTIONARY: &[u8] = b"";
+
+fn small(
+    codec: CompressionType,
+    alignment: u32,
+    dictionary: &[u8],
+) -> (Vec<u8>, Vec<BlobPointer>, Records) {
     let mut rng = Rng::new(11);
     let mut records = records(&mut rng, 4, 60);
+    // What a dictionary has, if there is one.
+    records[3].1 = b"the quick brown fox jumps over the lazy dog".to_vec();
     // A head that begins with zeros: a key of 256 bytes.
     records[1].0 = vec![b'k'; 256];
     // And one that is nothing but zeros: an empty key, an empty value.
     records[2] = (Vec::new(), Vec::new());
     let mut options = options(codec);
     options.alignment = alignment;
+    options.dictionary = (!dictionary.is_empty()).then(|| dictionary.into());
     let (bytes, pointers, _) = build(options, &records);
     (bytes, pointers, records)
 }
@@ -36,13 +45,14 @@ fn look(bytes: &[u8], pointers: &[BlobPointer], records: &Records) -> Option<See
 
 #[test]
 fn no_flipped_bit_gives_another_value() {
-    for (codec, alignment) in [
-        (CompressionType::None, 0),
-        (CompressionType::Snappy, 0),
-        (CompressionType::Lz4, 128),
-        (CompressionType::Zstd, 0),
+    for (codec, alignment, dictionary) in [
+        (CompressionType::None, 0, NO_DICTIONARY),
+        (CompressionType::Snappy, 0, NO_DICTIONARY),
+        (CompressionType::Lz4, 128, NO_DICTIONARY),
+        (CompressionType::Zstd, 0, NO_DICTIONARY),
+        (CompressionType::Zstd, 0, b"fox jumps over the lazy dog"),
     ] {
-        let (bytes, pointers, records) = small(codec, alignment);
+        let (bytes, pointers, records) = small(codec, alignment, dictionary);
         let (_, whole) = look(&bytes, &pointers, &records).unwrap();
         let whole = whole.unwrap();
         let mut quiet = 0;
@@ -70,7 +80,7 @@ fn no_flipped_bit_gives_another_value() {
 #[test]
 fn a_file_cut_off_anywhere_is_refused_or_read_up_to_its_end() {
     for (codec, alignment) in [(CompressionType::None, 0), (CompressionType::Lz4, 128)] {
-        let (bytes, pointers, records) = small(codec, alignment);
+        let (bytes, pointers, records) = small(codec, alignment, NO_DICTIONARY);
         for len in 0..bytes.len() {
             let cut = &bytes[..len];
             assert!(open(cut).is_err(), "{len}");
@@ -100,7 +110,7 @@ fn a_file_cut_off_anywhere_is_refused_or_read_up_to_its_end() {
 
 #[test]
 fn a_torn_end_of_zeros_ends_an_unfinished_file() {
-    let (bytes, pointers, records) = small(CompressionType::None, 0);
+    let (bytes, pointers, records) = small(CompressionType::None, 0, NO_DICTIONARY);
     let end = (pointers[2].offset + pointers[2].size) as usize;
     let mut torn = bytes[..end + 20].to_vec();
     torn.resize(end + 100_000, 0);
@@ -121,7 +131,7 @@ fn damage_is_told_with_its_place_and_skipped_on_request() {
         let mut rng = Rng::new(12);
         let mut records = records(&mut rng, 30, 3000);
         // A value that is a blob file: what is found by looking must not be taken for the index's.
-        let (inner, ..) = small(CompressionType::None, 0);
+        let (inner, ..) = small(CompressionType::None, 0, NO_DICTIONARY);
         records[10].1 = inner;
         let mut options = options(codec);
         options.alignment = alignment;
@@ -219,7 +229,7 @@ fn pieces(bytes: &[u8]) -> (Vec<(&'static str, u64, u64)>, DumpSummary) {
 #[test]
 fn a_dump_leaves_no_byte_out() {
     for (codec, alignment) in [(CompressionType::None, 0), (CompressionType::Lz4, 128)] {
-        let (bytes, pointers, _) = small(codec, alignment);
+        let (bytes, pointers, _) = small(codec, alignment, NO_DICTIONARY);
         let (_, summary) = pieces(&bytes);
         assert_eq!(summary.records, 4);
         assert_eq!(summary.damages, 0);
