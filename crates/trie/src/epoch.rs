@@ -221,10 +221,15 @@ mod loom_model {
         }
     }
 
-    fn explore(readers: usize, preemptions: Option<usize>) {
+    #[expect(clippy::print_stdout, reason = "a line for each model that ran")]
+    fn explore(name: &str, readers: usize, preemptions: Option<usize>) {
         let mut model = loom::model::Builder::new();
         model.preemption_bound = preemptions;
+        // Not loom's, which would be one more thing to take turns at.
+        let tried = std::sync::Arc::new(std::sync::atomic::AtomicU64::new(0));
+        let counted = tried.clone();
         model.check(move || {
+            counted.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
             let block = Arc::new(Block::new());
             let readers: Vec<_> = (0..readers)
                 .map(|_| {
@@ -239,15 +244,21 @@ mod loom_model {
             // With nobody inside all is free.
             assert!(block.replace());
         });
+        let tried = tried.load(std::sync::atomic::Ordering::Relaxed);
+        let bound = preemptions.map_or("all there are".to_owned(), |n| {
+            format!("with up to {n} preemptions")
+        });
+        println!("loom/{name:<23} {tried:>8} interleavings, {bound}");
+        assert!(tried > 50, "the model has become shorter");
     }
 
     #[test]
     fn what_a_reader_may_find_is_not_used_again() {
-        explore(1, None);
+        explore("epochs", 1, None);
     }
 
     #[test]
     fn nor_where_one_finds_no_place() {
-        explore(2, Some(3));
+        explore("epochs without places", 2, Some(3));
     }
 }

@@ -12,9 +12,11 @@ Runs, and goes on after a failure so that one run shows all of them:
   tidy    cargo x tidy
   clippy  every crate and target, warnings are errors
   docs    cargo doc, warnings are errors
-  test    every test of the workspace but torture's
+  test    every test of the workspace but torture's; those that draw or count tell how much: histories
+          checked for isolation, transfers, crash points of two-phase commit
   lists   tests of engine and transactions with guided lists for memtables
-  model   cargo x model: the code of locks and waits under 20,000 schedules
+  model   cargo x model: the code of locks and waits under 2,300 schedules each, and loom's; a line
+          with the count of each
   torture crash points, random histories, threads: a line with the count of each, and all
           of them in target/reliability.json
   fuzz    every fuzz target for 8 seconds on a kept corpus, two at a time, before the tests

@@ -13,7 +13,7 @@ Builds engine, memtable, cache, trie, transactions and raft log with `--cfg orog
 (or those with the name in theirs) under N schedules, 2,300 by default. Each mistake that the code
 can make on purpose in that build has to be found. A failure tells its schedule; the same seed and
 number repeat it. Before that the trie's epochs run under loom (`--cfg orogen_loom`, target/loom), which tries each order of steps and
-of memory. What panics on purpose says goes to target/model.txt, and is shown where the run fails.
+of memory. A line tells how many schedules, or interleavings, each model had. What panics on purpose says goes to target/model.txt, and is shown where the run fails.
 ADR: docs/adr/2026-11-21-models-run-the-real-code.md.
 ";
 
@@ -42,7 +42,7 @@ pub(crate) fn run(args: &[String]) -> Result<(), String> {
         cargo()
             .args(["test", "--locked", "--lib", "--target-dir"])
             .arg(root().join("target/loom"))
-            .args(["-p", "orogen-trie", "--", "loom_model"])
+            .args(["-p", "orogen-trie", "--", "--nocapture", "loom_model"])
             .env("RUSTFLAGS", format!("{flags} --cfg orogen_loom")),
     )?;
     shell_without_errors(

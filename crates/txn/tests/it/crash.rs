@@ -8,7 +8,7 @@ use std::time::Duration;
 use orogen_base::{ErrorKind, Result};
 use orogen_engine::{ColumnFamily, Options, ReadOptions, WriteOptions};
 use orogen_env::{MemFileSystem, PowerCut};
-use orogen_testkit::Rng;
+use orogen_testkit::{Rng, tell};
 use orogen_txn::{Transaction, TransactionDb, TransactionDbOptions, TransactionOptions};
 
 const DIR: &str = "/db";
@@ -337,8 +337,8 @@ fn the_power_goes_at_any_call() {
             }
         }
     }
-    println!(
-        "{points} points, {cut_steps} of them within a step, {prepared} prepared transactions found again"
-    );
+    tell(format_args!(
+        "two-phase commit: {points} crash points, {cut_steps} of them within a step, {prepared} prepared transactions found again"
+    ));
     assert!(cut_steps > 20 && prepared > 100);
 }

@@ -16,7 +16,7 @@ use orogen_base::{ErrorKind, PinnedValue, Result};
 use orogen_engine::plugin::merge_operator;
 use orogen_engine::{ColumnFamily, Options, ReadOptions};
 use orogen_env::MemFileSystem;
-use orogen_testkit::{Rng, TempDir};
+use orogen_testkit::{Rng, TempDir, tell};
 use orogen_txn::SpillOptions;
 
 use checker::{Anomaly, Element, Key, Op, Report, Txn, check};
@@ -326,7 +326,6 @@ fn history(level: Level, seed: u64) -> Report {
     check(&txns, &last)
 }
 
-#[expect(clippy::print_stdout, reason = "each run tells its figures")]
 fn run(level: Level, histories: u64) -> Report {
     let mut sum = Report::default();
     for seed in 0..histories {
@@ -340,10 +339,19 @@ fn run(level: Level, histories: u64) -> Report {
         }
         sum.add(&report);
     }
-    println!(
-        "{level:?}: {histories} histories, {} committed, edges ww, wr, rw, phantom {:?}; found {:?}",
-        sum.committed, sum.edges, sum.found
-    );
+    sum
+}
+
+/// Histories that the level's promises are checked on.
+fn check_level(level: Level) -> Report {
+    let sum = run(level, HISTORIES);
+    tell(format_args!(
+        "isolation {level:?}: {HISTORIES} histories, {} committed, edges ww, wr, rw, phantom {:?}; none of {:?}; found {:?}",
+        sum.committed,
+        sum.edges,
+        level.forbids(),
+        sum.found
+    ));
     sum
 }
 
@@ -351,28 +359,28 @@ const HISTORIES: u64 = 8;
 
 #[test]
 fn snapshots_forbid_all_but_write_skew() {
-    run(Level::Snapshot, HISTORIES);
+    check_level(Level::Snapshot);
 }
 
 #[test]
 fn optimistic_snapshots_forbid_all_but_write_skew() {
-    run(Level::OptimisticSnapshot, HISTORIES);
+    check_level(Level::OptimisticSnapshot);
 }
 
 #[test]
 fn optimistic_reads_for_update_forbid_all_but_phantoms() {
-    let report = run(Level::OptimisticRepeatableRead, HISTORIES);
+    let report = check_level(Level::OptimisticRepeatableRead);
     assert!(report.committed > 0 && report.edges.iter().all(|&n| n > 0));
 }
 
 #[test]
 fn locks_of_all_that_is_read_forbid_all_but_phantoms() {
-    run(Level::RepeatableRead, HISTORIES);
+    check_level(Level::RepeatableRead);
 }
 
 #[test]
 fn locks_of_ranges_too_forbid_everything() {
-    let report = run(Level::Serializable, HISTORIES);
+    let report = check_level(Level::Serializable);
     assert!(report.committed > 0 && report.edges.iter().all(|&n| n > 0));
 }
 
@@ -390,7 +398,10 @@ fn weaker_levels_have_what_stronger_ones_forbid() {
         (Level::OptimisticSnapshot, Anomaly::G2Item),
         (Level::OptimisticRepeatableRead, Anomaly::G2),
     ] {
-        let found = (0..200).any(|_| run(level, 1).has(wanted));
-        assert!(found, "{wanted:?} never happens with {level:?}");
+        let tried = (1..=200).find(|_| run(level, 1).has(wanted));
+        let tried = tried.unwrap_or_else(|| panic!("{wanted:?} never happens with {level:?}"));
+        tell(format_args!(
+            "isolation {level:?}: {wanted:?} found in history {tried}"
+        ));
     }
 }

@@ -8,7 +8,7 @@ use orogen_base::ErrorKind;
 use orogen_engine::plugin::merge_operator;
 use orogen_engine::{ColumnFamily, Db, Options, ReadOptions, WriteBatch, WriteOptions};
 use orogen_env::{MemFileSystem, PowerCut};
-use orogen_testkit::Rng;
+use orogen_testkit::{Rng, tell};
 use orogen_txn::lock_manager::{KeyRange, LockMode, TxnLockOptions};
 use orogen_txn::{
     Transaction, TransactionDb, TransactionDbOptions, TransactionOptions, TransactionState,
@@ -502,7 +502,10 @@ fn money_is_neither_made_nor_lost() {
         });
         assert_eq!(sum(None), ACCOUNTS * EACH);
         assert!(db.locks().lock_status().is_empty());
-        println!("way {how}: {done:?} transfers, {failed:?} tried again");
+        let by = if how == 0 { "locks" } else { "snapshots" };
+        tell(format_args!(
+            "bank by {by}: {done:?} transfers, {failed:?} tried again, no money made or lost"
+        ));
     }
 }
 
