@@ -31,7 +31,7 @@ use crate::prepared::PreparedWrite;
 use crate::properties;
 use crate::quarantine;
 use crate::ranges::{self, SizeApproximationOptions, UserKeyRange};
-use crate::read::{ReadOptions, Snapshot};
+use crate::read::{ReadOptions, Snapshot, Written};
 use crate::report::{self, Holders};
 use crate::resume;
 use crate::scrub::{self, FilesVerified, Scrubbed, VerifyOptions};
@@ -572,6 +572,22 @@ impl Db {
     /// `Corruption` or `Io` met on the way.
     pub fn newest_write(&self, family: &ColumnFamily, key: &[u8]) -> Result<SeqNo> {
         view::newest_write(self.context(), &family.0, key)
+    }
+
+    /// A write after sequence number `since` to a key from `start` up to but not including `end`, deletions included: the first that is
+    /// met, or `None` if there is none. Exact, as [`Self::newest_write`] is, for who holds a snapshot of that number from
+    /// [`Self::snapshot_to_check`]. It goes through the range in memtables and in the tables that were written since.
+    ///
+    /// # Errors
+    /// `Corruption` or `Io` met on the way.
+    pub fn written_since(
+        &self,
+        family: &ColumnFamily,
+        start: &[u8],
+        end: &[u8],
+        since: SeqNo,
+    ) -> Result<Option<Written>> {
+        view::written_since(self.context(), &family.0, (start, end), since)
     }
 
     /// The values of several keys as of one moment, in the order of the keys.

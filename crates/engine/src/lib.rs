@@ -72,7 +72,7 @@ pub use options::{
 };
 pub use properties::LiveFile;
 pub use ranges::{SizeApproximationOptions, UserKeyRange};
-pub use read::{ReadOptions, Snapshot};
+pub use read::{ReadOptions, Snapshot, Written};
 pub use report::{Holders, ObsoleteFile, SnapshotHolder, ViewHolder};
 pub use scrub::{FilesVerified, Scrubbed, VerifyOptions};
 pub use updates::{Update, UpdatesIterator};

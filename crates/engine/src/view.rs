@@ -15,7 +15,7 @@ use orogen_sst::{Readahead, TableReadOptions};
 use crate::column_family::ColumnFamilyData;
 use crate::context::Context;
 use crate::quarantine;
-use crate::read::{self, Places, ReadOptions, Scan, Snapshot};
+use crate::read::{self, Places, ReadOptions, Scan, Snapshot, Written};
 use crate::super_version::SuperVersion;
 use crate::tables::FamilyTables;
 
@@ -129,6 +129,24 @@ pub(crate) fn newest_write(
     let pinned = family.load();
     let seqno = read_seqno(context, &options, &pinned)?;
     places(context, family, &pinned, &table_options(&options)).newest_seqno(key, seqno)
+}
+
+/// A write to a range of keys since a sequence number; see [`crate::Db::written_since`].
+pub(crate) fn written_since(
+    context: &Context,
+    family: &ColumnFamilyData,
+    range: (&[u8], &[u8]),
+    since: SeqNo,
+) -> Result<Option<Written>> {
+    // Longer than a lookup: nothing else waits for its end.
+    let pinned = family.pin();
+    let options = ReadOptions::default();
+    let seqno = read_seqno(context, &options, &pinned)?;
+    places(context, family, &pinned, &table_options(&options))
+        .written_since(range, since, seqno)
+        .inspect_err(|e| {
+            quarantine::note(context, e);
+        })
 }
 
 /// The values of several keys as of one moment.

@@ -127,7 +127,7 @@ pub use orogen_engine::{
     DEFAULT_COLUMN_FAMILY_NAME, Db, DbIterator, DbOptions, FilesVerified, FlushOptions, LiveFile,
     MemoryBudget, MemoryUsage, Options, PrepopulateBlobCache, ReadOptions, Scrubbed,
     SizeApproximationOptions, Snapshot, Update, UpdatesIterator, UserKeyRange, VerifyOptions,
-    WriteBatch, WriteOptions,
+    WriteBatch, WriteOptions, Written,
 };
 pub use orogen_env::{
     Clock, FaultFileSystem, FileSystem, IoPriority, ManualClock, MemFileSystem, PosixFileSystem,

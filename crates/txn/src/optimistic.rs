@@ -11,7 +11,7 @@
 //!    a transaction holds a snapshot, so that what was written and deleted since has left a trace.
 //! 3. Commits lock their keys, all at once as far as anybody can tell, so that nobody who writes through the same
 //!    [`OptimisticTransactionDb`] comes between the look and the write. Who writes to the database beside it does.
-//! 4. Ranges that are deleted are locked by the commit and not looked at.
+//! 4. A range that is deleted is noted as a key is, and gone through at the end, in memtables and in tables that were written since.
 //!
 //! | | lost update | unrepeatable read | phantom | write skew |
 //! |---|---|---|---|---|
@@ -30,7 +30,7 @@ use std::time::Duration;
 
 use orogen_base::metrics::Ticker;
 use orogen_base::sync::Mutex;
-use orogen_base::{Error, PinnedValue, Result, memory};
+use orogen_base::{Error, PinnedValue, Result, SeqNo, memory};
 use orogen_engine::batch::{Spill, SpillOptions};
 use orogen_engine::{ColumnFamily, Db, Options, ReadOptions, Snapshot, WriteBatch, WriteOptions};
 
@@ -39,7 +39,7 @@ use crate::indexed_batch::IndexedBatch;
 use crate::lock_manager::{FamilyLocks, LockManager, LockManagerOptions, TxnLockOptions, TxnLocks};
 use crate::lock_order::{self, Part};
 use crate::spill;
-use tracked::{End, Noted, Tracked};
+use tracked::{End, Tracked};
 
 /// Settings of a database with optimistic transactions.
 #[derive(Clone, Debug)]
@@ -294,12 +294,17 @@ impl OptimisticTransaction {
         self.own.get_mut().single_delete(family, key)
     }
 
-    /// Deletes the keys from `start` up to but not including `end`. Whether they are written before it commits is not looked at.
+    /// Deletes the keys from `start` up to but not including `end`, a range that it notes.
     ///
     /// # Errors
     /// As [`Self::put`].
     pub fn delete_range(&mut self, family: &ColumnFamily, start: &[u8], end: &[u8]) -> Result<()> {
         self.check_started()?;
+        if family.options().comparator.less(start, end) {
+            self.hold();
+            let seen = seen(&self.home.db, self.snapshot.as_ref());
+            self.tracked.note_range(family, start, end, seen)?;
+        }
         self.own.get_mut().delete_range(family, start, end)
     }
 
@@ -387,15 +392,30 @@ impl OptimisticTransaction {
         let own = self.own.get_mut();
         let home = &*self.home;
         let noted = self.tracked.iter().map(|n| Part::key(n.family, n.key));
-        // All other keys that it writes are noted.
-        let ranges = lock_order::parts_of(own.batch(), |part| part.end.is_some())?;
+        let ranges = self.tracked.ranges().iter().map(|r| Part {
+            end: Some(&r.end),
+            ..Part::key(r.family.id(), &r.start)
+        });
         let mut parts = Vec::new();
         for part in noted.chain(ranges) {
             memory::push(&mut parts, part, "keys of a transaction")?;
         }
         let held = home.lock(parts)?;
         for noted in self.tracked.iter() {
-            check(home, self.tracked.family(&noted), &noted)?;
+            let family = self.tracked.family(&noted);
+            let newest = home.db.newest_write(family, noted.key)?;
+            if newest > noted.seen {
+                return Err(conflict(home, family, noted.key, newest, noted.seen));
+            }
+        }
+        for range in self.tracked.ranges() {
+            let (family, seen) = (&range.family, range.seen);
+            let written = home
+                .db
+                .written_since(family, &range.start, &range.end, seen)?;
+            if let Some(written) = written {
+                return Err(conflict(home, family, &written.key, written.seqno, seen));
+            }
         }
         if !own.is_empty() {
             own.write(&home.db, &self.options.write)?;
@@ -457,32 +477,37 @@ impl OptimisticTransaction {
 
     fn track(&mut self, family: &ColumnFamily, key: &[u8]) -> Result<()> {
         self.check_started()?;
-        let db = &self.home.db;
-        let snapshot = &self.snapshot;
-        // Before the number: what is written from it on leaves a trace.
+        self.hold();
+        let (db, snapshot) = (&self.home.db, &self.snapshot);
+        self.tracked
+            .note(family, key, || seen(db, snapshot.as_ref()))
+    }
+
+    /// Before the number: what is written from it on leaves a trace.
+    fn hold(&mut self) {
+        let (db, snapshot) = (&self.home.db, &self.snapshot);
         let is_newer = |hold: &Snapshot| matches!(snapshot, Some(s) if hold.seqno() > s.seqno());
         if self.hold.as_ref().is_none_or(is_newer) {
             let hold = snapshot.clone().unwrap_or_else(|| db.snapshot_to_check());
             self.hold = Some(hold);
         }
-        self.tracked.note(family, key, || match snapshot {
-            Some(snapshot) => snapshot.seqno(),
-            None => db.latest_sequence_number(),
-        })
     }
 }
 
-fn check(home: &Inner, family: &ColumnFamily, noted: &Noted<'_>) -> Result<()> {
-    let newest = home.db.newest_write(family, noted.key)?;
-    if newest <= noted.seen {
-        return Ok(());
+/// The newest write that somebody with this snapshot sees, or without one.
+fn seen(db: &Db, snapshot: Option<&Snapshot>) -> SeqNo {
+    match snapshot {
+        Some(snapshot) => snapshot.seqno(),
+        None => db.latest_sequence_number(),
     }
+}
+
+#[cold]
+fn conflict(home: &Inner, family: &ColumnFamily, key: &[u8], newest: SeqNo, noted: SeqNo) -> Error {
     home.locks.statistics().add(Ticker::TxnConflicts, 1);
-    Err(
-        Error::busy("key was written since the transaction noted it")
-            .with("column_family", family.name())
-            .with("key", noted.key.escape_ascii())
-            .with("seqno", newest)
-            .with("noted", noted.seen),
-    )
+    Error::busy("key was written since the transaction noted it")
+        .with("column_family", family.name())
+        .with("key", key.escape_ascii())
+        .with("seqno", newest)
+        .with("noted", noted)
 }

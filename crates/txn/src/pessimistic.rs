@@ -7,8 +7,8 @@
 //! ```
 //! 1. A key is locked from the moment a transaction writes it, or reads it for update, until it ends. A range that is
 //!    deleted is locked as a whole.
-//! 2. With a snapshot, who locks a key that was written since gets `Busy`: what it reads at its snapshot is
-//!    what it overwrites. Ranges are locked and not looked at.
+//! 2. With a snapshot, who locks a key that was written since, or deletes a range with such a key, gets `Busy`: what it reads at
+//!    its snapshot is what it overwrites or deletes. Ranges that are locked alone are not looked at: they are read as they are then.
 //! 3. What a transaction wrote is in memory only, or in a file of its own, and seen by itself only, until it commits: then all at once.
 //! 4. Who writes to the database beside its [`TransactionDb`] asks for no locks.
 //!
@@ -427,19 +427,26 @@ impl Transaction {
         self.own.get_mut().single_delete(family, key)
     }
 
-    /// Deletes the keys from `start` up to but not including `end`, a range that it locks. Whether keys in it were written
-    /// since the snapshot is not looked at.
+    /// Deletes the keys from `start` up to but not including `end`, a range that it locks. With a snapshot the range is gone through
+    /// in memtables and in tables that were written since.
     ///
     /// # Errors
-    /// As [`Self::put`].
+    /// As [`Self::put`]; `Busy` if a key in it was written since the snapshot.
     pub fn delete_range(&mut self, family: &ColumnFamily, start: &[u8], end: &[u8]) -> Result<()> {
         self.check_started()?;
         if family.options().comparator.less(start, end) {
-            self.lock_range(
-                family,
-                &KeyRange::new(start, end, false),
-                LockMode::Exclusive,
-            )?;
+            let before = self.held.save_point();
+            let range = KeyRange::new(start, end, false);
+            self.try_lock_range(family, &range, LockMode::Exclusive)?;
+            // Held before, it was perhaps not looked at.
+            if let Some(snapshot) = &self.snapshot {
+                let checked = self.check_range_not_written(family, start, end, snapshot.seqno());
+                if let Err(e) = checked {
+                    self.home.locks.unlock_since(&mut self.held, before);
+                    return Err(e);
+                }
+            }
+            self.note_lock();
         }
         self.own.get_mut().delete_range(family, start, end)
     }
@@ -485,10 +492,11 @@ impl Transaction {
         OwnWritesIterator::new(&self.own, &self.home.db, options, family)
     }
 
-    /// Locks a range of keys.
+    /// Locks a range of keys. Whether keys in it were written since the snapshot is not looked at: from now on nobody writes them, and
+    /// what counts is read without it.
     ///
     /// # Errors
-    /// As [`Self::put`].
+    /// As [`Self::put`], without `Busy`.
     pub fn lock_range<K: AsRef<[u8]>>(
         &mut self,
         family: &ColumnFamily,
@@ -496,9 +504,7 @@ impl Transaction {
         mode: LockMode,
     ) -> Result<()> {
         self.check_started()?;
-        let at = self.family(family.id())?;
-        let (locks, timeout) = (&self.home.locks, self.options.lock_timeout);
-        locks.try_lock_range(&mut self.held, &self.families[at], range, mode, timeout)?;
+        self.try_lock_range(family, range, mode)?;
         self.note_lock();
         Ok(())
     }
@@ -685,19 +691,48 @@ impl Transaction {
         Ok(())
     }
 
+    fn try_lock_range<K: AsRef<[u8]>>(
+        &mut self,
+        family: &ColumnFamily,
+        range: &KeyRange<K>,
+        mode: LockMode,
+    ) -> Result<()> {
+        let at = self.family(family.id())?;
+        let (locks, timeout) = (&self.home.locks, self.options.lock_timeout);
+        locks.try_lock_range(&mut self.held, &self.families[at], range, mode, timeout)?;
+        Ok(())
+    }
+
     fn check_not_written(&self, family: &ColumnFamily, key: &[u8], seen: SeqNo) -> Result<()> {
         let newest = self.home.db.newest_write(family, key)?;
         if newest <= seen {
             return Ok(());
         }
+        Err(self.conflict(family, key, newest, seen))
+    }
+
+    fn check_range_not_written(
+        &self,
+        family: &ColumnFamily,
+        start: &[u8],
+        end: &[u8],
+        seen: SeqNo,
+    ) -> Result<()> {
+        let written = self.home.db.written_since(family, start, end, seen)?;
+        match written {
+            Some(written) => Err(self.conflict(family, &written.key, written.seqno, seen)),
+            None => Ok(()),
+        }
+    }
+
+    #[cold]
+    fn conflict(&self, family: &ColumnFamily, key: &[u8], newest: SeqNo, seen: SeqNo) -> Error {
         self.count_one(Ticker::TxnConflicts);
-        Err(
-            Error::busy("key was written since the transaction's snapshot")
-                .with("column_family", family.name())
-                .with("key", key.escape_ascii())
-                .with("seqno", newest)
-                .with("snapshot", seen),
-        )
+        Error::busy("key was written since the transaction's snapshot")
+            .with("column_family", family.name())
+            .with("key", key.escape_ascii())
+            .with("seqno", newest)
+            .with("snapshot", seen)
     }
 
     fn note_lock(&mut self) {

@@ -14,6 +14,7 @@ pub mod merge;
 pub mod table_access;
 pub mod get;
 pub mod multi_get;
+pub mod written;
 pub mod level_iter;
 pub mod source;
 pub mod merging_iter;
@@ -35,6 +36,7 @@ pub use range_del_agg::RangeDelAggregator;
 pub use read_options::ReadOptions;
 pub use snapshot::{Snapshot, SnapshotList};
 pub use table_access::{Ask, AskBlob, BlobKeeper, BlobSource, TableAccess, Upcoming};
+pub use written::Written;
 
 /// The places of one column family that a read looks into, and how: parts of a super version.
 pub struct Places<'a, T: TableAccess, M> {

@@ -4,6 +4,7 @@
 //! keys:  number 8 | key length 4 | family 4 | key       one behind the other
 //! index: family 4, most significant byte first | key    which of them are there
 //! ```
+//! Ranges lie apart, each with memory of its own: there are few.
 
 use orogen_base::{Result, SeqNo, memory};
 use orogen_engine::ColumnFamily;
@@ -22,6 +23,16 @@ pub(super) struct Noted<'a> {
     pub(super) seen: SeqNo,
 }
 
+/// A range of keys that was noted.
+pub(super) struct NotedRange {
+    pub(super) family: ColumnFamily,
+    pub(super) start: Vec<u8>,
+    /// It is not in the range.
+    pub(super) end: Vec<u8>,
+    /// The newest write that there was, or that was seen.
+    pub(super) seen: SeqNo,
+}
+
 /// Keys that must not be written after the numbers that they have.
 #[derive(Default)]
 pub(super) struct Tracked {
@@ -30,6 +41,7 @@ pub(super) struct Tracked {
     count: usize,
     /// Made with the first key.
     index: Option<Box<LocalTrie>>,
+    ranges: Vec<NotedRange>,
 }
 
 /// Where a list of noted keys ended.
@@ -37,6 +49,7 @@ pub(super) struct Tracked {
 pub(super) struct End {
     bytes: usize,
     count: usize,
+    ranges: usize,
 }
 
 impl Tracked {
@@ -48,6 +61,7 @@ impl Tracked {
         End {
             bytes: self.keys.len(),
             count: self.count,
+            ranges: self.ranges.len(),
         }
     }
 
@@ -86,7 +100,32 @@ impl Tracked {
         Ok(())
     }
 
-    /// All of them.
+    /// Notes the keys from `start` up to but not including `end`, with the number `seen`. What was noted before keeps its own.
+    ///
+    /// # Errors
+    /// `NoMemory`: it is not noted.
+    pub(super) fn note_range(
+        &mut self,
+        family: &ColumnFamily,
+        start: &[u8],
+        end: &[u8],
+        seen: SeqNo,
+    ) -> Result<()> {
+        let range = NotedRange {
+            family: family.clone(),
+            start: memory::copied(start, WHAT)?,
+            end: memory::copied(end, WHAT)?,
+            seen,
+        };
+        memory::push(&mut self.ranges, range, WHAT)
+    }
+
+    /// All ranges.
+    pub(super) fn ranges(&self) -> &[NotedRange] {
+        &self.ranges
+    }
+
+    /// All keys.
     pub(super) fn iter(&self) -> impl Iterator<Item = Noted<'_>> {
         let mut rest = &self.keys[..];
         std::iter::from_fn(move || {
@@ -102,7 +141,7 @@ impl Tracked {
         family.expect("it was noted with its family")
     }
 
-    /// Forgets those behind `end`.
+    /// Forgets keys and ranges behind `end`.
     pub(super) fn truncate(&mut self, end: End) {
         let mut at = end.bytes;
         while let Some((noted, _)) = split(&self.keys[at..]) {
@@ -114,12 +153,14 @@ impl Tracked {
         }
         self.keys.truncate(end.bytes);
         self.count = end.count;
+        self.ranges.truncate(end.ranges);
     }
 
     pub(super) fn clear(&mut self) {
         self.families.clear();
         self.keys.clear();
         self.count = 0;
+        self.ranges.clear();
         if let Some(index) = &mut self.index {
             index.clear();
         }

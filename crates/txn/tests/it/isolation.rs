@@ -6,6 +6,7 @@
 mod by_hand;
 mod checker;
 mod either;
+mod sweeps;
 
 use std::collections::BTreeMap;
 use std::ops::Range;

@@ -168,10 +168,13 @@ type Note = (
     fn(&mut OptimisticTransaction, &ColumnFamily) -> orogen_base::Result<()>,
 );
 
-const NOTES: [Note; 4] = [
+const NOTES: [Note; 5] = [
     ("put", |txn, family| txn.put(family, b"k", b"ours")),
     ("delete", |txn, family| txn.delete(family, b"k")),
     ("merge", |txn, family| txn.merge(family, b"k", b"ours")),
+    ("delete_range", |txn, family| {
+        txn.delete_range(family, b"j", b"l")
+    }),
     ("get_for_update", |txn, family| {
         txn.get_for_update(&ReadOptions::default(), family, b"k")?;
         txn.put(family, b"other", b"ours")
@@ -237,6 +240,37 @@ fn what_was_written_before_it_noted_it_is_no_matter_unless_its_snapshot_is_older
     reader.put(&family, b"k", b"ours").unwrap();
     reader.clear_snapshot();
     assert!(is_busy(&mut reader));
+}
+
+#[test]
+fn of_a_deleted_range_only_what_is_in_it_counts() {
+    let (db, family) = new();
+    let mut txn = begin(&db);
+    txn.delete_range(&family, b"c", b"f").unwrap();
+    txn.set_save_point();
+    txn.delete_range(&family, b"p", b"r").unwrap();
+    txn.rollback_to_save_point().unwrap();
+    // An empty one is none.
+    txn.delete_range(&family, b"x", b"x").unwrap();
+    for key in [b"b", b"f", b"q", b"x"] {
+        put(&db, &family, key, b"theirs");
+    }
+    db.db().flush().unwrap();
+    assert!(!is_busy(&mut txn));
+    assert_eq!(get(db.db(), b"q").as_deref(), Some(&b"theirs"[..]));
+    txn.restart(OptimisticTransactionOptions::default())
+        .unwrap();
+    // With a snapshot what was written before it was noted counts, too.
+    txn.set_snapshot();
+    put(&db, &family, b"c", b"theirs");
+    txn.delete_range(&family, b"c", b"f").unwrap();
+    assert!(is_busy(&mut txn));
+    txn.rollback().unwrap();
+    txn.restart(OptimisticTransactionOptions::default())
+        .unwrap();
+    txn.delete_range(&family, b"c", b"f").unwrap();
+    assert!(!is_busy(&mut txn), "nothing of the last one is left");
+    assert_eq!(get(db.db(), b"c"), None);
 }
 
 #[test]

@@ -212,6 +212,63 @@ fn with_a_snapshot_what_was_written_since_is_not_overwritten() {
 }
 
 #[test]
+fn with_a_snapshot_what_was_written_since_is_not_deleted_with_its_range() {
+    let plain = WriteOptions::default();
+    for place in ["memtable", "table", "compacted"] {
+        for what in ["put", "delete", "merge", "delete_range"] {
+            let told = format!("{what} in a {place}");
+            let (db, family) = new();
+            for key in [b"c", b"m"] {
+                db.put(&plain, &family, key, b"before").unwrap();
+            }
+            let mut txn = begin(&db);
+            txn.set_snapshot();
+            let mut theirs = WriteBatch::new();
+            match what {
+                "put" => theirs.put(0, b"m", b"theirs"),
+                "delete" => theirs.delete(0, b"m"),
+                "merge" => theirs.merge(0, b"m", b"theirs"),
+                _ => theirs.delete_range(0, b"l", b"n"),
+            }
+            db.write(&plain, &mut theirs).unwrap();
+            if place != "memtable" {
+                db.db().flush().unwrap();
+            }
+            if place == "compacted" {
+                let all = orogen_engine::CompactRangeOptions::default();
+                db.db().compact_range(&all, &family, None, None).unwrap();
+            }
+            for (start, end) in [(b"a", b"z"), (b"m", b"z"), (b"a", b"n")] {
+                let busy = txn.delete_range(&family, start, end).unwrap_err();
+                assert_eq!(busy.kind(), ErrorKind::Busy, "{told}");
+                assert_eq!(
+                    busy.context("key").map(|k| k == "m" || k == "l"),
+                    Some(true)
+                );
+            }
+            // A range that was locked since, and not looked at, is looked at then.
+            let range = KeyRange::new(b"a", b"z", false);
+            txn.lock_range(&family, &range, LockMode::Exclusive)
+                .unwrap();
+            let busy = txn.delete_range(&family, b"a", b"z").unwrap_err();
+            assert_eq!(busy.kind(), ErrorKind::Busy, "{told}");
+            assert_eq!((txn.lock_count(), txn.count()), (1, 0), "{told}");
+            // Beside it nothing has changed.
+            txn.delete_range(&family, b"a", b"l").unwrap();
+            txn.delete_range(&family, b"n", b"z").unwrap();
+            txn.clear_snapshot();
+            txn.delete_range(&family, b"m", b"n").unwrap();
+            txn.commit().unwrap();
+            assert_eq!(
+                (get(db.db(), b"c"), get(db.db(), b"m")),
+                (None, None),
+                "{told}"
+            );
+        }
+    }
+}
+
+#[test]
 fn save_points_give_writes_and_locks_back() {
     let (db, family) = new();
     let mut txn = begin(&db);

@@ -143,6 +143,15 @@ impl EitherTxn {
         either!(self, txn => txn.merge(family, key, operand))
     }
 
+    pub(super) fn delete_range(
+        &mut self,
+        family: &ColumnFamily,
+        start: &[u8],
+        end: &[u8],
+    ) -> Result<()> {
+        either!(self, txn => txn.delete_range(family, start, end))
+    }
+
     pub(super) fn iter(
         &self,
         reads: &ReadOptions,
