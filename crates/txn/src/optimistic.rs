@@ -95,6 +95,7 @@ pub struct OptimisticTransaction {
     /// Held from the first key on that is noted.
     hold: Option<Snapshot>,
     snapshot: Option<Snapshot>,
+    snapshot_on_next: bool,
     options: OptimisticTransactionOptions,
     save_points: Vec<SavePoint>,
     has_ended: bool,
@@ -104,6 +105,7 @@ struct SavePoint {
     /// Keys that were noted before.
     keys: End,
     snapshot: Option<Snapshot>,
+    snapshot_on_next: bool,
 }
 
 impl OptimisticTransactionDb {
@@ -156,6 +158,7 @@ impl OptimisticTransactionDb {
             tracked: Tracked::default(),
             hold: None,
             snapshot: None,
+            snapshot_on_next: false,
             options,
             save_points: Vec::new(),
             has_ended: false,
@@ -244,6 +247,12 @@ impl OptimisticTransaction {
     /// Takes a snapshot, to read at: keys that it notes from now on must not have been written since.
     pub fn set_snapshot(&mut self) {
         self.snapshot = Some(self.home.db.snapshot_to_check());
+        self.snapshot_on_next = false;
+    }
+
+    /// Takes a snapshot when it next notes a key or a range; until then the snapshot that there is counts for reads.
+    pub fn set_snapshot_on_next_operation(&mut self) {
+        self.snapshot_on_next = true;
     }
 
     /// Its snapshot.
@@ -255,6 +264,7 @@ impl OptimisticTransaction {
     /// Gives the snapshot up; keys that are noted stay so.
     pub fn clear_snapshot(&mut self) {
         self.snapshot = None;
+        self.snapshot_on_next = false;
     }
 
     /// Sets a key, which it notes.
@@ -354,6 +364,7 @@ impl OptimisticTransaction {
         self.save_points.push(SavePoint {
             keys: self.tracked.end(),
             snapshot: self.snapshot.clone(),
+            snapshot_on_next: self.snapshot_on_next,
         });
     }
 
@@ -367,6 +378,7 @@ impl OptimisticTransaction {
         if let Some(to) = self.save_points.pop() {
             self.tracked.truncate(to.keys);
             self.snapshot = to.snapshot;
+            self.snapshot_on_next = to.snapshot_on_next;
         }
         Ok(())
     }
@@ -450,7 +462,7 @@ impl OptimisticTransaction {
         own.clear();
         own.set_spill(spill::of(&self.home.spill, options.spill_threshold_bytes));
         self.save_points.clear();
-        self.snapshot = None;
+        self.clear_snapshot();
         self.options = options;
         self.has_ended = false;
         if options.set_snapshot {
@@ -464,7 +476,7 @@ impl OptimisticTransaction {
         self.own.get_mut().clear();
         self.tracked.clear();
         self.save_points.clear();
-        self.snapshot = None;
+        self.clear_snapshot();
         self.hold = None;
     }
 
@@ -485,6 +497,9 @@ impl OptimisticTransaction {
 
     /// Before the number: what is written from it on leaves a trace.
     fn hold(&mut self) {
+        if self.snapshot_on_next {
+            self.set_snapshot();
+        }
         let (db, snapshot) = (&self.home.db, &self.snapshot);
         let is_newer = |hold: &Snapshot| matches!(snapshot, Some(s) if hold.seqno() > s.seqno());
         if self.hold.as_ref().is_none_or(is_newer) {

@@ -371,7 +371,8 @@ impl Transaction {
         self.snapshot_on_next = false;
     }
 
-    /// Takes a snapshot after the next lock is taken.
+    /// Takes a snapshot once the next lock is taken, before it is looked whether the key was written since; until then the snapshot
+    /// that there is counts for reads.
     pub fn set_snapshot_on_next_operation(&mut self) {
         self.snapshot_on_next = true;
     }
@@ -438,6 +439,7 @@ impl Transaction {
             let before = self.held.save_point();
             let range = KeyRange::new(start, end, false);
             self.try_lock_range(family, &range, LockMode::Exclusive)?;
+            self.take_pending_snapshot();
             // Held before, it was perhaps not looked at.
             if let Some(snapshot) = &self.snapshot {
                 let checked = self.check_range_not_written(family, start, end, snapshot.seqno());
@@ -446,7 +448,6 @@ impl Transaction {
                     return Err(e);
                 }
             }
-            self.note_lock();
         }
         self.own.get_mut().delete_range(family, start, end)
     }
@@ -505,7 +506,7 @@ impl Transaction {
     ) -> Result<()> {
         self.check_started()?;
         self.try_lock_range(family, range, mode)?;
-        self.note_lock();
+        self.take_pending_snapshot();
         Ok(())
     }
 
@@ -679,6 +680,8 @@ impl Transaction {
         let before = self.held.save_point();
         let (locks, timeout) = (&self.home.locks, self.options.lock_timeout);
         let locked = locks.try_lock(&mut self.held, &self.families[at], key, mode, timeout)?;
+        // In this order: what the lock waited for is in the snapshot, and nothing to refuse it for.
+        self.take_pending_snapshot();
         // What was held before nobody can have written since.
         if let (Locked::New, Some(snapshot)) = (locked, &self.snapshot) {
             let seen = snapshot.seqno();
@@ -687,7 +690,6 @@ impl Transaction {
                 return Err(e);
             }
         }
-        self.note_lock();
         Ok(())
     }
 
@@ -735,7 +737,7 @@ impl Transaction {
             .with("snapshot", seen)
     }
 
-    fn note_lock(&mut self) {
+    fn take_pending_snapshot(&mut self) {
         if self.snapshot_on_next {
             self.set_snapshot();
         }

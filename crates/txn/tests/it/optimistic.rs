@@ -274,6 +274,43 @@ fn of_a_deleted_range_only_what_is_in_it_counts() {
 }
 
 #[test]
+fn a_pending_snapshot_is_taken_with_the_next_note_in_place_of_an_older_one() {
+    let (db, family) = new();
+    put(&db, &family, b"k", b"0");
+    let mut txn = begin(&db);
+    txn.set_snapshot();
+    let old = txn.snapshot().unwrap().seqno();
+    txn.set_snapshot_on_next_operation();
+    put(&db, &family, b"k", b"1");
+    put(&db, &family, b"range", b"1");
+    // Reads go by the old one until then.
+    assert_eq!(txn.snapshot().unwrap().seqno(), old);
+    txn.put(&family, b"k", b"ours").unwrap();
+    assert!(txn.snapshot().unwrap().seqno() > old);
+    let taken = txn.snapshot().unwrap().seqno();
+    put(&db, &family, b"other", b"1");
+    txn.delete_range(&family, b"q", b"s").unwrap();
+    assert_eq!(txn.snapshot().unwrap().seqno(), taken, "it was taken once");
+    assert!(!is_busy(&mut txn));
+    txn.restart(OptimisticTransactionOptions::default())
+        .unwrap();
+    // What a save point remembers is pending again; what is given up is not.
+    txn.set_snapshot_on_next_operation();
+    txn.set_save_point();
+    txn.delete_range(&family, b"q", b"s").unwrap();
+    assert!(txn.snapshot().is_some());
+    txn.rollback_to_save_point().unwrap();
+    assert!(txn.snapshot().is_none());
+    txn.put(&family, b"k", b"ours").unwrap();
+    assert!(txn.snapshot().is_some());
+    txn.set_snapshot_on_next_operation();
+    txn.clear_snapshot();
+    txn.put(&family, b"l", b"ours").unwrap();
+    assert!(txn.snapshot().is_none());
+    assert!(!is_busy(&mut txn));
+}
+
+#[test]
 fn keys_that_a_save_point_took_back_are_nobodys() {
     let (db, family) = new();
     let mut txn = begin(&db);

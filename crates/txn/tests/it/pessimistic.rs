@@ -269,6 +269,44 @@ fn with_a_snapshot_what_was_written_since_is_not_deleted_with_its_range() {
 }
 
 #[test]
+fn a_pending_snapshot_is_taken_with_the_next_lock_in_place_of_an_older_one() {
+    type Work = fn(&mut Transaction, &ColumnFamily) -> orogen_base::Result<()>;
+    let works: [(&str, Work); 4] = [
+        ("put", |txn, family| txn.put(family, b"k", b"ours")),
+        ("get_for_update", |txn, family| {
+            let found = txn.get_for_update(&now(), family, b"k", LockMode::Shared)?;
+            assert_eq!(text(found).as_deref(), Some("theirs"));
+            Ok(())
+        }),
+        ("delete_range", |txn, family| {
+            txn.delete_range(family, b"j", b"l")
+        }),
+        ("lock_range", |txn, family| {
+            let range = KeyRange::new(b"j", b"l", false);
+            txn.lock_range(family, &range, LockMode::Exclusive)
+        }),
+    ];
+    for (what, work) in works {
+        let (db, family) = new();
+        let mut txn = begin(&db);
+        txn.set_snapshot();
+        let old = txn.snapshot().unwrap().seqno();
+        txn.set_snapshot_on_next_operation();
+        db.put(&WriteOptions::default(), &family, b"k", b"theirs")
+            .unwrap();
+        assert_eq!(txn.snapshot().unwrap().seqno(), old, "{what}");
+        work(&mut txn, &family).unwrap_or_else(|e| panic!("{what}: {e}"));
+        assert!(txn.snapshot().unwrap().seqno() > old, "{what}");
+        // From then on that one counts.
+        db.put(&WriteOptions::default(), &family, b"m", b"theirs")
+            .unwrap();
+        let busy = txn.put(&family, b"m", b"ours").unwrap_err();
+        assert_eq!(busy.kind(), ErrorKind::Busy, "{what}");
+        txn.commit().unwrap();
+    }
+}
+
+#[test]
 fn save_points_give_writes_and_locks_back() {
     let (db, family) = new();
     let mut txn = begin(&db);
