@@ -50,7 +50,7 @@
 //! # Transactions
 //!
 //! [`TransactionDb`] locks what its transactions write, and [`OptimisticTransactionDb`] looks at their end whether it was written
-//! meanwhile. [`txn`] tells which anomalies each way of use allows.
+//! meanwhile. [`txn`] tells what others can do to a transaction, for each way of use.
 //!
 //! ```
 //! use orogen::txn::lock_manager::LockMode;
@@ -93,6 +93,11 @@
 //! - [`FileSystem`] and [`Clock`]: what the engine asks of the machine. [`MemFileSystem`] keeps
 //!   a database in memory and loses power on request, for tests.
 //! - [`sst`], [`engine`], [`txn`], [`base`], [`env`](mod@env): everything behind this page.
+
+/// What the guide shows compiles.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/guide/transactions.md")]
+struct Guide;
 
 pub use orogen_base as base;
 pub use orogen_engine as engine;

@@ -13,12 +13,7 @@
 //!    [`OptimisticTransactionDb`] comes between the look and the write. Who writes to the database beside it does.
 //! 4. A range that is deleted is noted as a key is, and gone through at the end, in memtables and in tables that were written since.
 //!
-//! | | lost update | unrepeatable read | phantom | write skew |
-//! |---|---|---|---|---|
-//! | `get` and `put` | yes, of what is written between the two | yes | yes | yes |
-//! | `get_for_update` of what is written | no | of other keys | yes | yes |
-//! | a snapshot, reads at it (snapshot isolation) | no | no | no | yes |
-//! | a snapshot, `get_for_update` of all that is read | no | no | yes | no |
+//! What can happen beside others, by what a transaction uses, is in the head of the crate.
 
 mod tracked;
 

@@ -12,15 +12,7 @@
 //! 3. What a transaction wrote is in memory only, or in a file of its own, and seen by itself only, until it commits: then all at once.
 //! 4. Who writes to the database beside its [`TransactionDb`] asks for no locks.
 //!
-//! What can happen, by what a transaction uses:
-//!
-//! | | lost update | unrepeatable read | phantom | write skew |
-//! |---|---|---|---|---|
-//! | `get` and `put` (read committed) | yes | yes | yes | yes |
-//! | `get_for_update` of what is written | no | of other keys | yes | yes |
-//! | a snapshot, reads at it (snapshot isolation) | no, `Busy` | no | no | yes |
-//! | `get_for_update` of all that is read | no | no | yes | no |
-//! | and ranges locked with `lock_range` (serializable) | no | no | no | no |
+//! What can happen beside others, by what a transaction uses, is in the head of the crate.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;

@@ -385,18 +385,69 @@ fn locks_of_ranges_too_forbid_everything() {
     assert!(report.committed > 0 && report.edges.iter().all(|&n| n > 0));
 }
 
+/// The row of each level in a page says "no" of what is forbidden, and of nothing else.
+#[test]
+fn pages_say_of_each_level_what_it_forbids() {
+    use Anomaly::{G0, G1a, G1b, G1c, G2, G2Item, GSingle, LostUpdate};
+    let columns: [&[Anomaly]; 5] = [
+        &[G0, G1a, G1b, G1c],
+        &[LostUpdate],
+        &[GSingle],
+        &[G2Item],
+        &[G2],
+    ];
+    for page in [
+        include_str!("../../src/lib.rs"),
+        include_str!("../../../../docs/guide/transactions.md"),
+    ] {
+        for (name, level) in [
+            ("read committed", Level::ReadCommitted),
+            ("snapshot isolation", Level::Snapshot),
+            ("repeatable read", Level::RepeatableRead),
+            ("serializable", Level::Serializable),
+            ("optimistic read committed", Level::OptimisticReadCommitted),
+            ("optimistic snapshot isolation", Level::OptimisticSnapshot),
+            (
+                "optimistic repeatable read",
+                Level::OptimisticRepeatableRead,
+            ),
+        ] {
+            let head = format!("| {name} |");
+            let mut rows = page.lines().filter(|line| line.contains(&head));
+            let row = rows.next().expect("each level has a row");
+            assert_eq!(rows.next(), None, "{name} has one");
+            let cells: Vec<_> = row
+                .trim_end_matches('|')
+                .split('|')
+                .map(str::trim)
+                .collect();
+            for (cell, anomalies) in cells[3..].iter().zip(columns) {
+                let forbidden = anomalies.iter().all(|a| level.forbids().contains(a));
+                assert_eq!(*cell == "no", forbidden, "{row}: {anomalies:?}");
+            }
+            assert_eq!(cells[3..].len(), columns.len());
+        }
+    }
+}
+
 /// If these were never found, the tests above would say nothing.
 #[test]
 fn weaker_levels_have_what_stronger_ones_forbid() {
     for (level, wanted) in [
         (Level::ReadCommitted, Anomaly::LostUpdate),
         (Level::ReadCommitted, Anomaly::GSingle),
+        (Level::ReadCommitted, Anomaly::G2Item),
+        (Level::ReadCommitted, Anomaly::G2),
         (Level::Snapshot, Anomaly::G2Item),
         (Level::Snapshot, Anomaly::G2),
+        (Level::RepeatableRead, Anomaly::GSingle),
         (Level::RepeatableRead, Anomaly::G2),
         (Level::OptimisticReadCommitted, Anomaly::LostUpdate),
         (Level::OptimisticReadCommitted, Anomaly::GSingle),
+        (Level::OptimisticReadCommitted, Anomaly::G2Item),
+        (Level::OptimisticReadCommitted, Anomaly::G2),
         (Level::OptimisticSnapshot, Anomaly::G2Item),
+        (Level::OptimisticSnapshot, Anomaly::G2),
         (Level::OptimisticRepeatableRead, Anomaly::G2),
     ] {
         let tried = (1..=200).find(|_| run(level, 1).has(wanted));
