@@ -49,6 +49,9 @@ pub enum ErrorKind {
     LockLimit = 15,
     /// The time of a transaction is over, and others may have its locks: begin it anew.
     Expired = 16,
+    /// A batch, or what a transaction writes, has more bytes or operations than are taken at once: write it in parts, or raise
+    /// the limit. Its context has `bytes` and `bytes_max`.
+    TooLarge = 17,
 }
 
 impl ErrorKind {
@@ -78,6 +81,7 @@ impl ErrorKind {
             Self::NoMemory => "no memory",
             Self::LockLimit => "lock limit",
             Self::Expired => "expired",
+            Self::TooLarge => "too large",
         }
     }
 }
@@ -137,6 +141,8 @@ impl Error {
         not_found => NotFound;
         /// The allocator has nothing.
         no_memory => NoMemory;
+        /// More than is taken at once.
+        too_large => TooLarge;
     }
 
     /// An operating system error met while doing `message`.

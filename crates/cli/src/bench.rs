@@ -17,7 +17,7 @@ Benchmarks: fillseq fillrandom overwrite readrandom readmissing readseq readreve
 The flags are db_bench's, and so are their defaults; `orogen bench --flags` lists them.
 
 Exit codes: 0 done; 1 failed; 2 wrong command line; 4 damaged data; 5 open elsewhere; 6 no space;
-            7 read-only; 8 not supported";
+            7 read-only; 8 not supported; 9 too large";
 
 /// What follows `bench`.
 #[derive(clap::Args)]

@@ -13,7 +13,8 @@ Exit codes:
   5  another process has the database open
   6  no space left
   7  the database takes no writes
-  8  the format or feature is not supported";
+  8  the format or feature is not supported
+  9  more than is taken at once";
 
 /// The end of a command's help: an example and the exit codes.
 macro_rules! after_help {
@@ -23,7 +24,7 @@ macro_rules! after_help {
             $("  ", $example, "\n",)+
             "\n",
             "Exit codes: 0 done; 1 failed; 2 wrong command line; 3 not found; 4 damaged data; ",
-            "5 open elsewhere;\n            6 no space; 7 read-only; 8 not supported"
+            "5 open elsewhere;\n            6 no space; 7 read-only; 8 not supported; 9 too large"
         )
     };
 }
@@ -99,6 +100,7 @@ impl Failure {
                 ErrorKind::NoSpace => 6,
                 ErrorKind::ReadOnly | ErrorKind::Closed => 7,
                 ErrorKind::NotSupported => 8,
+                ErrorKind::TooLarge => 9,
                 _ => 1,
             },
         }
@@ -130,6 +132,7 @@ mod tests {
         assert_eq!(code(ErrorKind::NoSpace), 6);
         assert_eq!(code(ErrorKind::ReadOnly), 7);
         assert_eq!(code(ErrorKind::NotSupported), 8);
+        assert_eq!(code(ErrorKind::TooLarge), 9);
         let gone = std::io::Error::from(std::io::ErrorKind::NotFound);
         assert_eq!(
             Failure::Engine(Error::io("cannot open", gone)).exit_code(),

@@ -446,7 +446,8 @@ impl WriteBatch {
     /// Refuses a batch that is not all that was added.
     ///
     /// # Errors
-    /// `InvalidArgument` for what is too large; `NoMemory`; `NoSpace`, `Io` of the file that it is in.
+    /// `InvalidArgument` for a key or value that is too large, `TooLarge` of more than 4 GiB in all; `NoMemory`; `NoSpace`, `Io` of the
+    /// file that it is in.
     pub fn check_whole(&self) -> Result<()> {
         if let Some(e) = &self.refused {
             return Err(e.clone());

@@ -80,6 +80,22 @@ impl ColumnFamilyIdentity {
     pub fn is_of(&self, family: &ColumnFamily) -> bool {
         std::ptr::eq(self.0.as_ptr(), Arc::as_ptr(&family.0))
     }
+
+    /// Looks whether a batch of so many operations and bytes, with one for this family among them, is something that the family's
+    /// memtable takes at once. Of a family that is gone there is nothing to say.
+    ///
+    /// # Errors
+    /// `TooLarge`.
+    pub fn check_batch_size(&self, operations: usize, bytes: usize) -> Result<()> {
+        let Some(family) = self.0.upgrade() else {
+            return Ok(());
+        };
+        let view = family.load();
+        let mut memtables = view.memtables();
+        memtables
+            .next()
+            .map_or(Ok(()), |active| active.check_group(operations, bytes))
+    }
 }
 
 impl std::fmt::Debug for ColumnFamily {
@@ -361,7 +377,7 @@ impl Db {
     ///
     /// # Errors
     /// `InvalidArgument` for a family that is not there, a merge without an operator, a key or
-    /// value that is too large; `NoMemory`: nothing was written; `Busy` with `no_slowdown`; `ReadOnly` after an earlier error.
+    /// value that is too large, `TooLarge` for a batch that is; `NoMemory`: nothing was written; `Busy` with `no_slowdown`; `ReadOnly` after an earlier error.
     /// `Io`: the batch may or may not be there after a reopen. `NoSpace`: it is not there, but may
     /// be after a reopen if the process ends before the database has resumed; a write that is
     /// refused because of an earlier one (the error's cause is that one's) never is.

@@ -301,7 +301,7 @@ pub enum MemTableKind {
     /// A trie of user keys, each with its versions, in a block of up to 16 GiB of addresses. Guided lists are made instead for
     /// orders other than bytewise, for write buffers of more than 10 GiB, and where the system has no addresses.
     ///
-    /// A batch of more than 2 GiB is refused with `InvalidArgument`, or one of more small operations than an empty trie may
+    /// A batch of more than 2 GiB is refused with `TooLarge`, or one of more small operations than an empty trie may
     /// hold, some 15 million.
     Trie,
 }

@@ -63,7 +63,7 @@ pub trait MemTable: Send + Sync {
     /// Looks whether so many entries of so many bytes are something that [`Self::promise`] could promise at all.
     ///
     /// # Errors
-    /// `InvalidArgument` if no memory would be enough.
+    /// `TooLarge` if no memory would be enough.
     fn check_group(&self, entries: usize, bytes: usize) -> Result<()> {
         let _ = (entries, bytes);
         Ok(())

@@ -137,18 +137,20 @@ impl TrieMemTable {
 
 impl MemTable for TrieMemTable {
     /// # Errors
-    /// `InvalidArgument` of more than 2 GiB, or of so many entries that an empty memtable may not hold them.
+    /// `TooLarge` of more than 2 GiB, or of so many entries that an empty memtable may not hold them.
     fn check_group(&self, entries: usize, bytes: usize) -> Result<()> {
         let words = Self::words_max(entries as u64, bytes as u64, 0);
-        if bytes > GROUP_MAX || words > self.trie.capacity_words() {
-            return Err(
-                Error::invalid_argument("more than a memtable takes at once")
-                    .with("operations", entries)
-                    .with("bytes", bytes)
-                    .with("most", GROUP_MAX),
-            );
-        }
-        Ok(())
+        let message = if bytes > GROUP_MAX {
+            "more bytes than a memtable takes at once"
+        } else if words > self.trie.capacity_words() {
+            "more operations than a memtable takes at once"
+        } else {
+            return Ok(());
+        };
+        Err(Error::too_large(message)
+            .with("operations", entries)
+            .with("bytes", bytes)
+            .with("bytes_max", GROUP_MAX))
     }
 
     fn promise(&self, entries: usize, bytes: usize) -> Result<()> {

@@ -33,6 +33,13 @@ use index::{Found, Index};
 const INDEXED_KEY_MAX: usize = 2 << 30;
 /// An emptied batch knows no more families than these.
 const FAMILIES_KEPT: usize = 8;
+/// Smaller batches are taken by every memtable.
+const LARGE: usize = 16 << 20;
+/// Memtables are asked about so many operations and bytes more, not to be asked for each operation.
+const AHEAD: Size = Size {
+    operations: 4096,
+    bytes: 1 << 20,
+};
 /// What memory is asked for.
 const WHAT: &str = "index of a write batch";
 
@@ -48,6 +55,17 @@ pub struct IndexedBatch {
     save_points: Vec<SavePoint>,
     /// Rises with every change.
     changes: u64,
+    /// Bytes that it may have; 0: as many as memtables take.
+    max_bytes: usize,
+    /// Up to here it is surely not too large.
+    allowed: Size,
+}
+
+/// How large a batch is.
+#[derive(Clone, Copy, Debug)]
+struct Size {
+    operations: usize,
+    bytes: usize,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -64,6 +82,8 @@ pub(crate) struct Family {
     merge_operator: Option<Arc<dyn MergeOperator>>,
     ranges: Vec<RangeTombstone>,
     fragments: OnceLock<FragmentedRangeTombstones>,
+    /// Its memtable takes a part of the batch, or did before something was rolled back.
+    is_written: bool,
 }
 
 impl Family {
@@ -76,6 +96,7 @@ impl Family {
             merge_operator: options.merge_operator.clone(),
             ranges: Vec::new(),
             fragments: OnceLock::new(),
+            is_written: false,
         }
     }
 }
@@ -130,6 +151,8 @@ impl IndexedBatch {
             range_order: Vec::new(),
             save_points: Vec::new(),
             changes: 0,
+            max_bytes: 0,
+            allowed: allowed_at_first(0),
         })
     }
 
@@ -170,6 +193,13 @@ impl IndexedBatch {
         self.batch.set_spill(spill);
     }
 
+    /// Bytes that the batch may have, as [`WriteBatch::size_bytes`] counts them; what would go over is refused with `TooLarge`. 0, as it
+    /// is in the beginning: as many as memtables take.
+    pub fn set_max_bytes(&mut self, max_bytes: usize) {
+        self.max_bytes = max_bytes;
+        self.allowed = allowed_at_first(max_bytes);
+    }
+
     /// Forgets everything, save points too, and keeps the memory; a file it gives up.
     pub fn clear(&mut self) {
         self.batch.clear();
@@ -184,6 +214,10 @@ impl IndexedBatch {
                 family.fragments = OnceLock::new();
             }
         }
+        for family in &mut self.families {
+            family.is_written = false;
+        }
+        self.allowed = allowed_at_first(self.max_bytes);
         self.save_points.clear();
         self.changes += 1;
     }
@@ -191,8 +225,9 @@ impl IndexedBatch {
     /// Sets a key.
     ///
     /// # Errors
-    /// `InvalidArgument` for a key, value or batch that is too large (4 GiB); `NoMemory`; `NoSpace`, `Io` of the file that
-    /// it spills to. Nothing has changed then.
+    /// `TooLarge` if the batch would have more bytes than [`Self::set_max_bytes`] allows, or more bytes or operations than a memtable
+    /// takes at once; `InvalidArgument` for a key or value that is too large (4 GiB); `NoMemory`; `NoSpace`, `Io` of the file that it
+    /// spills to. Nothing has changed then.
     pub fn put(&mut self, family: &ColumnFamily, key: &[u8], value: &[u8]) -> Result<()> {
         self.add(family, key, |batch, cf| batch.put(cf, key, value))
     }
@@ -244,7 +279,7 @@ impl IndexedBatch {
         let mark = self.batch.mark();
         memory::reserve(&mut self.range_order, 1, WHAT)?;
         self.batch.delete_range(family.id(), start, end);
-        self.check(&mark)?;
+        self.check_write(at, &mark)?;
         if is_empty {
             return Ok(());
         }
@@ -413,9 +448,63 @@ impl IndexedBatch {
 
     /// Takes back what was refused.
     fn check(&mut self, mark: &BatchMark) -> Result<()> {
-        self.batch
-            .check_whole()
+        let whole = self.batch.check_whole();
+        whole
+            .and_then(|()| self.check_size())
             .inspect_err(|_| self.batch.roll_back_to(mark))
+    }
+
+    #[inline]
+    fn check_size(&mut self) -> Result<()> {
+        let size = Size {
+            operations: self.batch.count() as usize,
+            bytes: self.batch.size_bytes(),
+        };
+        match size.operations <= self.allowed.operations && size.bytes <= self.allowed.bytes {
+            true => Ok(()),
+            false => self.check_limits(size),
+        }
+    }
+
+    #[cold]
+    fn check_limits(&mut self, size: Size) -> Result<()> {
+        if self.max_bytes > 0 && size.bytes > self.max_bytes {
+            return Err(Error::too_large("batch has more bytes than it may")
+                .with("bytes", size.bytes)
+                .with("bytes_max", self.max_bytes));
+        }
+        if size.bytes < LARGE {
+            return Ok(());
+        }
+        let written = self.families.iter().filter(|f| f.is_written);
+        let ask = |operations, bytes| {
+            let mut written = written.clone();
+            written.try_for_each(|f| f.identity.check_batch_size(operations, bytes))
+        };
+        let ahead = Size {
+            operations: size.operations + AHEAD.operations,
+            bytes: size.bytes + AHEAD.bytes,
+        };
+        if ask(ahead.operations, ahead.bytes).is_err() {
+            return ask(size.operations, size.bytes);
+        }
+        self.allowed = Size {
+            bytes: most(self.max_bytes).min(ahead.bytes),
+            ..ahead
+        };
+        Ok(())
+    }
+
+    /// As [`Self::check`], of a write to a family, whose memtable has to take the batch from now on.
+    #[inline]
+    fn check_write(&mut self, at: u32, mark: &BatchMark) -> Result<()> {
+        if self.families[at as usize].is_written {
+            return self.check(mark);
+        }
+        self.families[at as usize].is_written = true;
+        self.allowed = allowed_at_first(self.max_bytes);
+        self.check(mark)
+            .inspect_err(|_| self.families[at as usize].is_written = false)
     }
 
     fn add(
@@ -429,10 +518,10 @@ impl IndexedBatch {
                 Error::invalid_argument("key is too long to be indexed").with("bytes", key.len())
             );
         }
-        self.family(family)?;
+        let at = self.family(family)?;
         let mark = self.batch.mark();
         write(&mut self.batch, family.id());
-        self.check(&mark)?;
+        self.check_write(at, &mark)?;
         self.keys += 1;
         self.changes += 1;
         Ok(())
@@ -539,6 +628,22 @@ impl IndexedBatch {
 
     pub(crate) fn order(&self, at: u32) -> &UserComparator {
         &self.families[at as usize].order
+    }
+}
+
+/// The bytes that a limit stands for, of which 0 is none.
+fn most(max_bytes: usize) -> usize {
+    match max_bytes {
+        0 => usize::MAX,
+        most => most,
+    }
+}
+
+/// Up to where no memtable need be asked.
+fn allowed_at_first(max_bytes: usize) -> Size {
+    Size {
+        operations: usize::MAX,
+        bytes: most(max_bytes).min(LARGE - 1),
     }
 }
 

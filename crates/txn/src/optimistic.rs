@@ -68,6 +68,9 @@ pub struct OptimisticTransactionOptions {
     /// Bytes of its writes from which on they go to a file, instead of those that [`OptimisticTransactionDbOptions::spill`] says, where that is set;
     /// `usize::MAX`: never. Default `None`: as there.
     pub spill_threshold_bytes: Option<usize>,
+    /// Bytes of its writes beyond which it takes no more: what would go over is refused with `TooLarge`. Default 0: as many as memtables
+    /// take at once.
+    pub max_write_batch_size: usize,
 }
 
 struct Inner {
@@ -147,6 +150,7 @@ impl OptimisticTransactionDb {
     pub fn begin(&self, options: OptimisticTransactionOptions) -> Result<OptimisticTransaction> {
         let mut own = IndexedBatch::new()?;
         own.set_spill(spill::of(&self.0.spill, options.spill_threshold_bytes));
+        own.set_max_bytes(options.max_write_batch_size);
         let mut txn = OptimisticTransaction {
             home: self.0.clone(),
             own: RefCell::new(own),
@@ -265,8 +269,9 @@ impl OptimisticTransaction {
     /// Sets a key, which it notes.
     ///
     /// # Errors
-    /// `InvalidArgument` after its end, or for what is too large; `NoMemory`. `NoSpace`, `Io` of the file that its writes go on in: it
-    /// is noted, and nothing was written.
+    /// `InvalidArgument` after its end, or for a key or value that is too large; `NoMemory`. `TooLarge` if its writes would have more bytes
+    /// than [`OptimisticTransactionOptions::max_write_batch_size`], or more bytes or operations than a memtable takes at once, and `NoSpace`, `Io` of the file
+    /// that its writes go on in: it is noted, and nothing was written.
     pub fn put(&mut self, family: &ColumnFamily, key: &[u8], value: &[u8]) -> Result<()> {
         self.track(family, key)?;
         self.own.get_mut().put(family, key, value)
@@ -456,6 +461,7 @@ impl OptimisticTransaction {
         let own = self.own.get_mut();
         own.clear();
         own.set_spill(spill::of(&self.home.spill, options.spill_threshold_bytes));
+        own.set_max_bytes(options.max_write_batch_size);
         self.save_points.clear();
         self.clear_snapshot();
         self.options = options;

@@ -72,6 +72,9 @@ pub struct TransactionOptions {
     /// Bytes of its writes from which on they go to a file, instead of those that [`TransactionDbOptions::spill`] says, where that is set;
     /// `usize::MAX`: never. Default `None`: as there.
     pub spill_threshold_bytes: Option<usize>,
+    /// Bytes of its writes beyond which it takes no more: what would go over is refused with `TooLarge`. Default 0: as many as memtables
+    /// take at once.
+    pub max_write_batch_size: usize,
 }
 
 impl Default for TransactionOptions {
@@ -82,6 +85,7 @@ impl Default for TransactionOptions {
             set_snapshot: false,
             write: WriteOptions::default(),
             spill_threshold_bytes: None,
+            max_write_batch_size: 0,
         }
     }
 }
@@ -195,6 +199,7 @@ impl TransactionDb {
     pub fn begin(&self, options: TransactionOptions) -> Result<Transaction> {
         let mut own = IndexedBatch::new()?;
         own.set_spill(spill::of(&self.0.spill, options.spill_threshold_bytes));
+        own.set_max_bytes(options.max_write_batch_size);
         let mut txn = Transaction {
             home: self.0.clone(),
             own: RefCell::new(own),
@@ -386,8 +391,9 @@ impl Transaction {
     /// # Errors
     /// `LockTimeout`, `Deadlock`, `LockLimit`, `Expired`: it was not locked, nothing has changed, and the
     /// transaction may go on unless it is expired. `Busy` if it was written since the snapshot.
-    /// `InvalidArgument` after the beginning, or for what is too large; `NoMemory`; `Corruption`, `Io`. `NoSpace`, `Io` of the file that
-    /// its writes go on in: it is locked, and nothing was written.
+    /// `InvalidArgument` after the beginning, or for a key or value that is too large; `NoMemory`; `Corruption`, `Io`. `TooLarge` if its
+    /// writes would have more bytes than [`TransactionOptions::max_write_batch_size`], or more bytes or operations than a memtable takes at once,
+    /// and `NoSpace`, `Io` of the file that its writes go on in: it is locked, and nothing was written.
     pub fn put(&mut self, family: &ColumnFamily, key: &[u8], value: &[u8]) -> Result<()> {
         self.lock(family, key, LockMode::Exclusive)?;
         self.own.get_mut().put(family, key, value)
@@ -613,6 +619,7 @@ impl Transaction {
         let own = self.own.get_mut();
         own.clear();
         own.set_spill(spill::of(&self.home.spill, options.spill_threshold_bytes));
+        own.set_max_bytes(options.max_write_batch_size);
         self.save_points.clear();
         self.clear_snapshot();
         self.options = options;

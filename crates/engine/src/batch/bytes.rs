@@ -303,7 +303,9 @@ fn copy_to_file(bytes: &[u8], more: usize, spill: &Spill) -> Result<Box<FileBuff
 /// The error of a batch of so many bytes.
 #[cold]
 pub(super) fn too_large(bytes: usize) -> Error {
-    Error::invalid_argument("batch is larger than 4 GiB").with("bytes", bytes)
+    Error::too_large("batch is larger than 4 GiB")
+        .with("bytes", bytes)
+        .with("bytes_max", u32::MAX)
 }
 
 #[cfg(test)]
@@ -401,7 +403,7 @@ mod tests {
         assert!(bytes.is_file() && bytes.len() == 999);
         assert_eq!(statistics.get(Ticker::TxnSpills), 1);
         let error = bytes.reserve(FILE_MAX, Some(&spill)).unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+        assert_eq!(error.kind(), ErrorKind::TooLarge);
         assert_eq!(bytes.len(), 999, "it is as it was");
     }
 }

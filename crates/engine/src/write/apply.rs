@@ -24,8 +24,10 @@ pub(crate) struct MemTables {
 pub(crate) struct Need {
     entries: usize,
     bytes: usize,
-    /// Sorted; without any it is the default family.
-    others: Vec<u32>,
+    /// A batch that was not looked through is for the default family.
+    has_default: bool,
+    /// Of batches that were looked through, sorted; without any it is the default family.
+    families: Vec<u32>,
 }
 
 impl Need {
@@ -37,18 +39,24 @@ impl Need {
         self.entries += batch.count() as usize;
         self.bytes += batch.size_bytes();
         if batch.needs_check() {
-            self.others.push(0);
-            self.others.extend(batch.column_families());
-            self.others.sort_unstable();
-            self.others.dedup();
+            self.families.extend(batch.column_families());
+        } else {
+            self.has_default = true;
+        }
+        if !self.families.is_empty() {
+            if self.has_default {
+                self.families.push(0);
+            }
+            self.families.sort_unstable();
+            self.families.dedup();
         }
     }
 
     fn families(&self) -> &[u32] {
-        if self.others.is_empty() {
+        if self.families.is_empty() {
             &[0]
         } else {
-            &self.others
+            &self.families
         }
     }
 }
@@ -186,7 +194,7 @@ impl MemTables {
     /// Looks whether a batch is something that memtables take at once.
     ///
     /// # Errors
-    /// `InvalidArgument` if it is too large.
+    /// `TooLarge`.
     pub(crate) fn check_size(&self, batch: &WriteBatch) -> Result<()> {
         let mut need = Need::default();
         need.add(batch);
@@ -199,7 +207,7 @@ impl MemTables {
     /// Sees to it that a group's operations find memory.
     ///
     /// # Errors
-    /// `NoMemory`, `InvalidArgument` of what is too large; nothing is promised.
+    /// `NoMemory`, `TooLarge`; nothing is promised.
     pub(crate) fn promise(&self, need: &Need) -> Result<()> {
         for (done, &cf) in need.families().iter().enumerate() {
             let Some(entry) = self.find(cf) else { continue };

@@ -10,7 +10,9 @@ use orogen_engine::events::{EventListener, FlushInfo};
 use orogen_engine::options::MemTableKind;
 use orogen_engine::plugin::merge_operator;
 use orogen_engine::repair;
-use orogen_engine::{ColumnFamily, Db, Options, ReadOptions, WriteBatch, WriteOptions};
+use orogen_engine::{
+    ColumnFamily, ColumnFamilyIdentity, Db, Options, ReadOptions, WriteBatch, WriteOptions,
+};
 use orogen_env::{FileSystem, MemFileSystem, PowerCut};
 
 use crate::support::{DIR, scan, small};
@@ -523,9 +525,23 @@ fn what_no_memtable_takes_at_once_is_refused_and_nothing_fails() {
         batch.delete(0, &n.to_be_bytes());
     }
     let told = db.prepare(&plain(), b"t", batch.clone()).unwrap_err();
-    assert_eq!(told.kind(), ErrorKind::InvalidArgument);
+    assert_eq!(told.kind(), ErrorKind::TooLarge);
+    assert!(told.context("bytes").is_some() && told.context("bytes_max").is_some());
+    // Who adds to a batch can know it before.
+    let family = ColumnFamilyIdentity::of(&db.default_column_family());
+    let kind = |operations, bytes| {
+        let checked = family.check_batch_size(operations, bytes);
+        checked.err().map(|e| e.kind())
+    };
+    assert_eq!(
+        kind(20_000_000, batch.size_bytes()),
+        Some(ErrorKind::TooLarge)
+    );
+    assert_eq!(kind(1, 2 << 30), Some(ErrorKind::TooLarge));
+    assert_eq!(kind(1, (2 << 30) - 64), None);
+    assert_eq!(kind(1_000_000, 32 << 20), None);
     let told = db.write(batch).unwrap_err();
-    assert_eq!(told.kind(), ErrorKind::InvalidArgument);
+    assert_eq!(told.kind(), ErrorKind::TooLarge);
     db.put(b"a", b"1").unwrap();
     db.prepare(&plain(), b"t", puts(&[("b", "1")])).unwrap();
     db.commit_prepared(&plain(), b"t").unwrap();

@@ -6,3 +6,4 @@ mod isolation;
 mod optimistic;
 mod pessimistic;
 mod spill;
+mod too_large;
