@@ -109,6 +109,46 @@ fn parent_and_child() -> Arc<Trie> {
     run(before, [&["dpc", "dq", "d"], &["e", "dpd", "f"]])
 }
 
+/// Keys end where others go on, at nodes that are put above them and grow from one child on.
+fn nested_keys() -> Arc<Trie> {
+    run(&["a", "xyz"], [&["ab", "x", "ad"], &["ac", "ae", "xy"]])
+}
+
+const fn ending_in<const N: usize>(path: u8, last: u8) -> [u8; N] {
+    let mut key = [path; N];
+    key[N - 1] = last;
+    key
+}
+
+macro_rules! long_key {
+    ($name:ident, $len:literal, $path:literal, $last:literal) => {
+        static $name: &str = {
+            static KEY: [u8; $len] = ending_in($path, $last);
+            match std::str::from_utf8(&KEY) {
+                Ok(key) => key,
+                Err(_) => panic!("ASCII"),
+            }
+        };
+    };
+}
+
+long_key!(Q, 20, b'q', b'q');
+long_key!(QA, 21, b'q', b'a');
+long_key!(QB, 21, b'q', b'b');
+long_key!(RA, 300, b'r', b'a');
+long_key!(RB, 300, b'r', b'b');
+long_key!(RC, 300, b'r', b'c');
+long_key!(SA, 20, b's', b'a');
+long_key!(SB, 20, b's', b'b');
+long_key!(SC, 20, b's', b'c');
+
+/// Paths that do not fit into a node of two children, or not into one node at all.
+fn long_keys() -> Arc<Trie> {
+    static BEFORE: [&str; 3] = [Q, RA, SA];
+    static LISTS: [[&str; 3]; 2] = [[QA, RB, SB], [QB, SC, RC]];
+    run(&BEFORE, [&LISTS[0], &LISTS[1]])
+}
+
 /// A cursor goes on from nodes that are replaced and whose memory becomes other nodes.
 fn a_cursor_that_stands() {
     let before = ["pa", "pb", "pc", "pd", "qa", "qb"];
@@ -191,6 +231,27 @@ fn parent_and_child_hold() {
     });
     let both = [Event::EndAdded, Event::LostSlot, Event::LostHead];
     assert_happened(&sums, &both);
+}
+
+#[test]
+fn nested_keys_hold() {
+    let sums = sums();
+    let counted = sums.clone();
+    explore("trie: nested keys", move || add(&counted, &nested_keys()));
+    let above = [Event::AboveShorter, Event::AboveLonger];
+    assert_happened(&sums, &above);
+    let grown = [Event::OneToTwo, Event::TwoToFour, Event::LostSlot];
+    assert_happened(&sums, &grown);
+}
+
+#[test]
+fn long_keys_hold() {
+    let sums = sums();
+    let counted = sums.clone();
+    explore("trie: long keys", move || add(&counted, &long_keys()));
+    let above = [Event::AboveFour, Event::AboveLinked, Event::AboveShorter];
+    assert_happened(&sums, &above);
+    assert_happened(&sums, &[Event::OneToFour, Event::LostSlot]);
 }
 
 #[test]

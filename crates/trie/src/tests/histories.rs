@@ -137,7 +137,7 @@ fn is_of_threads(event: Event) -> bool {
     matches!(event, Event::LostSlot | Event::LostHead | Event::Waited)
 }
 
-fn assert_all_happened(sums: [u64; Event::COUNT]) {
+pub(super) fn assert_all_happened(sums: [u64; Event::COUNT]) {
     for event in Event::ALL {
         let is_of_one = !is_of_threads(event) && event != Event::SetHeld;
         assert!(!is_of_one || sums[event as usize] > 0, "{event:?}");

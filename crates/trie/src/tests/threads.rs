@@ -2,6 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
+use super::histories::assert_all_happened;
 use super::keys::{Random, SHAPES, Shape};
 use crate::{Cursor, Event, Root, Trie};
 
@@ -152,7 +153,8 @@ fn what_is_published_is_found_and_in_order() {
             sums.iter_mut().zip(map.events()).for_each(|(a, b)| *a += b);
         }
     }
-    assert!(sums[Event::Found as usize] > 0);
+    // What threads lose to each other hangs on their turns; the models see to that.
+    assert_all_happened(sums);
 }
 
 #[test]
