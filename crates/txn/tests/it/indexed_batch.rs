@@ -40,21 +40,41 @@ fn key(rng: &mut Rng) -> Vec<u8> {
         .collect()
 }
 
+/// Keys that are put only where they are not, so that they can be deleted by single deletes.
+fn key_put_once(rng: &mut Rng) -> Vec<u8> {
+    vec![b'a', b's', [b'a', b'b', b'c'][rng.below(3) as usize]]
+}
+
+fn any_key(rng: &mut Rng) -> Vec<u8> {
+    match rng.below(6) {
+        0 => key_put_once(rng),
+        _ => key(rng),
+    }
+}
+
 #[derive(Clone)]
 enum Change {
     Put(Vec<u8>, Vec<u8>),
     Merge(Vec<u8>, Vec<u8>),
     Delete(Vec<u8>),
+    SingleDelete(Vec<u8>),
     DeleteRange(Vec<u8>, Vec<u8>),
 }
 
 impl Change {
-    fn draw(rng: &mut Rng, order: &UserComparator, n: u64) -> Self {
+    fn draw(rng: &mut Rng, order: &UserComparator, n: u64, map: &Map) -> Self {
         let value = format!("v{n}").into_bytes();
-        match rng.below(10) {
+        match rng.below(12) {
             0..5 => Self::Put(key(rng), value),
             5..7 => Self::Merge(key(rng), value),
             7..9 => Self::Delete(key(rng)),
+            9 | 10 => {
+                let key = key_put_once(rng);
+                match map.contains_key(&key) {
+                    true => Self::SingleDelete(key),
+                    false => Self::Put(key, value),
+                }
+            }
             _ => {
                 let (a, b) = (key(rng), key(rng));
                 if order.less(&b, &a) {
@@ -71,6 +91,7 @@ impl Change {
             Self::Put(k, v) => batch.put(family, k, v),
             Self::Merge(k, v) => batch.merge(family, k, v),
             Self::Delete(k) => batch.delete(family, k),
+            Self::SingleDelete(k) => batch.single_delete(family, k),
             Self::DeleteRange(a, b) => batch.delete_range(family, a, b),
         };
         done.expect("it fits");
@@ -86,8 +107,38 @@ impl Change {
                 }
                 None => drop(map.insert(k.clone(), v.clone())),
             },
-            Self::Delete(k) => drop(map.remove(k)),
+            Self::Delete(k) | Self::SingleDelete(k) => drop(map.remove(k)),
             Self::DeleteRange(a, b) => map.retain(|k, _| order.less(k, a) || !order.less(k, b)),
+        }
+    }
+
+    /// What a batch says of a key to which it said `before` until then.
+    fn look<'a>(
+        &'a self,
+        key: &[u8],
+        order: &UserComparator,
+        before: BatchLookup<'a>,
+    ) -> BatchLookup<'a> {
+        match self {
+            Self::Put(k, v) if k == key => BatchLookup::Value(v),
+            Self::Delete(k) | Self::SingleDelete(k) if k == key => BatchLookup::Deleted,
+            Self::DeleteRange(a, b) if !order.less(key, a) && order.less(key, b) => {
+                BatchLookup::Deleted
+            }
+            Self::Merge(k, v) if k == key => match before {
+                BatchLookup::NotFound => BatchLookup::Merge(vec![v]),
+                BatchLookup::Value(base) => BatchLookup::MergeOnto(Some(base), vec![v]),
+                BatchLookup::Deleted => BatchLookup::MergeOnto(None, vec![v]),
+                BatchLookup::Merge(mut all) => {
+                    all.push(v);
+                    BatchLookup::Merge(all)
+                }
+                BatchLookup::MergeOnto(base, mut all) => {
+                    all.push(v);
+                    BatchLookup::MergeOnto(base, all)
+                }
+            },
+            _ => before,
         }
     }
 }
@@ -98,35 +149,88 @@ fn sorted(map: &Map, order: &UserComparator) -> Vec<(Vec<u8>, Vec<u8>)> {
     all
 }
 
-struct Pair {
-    db: Db,
+/// A family, and what has to be in it.
+struct Part {
     family: ColumnFamily,
     order: UserComparator,
-    batch: RefCell<IndexedBatch>,
     map: Map,
-    /// The map at each save point.
-    saved: Vec<Map>,
+    /// What the batch has for it.
+    own: Vec<Change>,
+}
+
+impl Part {
+    fn write(&mut self, batch: &RefCell<IndexedBatch>, rng: &mut Rng, count: &mut u64) {
+        let change = Change::draw(rng, &self.order, *count, &self.map);
+        *count += 1;
+        change.write(&mut batch.borrow_mut(), &self.family);
+        change.apply(&mut self.map, &self.order);
+        self.own.push(change);
+    }
+}
+
+struct Pair {
+    db: Db,
+    batch: RefCell<IndexedBatch>,
+    parts: Vec<Part>,
+    /// Each part's map, and how much the batch had for it, at each save point.
+    saved: Vec<Vec<(Map, usize)>>,
 }
 
 impl Pair {
+    fn write(&mut self, rng: &mut Rng, count: &mut u64) {
+        let at = rng.below(self.parts.len() as u64) as usize;
+        self.parts[at].write(&self.batch, rng, count);
+    }
+
+    fn set_save_point(&mut self) {
+        self.batch.borrow_mut().set_save_point();
+        let now = self.parts.iter().map(|p| (p.map.clone(), p.own.len()));
+        self.saved.push(now.collect());
+    }
+
+    fn rollback_to_save_point(&mut self) {
+        let done = self.batch.borrow_mut().rollback_to_save_point();
+        let Some(saved) = self.saved.pop() else {
+            return assert_eq!(done.map_err(|e| e.kind()), Err(ErrorKind::NotFound));
+        };
+        done.expect("there is one");
+        for (part, (map, len)) in self.parts.iter_mut().zip(saved) {
+            part.map = map;
+            part.own.truncate(len);
+        }
+    }
+
     fn check(&self, rng: &mut Rng) {
         let options = ReadOptions::default();
         let batch = self.batch.borrow();
-        for _ in 0..5 {
-            let key = key(rng);
-            let found = batch
-                .get(&self.db, &options, &self.family, &key)
-                .expect("it reads");
-            assert_eq!(
-                found.map(|v| v.to_vec()),
-                self.map.get(&key).cloned(),
-                "{key:?}"
-            );
+        for part in &self.parts {
+            for _ in 0..5 {
+                let key = any_key(rng);
+                let found = batch
+                    .get(&self.db, &options, &part.family, &key)
+                    .expect("it reads");
+                assert_eq!(
+                    found.map(|v| v.to_vec()),
+                    part.map.get(&key).cloned(),
+                    "{key:?}"
+                );
+                let said = batch.lookup(&part.family, &key).expect("it is whole");
+                let own = part.own.iter();
+                let wanted = own.fold(BatchLookup::NotFound, |before, change| {
+                    change.look(&key, &part.order, before)
+                });
+                assert_eq!(said, wanted, "{key:?}");
+            }
         }
     }
 
     /// A cursor that wanders about, and the list that it has to be in.
     fn wander(&mut self, rng: &mut Rng, count: &mut u64) {
+        let Self {
+            db, batch, parts, ..
+        } = self;
+        let here = rng.below(parts.len() as u64) as usize;
+        let (family, order) = (parts[here].family.clone(), parts[here].order.clone());
         let (mut lower, mut upper) = (None, None);
         if rng.below(3) == 0 {
             lower = Some(key(rng));
@@ -141,20 +245,19 @@ impl Pair {
         };
         let within = |list: Vec<(Vec<u8>, Vec<u8>)>| -> Vec<(Vec<u8>, Vec<u8>)> {
             let keep = |k: &[u8]| {
-                lower.as_deref().is_none_or(|l| !self.order.less(k, l))
-                    && upper.as_deref().is_none_or(|u| self.order.less(k, u))
+                lower.as_deref().is_none_or(|l| !order.less(k, l))
+                    && upper.as_deref().is_none_or(|u| order.less(k, u))
             };
             list.into_iter().filter(|(k, _)| keep(k)).collect()
         };
-        let mut list = within(sorted(&self.map, &self.order));
-        let mut iter =
-            OwnWritesIterator::new(&self.batch, &self.db, &options, &self.family).expect("opens");
+        let mut list = within(sorted(&parts[here].map, &order));
+        let mut iter = OwnWritesIterator::new(batch, db, &options, &family).expect("opens");
         assert!(!iter.valid());
         let mut at: Option<usize> = None;
         for _ in 0..rng.below(40) {
-            let target = key(rng);
+            let target = any_key(rng);
             let place = |list: &[(Vec<u8>, Vec<u8>)], k: &[u8]| {
-                list.partition_point(|(own, _)| self.order.less(own, k))
+                list.partition_point(|(own, _)| order.less(own, k))
             };
             match rng.below(9) {
                 0 => {
@@ -179,15 +282,16 @@ impl Pair {
                 }
                 4 => {
                     // Written while the cursor stands: it sees that at its next move.
-                    let change = Change::draw(rng, &self.order, *count);
-                    *count += 1;
                     let current = at.map(|i| list[i].clone());
-                    change.write(&mut self.batch.borrow_mut(), &self.family);
-                    change.apply(&mut self.map, &self.order);
+                    let to = match rng.below(4) {
+                        0 => rng.below(parts.len() as u64) as usize,
+                        _ => here,
+                    };
+                    parts[to].write(batch, rng, count);
                     if let Some((k, v)) = &current {
                         assert_eq!((iter.key(), iter.value()), (&k[..], &v[..]));
                     }
-                    list = within(sorted(&self.map, &self.order));
+                    list = within(sorted(&parts[here].map, &order));
                     let Some((k, _)) = current else { continue };
                     let i = place(&list, &k);
                     let is_there = list.get(i).is_some_and(|(own, _)| *own == k);
@@ -222,66 +326,49 @@ fn new_batch(spill: Option<&SpillOptions>) -> IndexedBatch {
     IndexedBatch::with(batch.unwrap_or_default()).expect("it is empty")
 }
 
-fn history(seed: u64, order: &UserComparator, spill: Option<&SpillOptions>) {
+fn history(seed: u64, orders: &[UserComparator], spill: Option<&SpillOptions>) {
     let mut rng = Rng::new(seed);
     let mut spilled = 0;
     let db = open();
-    let family = db
-        .create_column_family("f", cf(order.clone()))
-        .expect("it is made");
-    let mut map = Map::new();
+    let parts = orders.iter().enumerate().map(|(n, order)| Part {
+        family: db
+            .create_column_family(&format!("f{n}"), cf(order.clone()))
+            .expect("it is made"),
+        order: order.clone(),
+        map: Map::new(),
+        own: Vec::new(),
+    });
+    let mut pair = Pair {
+        parts: parts.collect(),
+        db: db.clone(),
+        batch: RefCell::new(new_batch(spill)),
+        saved: Vec::new(),
+    };
     let mut count = 0;
-    let batch = RefCell::new(new_batch(spill));
     for _ in 0..4 {
         // What is below.
-        let mut below = new_batch(spill);
+        let above = pair.batch.replace(new_batch(spill));
         for _ in 0..rng.below(60) {
-            let change = Change::draw(&mut rng, order, count);
-            count += 1;
-            change.write(&mut below, &family);
-            change.apply(&mut map, order);
+            pair.write(&mut rng, &mut count);
         }
+        let below = pair.batch.replace(above);
         db.write(below.batch().clone()).expect("it writes");
+        pair.parts.iter_mut().for_each(|part| part.own.clear());
         if rng.below(2) == 0 {
             db.flush().expect("it flushes");
         }
-        let mut pair = Pair {
-            db: db.clone(),
-            family: family.clone(),
-            order: order.clone(),
-            batch: RefCell::new(batch.replace(new_batch(None))),
-            map,
-            saved: Vec::new(),
-        };
         // The index catches up when it is read: after every step, or after many.
         let reads = [1, 1, 5, 40][rng.below(4) as usize];
         for _ in 0..150 {
             match rng.below(12) {
-                0 => {
-                    pair.batch.borrow_mut().set_save_point();
-                    pair.saved.push(pair.map.clone());
-                }
-                1 => {
-                    let done = pair.batch.borrow_mut().rollback_to_save_point();
-                    match pair.saved.pop() {
-                        Some(map) => {
-                            done.expect("there is one");
-                            pair.map = map;
-                        }
-                        None => assert_eq!(done.map_err(|e| e.kind()), Err(ErrorKind::NotFound)),
-                    }
-                }
+                0 => pair.set_save_point(),
+                1 => pair.rollback_to_save_point(),
                 2 => {
                     let done = pair.batch.borrow_mut().pop_save_point();
                     assert_eq!(done.is_ok(), pair.saved.pop().is_some());
                 }
                 3 if rng.below(reads) == 0 => pair.wander(&mut rng, &mut count),
-                _ => {
-                    let change = Change::draw(&mut rng, order, count);
-                    count += 1;
-                    change.write(&mut pair.batch.borrow_mut(), &family);
-                    change.apply(&mut pair.map, order);
-                }
+                _ => pair.write(&mut rng, &mut count),
             }
             if rng.below(reads) == 0 {
                 pair.check(&mut rng);
@@ -289,35 +376,47 @@ fn history(seed: u64, order: &UserComparator, spill: Option<&SpillOptions>) {
         }
         pair.check(&mut rng);
         // Written, it is what was seen before.
-        let mut own = pair.batch.into_inner();
+        let own = pair.batch.get_mut();
         spilled += own.batch().spilled_bytes();
         db.write(own.batch().clone()).expect("it writes");
         own.clear();
         assert!(own.is_empty() && own.batch().spilled_bytes() == 0);
-        map = pair.map;
-        let mut iter = db.iter(&ReadOptions::default(), &family).expect("it reads");
-        iter.seek_to_first();
-        for (k, v) in sorted(&map, order) {
-            assert_eq!((iter.key(), iter.value()), (&k[..], &v[..]));
-            iter.next();
+        pair.saved.clear();
+        for part in &mut pair.parts {
+            part.own.clear();
+            let now = ReadOptions::default();
+            let mut iter = db.iter(&now, &part.family).expect("it reads");
+            iter.seek_to_first();
+            for (k, v) in sorted(&part.map, &part.order) {
+                assert_eq!((iter.key(), iter.value()), (&k[..], &v[..]));
+                iter.next();
+            }
+            assert!(!iter.valid());
         }
-        assert!(!iter.valid());
-        batch.replace(own);
     }
     assert_eq!(spilled > 0, spill.is_some());
+}
+
+/// One batch writes to all of them, and what is for one of them is nobody else's.
+#[test]
+fn families_of_one_batch_equal_maps_of_their_own() {
+    let (up, down) = (UserComparator::BYTEWISE, UserComparator::REVERSE_BYTEWISE);
+    for seed in 0..40 {
+        history(seed, &[up.clone(), down.clone(), up.clone()], None);
+    }
 }
 
 #[test]
 fn histories_equal_those_of_a_map() {
     for seed in 0..60 {
-        history(seed, &UserComparator::BYTEWISE, None);
+        history(seed, &[UserComparator::BYTEWISE], None);
     }
 }
 
 #[test]
 fn keys_in_another_order_are_found_too() {
     for seed in 0..20 {
-        history(seed, &UserComparator::REVERSE_BYTEWISE, None);
+        history(seed, &[UserComparator::REVERSE_BYTEWISE], None);
     }
 }
 
@@ -335,7 +434,7 @@ fn batches_that_spill_equal_a_map_too() {
             threshold_bytes,
             ..SpillOptions::in_dir(dir.path())
         };
-        history(1000 + seed, &order, Some(&spill));
+        history(1000 + seed, &[order], Some(&spill));
     }
     let left = std::fs::read_dir(dir.path()).expect("it is there").count();
     assert_eq!(left, 0, "files have no names");
