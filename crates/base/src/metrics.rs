@@ -208,9 +208,11 @@ tickers! {
     ErrorHandlerAutoresumeRetryTotalCount = "rocksdb.error.handler.autoresume.retry.total.count",
     /// How often it succeeded.
     ErrorHandlerAutoresumeSuccessCount = "rocksdb.error.handler.autoresume.success.count",
+    /// Transactions that were begun, those begun anew too.
+    TxnBegins = "orogen.txn.begins",
     /// Transactions that were committed.
     TxnCommits = "orogen.txn.commits",
-    /// Transactions that were rolled back, but for those that were dropped.
+    /// Transactions that were rolled back, those too that were dropped before they were committed or prepared.
     TxnRollbacks = "orogen.txn.rollbacks",
     /// Transactions that were prepared.
     TxnPrepares = "orogen.txn.prepares",
@@ -226,6 +228,10 @@ tickers! {
     TxnDeadlocks = "orogen.txn.deadlocks",
     /// Locks that were taken from expired transactions.
     TxnLockSteals = "orogen.txn.lock.steals",
+    /// Requests for locks that were refused because there were too many, or they took too much memory.
+    TxnLockLimits = "orogen.txn.lock.limits",
+    /// Requests and commits that were refused because the time of their transaction was over.
+    TxnExpirations = "orogen.txn.expirations",
 }
 
 macro_rules! histograms {

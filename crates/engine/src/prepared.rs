@@ -137,6 +137,12 @@ impl PreparedWrites {
         self.note_count(&all);
     }
 
+    /// How many writes are prepared.
+    pub(crate) fn count(&self) -> usize {
+        let all = self.by_name.lock();
+        all.values().filter(|entry| entry.section.is_some()).count()
+    }
+
     /// True if there are none.
     pub(crate) fn is_empty(&self) -> bool {
         self.count.load(Relaxed) == 0

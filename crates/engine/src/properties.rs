@@ -168,6 +168,9 @@ pub(crate) fn number(context: &Context, family: &ColumnFamilyData, name: &str) -
     if name == "orogen.memory-usage" {
         return Some(memory_usage(context).total());
     }
+    if name == "orogen.txn.prepared" {
+        return Some(context.prepared.count() as u64);
+    }
     if name == "orogen.out-of-space" {
         return Some(u64::from(context.health.out_of_space()));
     }

@@ -143,6 +143,14 @@ impl OptimisticTransactionDb {
         &self.0.locks
     }
 
+    /// A property that is a number: `orogen.txn.locks` and `orogen.txn.lock-bytes` of [`LockManager::usage`], and those of
+    /// [`Db::int_property`].
+    #[must_use]
+    pub fn int_property(&self, family: &ColumnFamily, name: &str) -> Option<u64> {
+        let own = self.0.locks.usage().property(name);
+        own.or_else(|| self.0.db.int_property(family, name))
+    }
+
     /// Begins a transaction.
     ///
     /// # Errors
@@ -165,6 +173,7 @@ impl OptimisticTransactionDb {
         if options.set_snapshot {
             txn.set_snapshot();
         }
+        txn.count_one(Ticker::TxnBegins);
         Ok(txn)
     }
 
@@ -444,7 +453,7 @@ impl OptimisticTransaction {
     /// `InvalidArgument` if it has ended.
     pub fn rollback(&mut self) -> Result<()> {
         self.check_started()?;
-        self.home.locks.statistics().add(Ticker::TxnRollbacks, 1);
+        self.count_one(Ticker::TxnRollbacks);
         self.end();
         Ok(())
     }
@@ -466,10 +475,15 @@ impl OptimisticTransaction {
         self.clear_snapshot();
         self.options = options;
         self.has_ended = false;
+        self.count_one(Ticker::TxnBegins);
         if options.set_snapshot {
             self.set_snapshot();
         }
         Ok(())
+    }
+
+    fn count_one(&self, ticker: Ticker) {
+        self.home.locks.statistics().add(ticker, 1);
     }
 
     fn end(&mut self) {
@@ -506,6 +520,14 @@ impl OptimisticTransaction {
         if self.hold.as_ref().is_none_or(is_newer) {
             let hold = snapshot.clone().unwrap_or_else(|| db.snapshot_to_check());
             self.hold = Some(hold);
+        }
+    }
+}
+
+impl Drop for OptimisticTransaction {
+    fn drop(&mut self) {
+        if !self.has_ended {
+            self.count_one(Ticker::TxnRollbacks);
         }
     }
 }

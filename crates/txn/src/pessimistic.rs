@@ -129,6 +129,8 @@ pub struct Transaction {
     save_points: Vec<SavePoint>,
     name: Option<Vec<u8>>,
     state: TransactionState,
+    /// It was counted when it was begun, and counts when it is dropped.
+    is_counted: bool,
 }
 
 struct SavePoint {
@@ -167,7 +169,7 @@ impl TransactionDb {
             let Some(batch) = this.0.db.prepared_batch(&prepared.name)? else {
                 continue;
             };
-            let mut txn = this.begin(TransactionOptions::default())?;
+            let mut txn = this.begin_uncounted(TransactionOptions::default())?;
             // What it has for families that were dropped since will not be written.
             let families = this.0.db.column_families();
             txn.lock_all(&batch, |cf| families.iter().any(|f| f.id() == cf))?;
@@ -192,11 +194,27 @@ impl TransactionDb {
         &self.0.locks
     }
 
+    /// A property that is a number: `orogen.txn.locks` and `orogen.txn.lock-bytes` of [`LockManager::usage`], `orogen.txn.prepared`, and
+    /// those of [`Db::int_property`].
+    #[must_use]
+    pub fn int_property(&self, family: &ColumnFamily, name: &str) -> Option<u64> {
+        let own = self.0.locks.usage().property(name);
+        own.or_else(|| self.0.db.int_property(family, name))
+    }
+
     /// Begins a transaction.
     ///
     /// # Errors
     /// `NoMemory`.
     pub fn begin(&self, options: TransactionOptions) -> Result<Transaction> {
+        let mut txn = self.begin_uncounted(options)?;
+        txn.count_one(Ticker::TxnBegins);
+        txn.is_counted = true;
+        Ok(txn)
+    }
+
+    /// One of the database's own, or one that was begun before.
+    fn begin_uncounted(&self, options: TransactionOptions) -> Result<Transaction> {
         let mut own = IndexedBatch::new()?;
         own.set_spill(spill::of(&self.0.spill, options.spill_threshold_bytes));
         own.set_max_bytes(options.max_write_batch_size);
@@ -211,6 +229,7 @@ impl TransactionDb {
             save_points: Vec::new(),
             name: None,
             state: TransactionState::Started,
+            is_counted: false,
         };
         if options.set_snapshot {
             txn.set_snapshot();
@@ -239,7 +258,7 @@ impl TransactionDb {
     /// # Errors
     /// `NotFound` if there is none of this name; `NoMemory`.
     pub fn take_prepared(&self, name: &[u8], options: TransactionOptions) -> Result<Transaction> {
-        let mut txn = self.begin(TransactionOptions {
+        let mut txn = self.begin_uncounted(TransactionOptions {
             set_snapshot: false,
             ..options
         })?;
@@ -266,7 +285,7 @@ impl TransactionDb {
             write: *options,
             ..TransactionOptions::default()
         };
-        let mut txn = self.begin(own)?;
+        let mut txn = self.begin_uncounted(own)?;
         txn.lock_all(batch, |_| true)?;
         self.0.db.write_opt(options, batch)
     }
@@ -624,6 +643,8 @@ impl Transaction {
         self.clear_snapshot();
         self.options = options;
         self.state = TransactionState::Started;
+        self.is_counted = true;
+        self.count_one(Ticker::TxnBegins);
         if options.set_snapshot {
             self.set_snapshot();
         }
@@ -758,6 +779,9 @@ impl Transaction {
 
 impl Drop for Transaction {
     fn drop(&mut self) {
+        if self.state == TransactionState::Started && self.is_counted {
+            self.count_one(Ticker::TxnRollbacks);
+        }
         if self.state != TransactionState::Prepared {
             return;
         }

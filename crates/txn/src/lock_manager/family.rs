@@ -5,13 +5,14 @@ use std::sync::Arc;
 
 use foldhash::fast::FixedState;
 
+use orogen_base::metrics::Ticker;
 use orogen_base::sync::Mutex;
 use orogen_base::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use orogen_base::{Error, ErrorKind, Result, UserComparator};
 
-use super::Core;
 use super::range::Ranges;
 use super::stripe::Stripe;
+use super::{Core, range_cost};
 
 /// A stripe with its mutex, on cache lines of its own.
 ///
@@ -84,6 +85,13 @@ impl FamilyLocks {
         self.cells.iter().map(used).sum()
     }
 
+    /// Ranges that are locked, and bytes that they count.
+    pub(crate) fn ranges_held(&self) -> (usize, usize) {
+        let ranges = self.ranges.lock();
+        let bytes = ranges.held.iter().map(|held| range_cost(&held.range));
+        (ranges.held.len(), bytes.sum())
+    }
+
     /// Bytes that the tables have allocated, at least those of the keys.
     #[must_use]
     pub fn allocated_bytes(&self) -> usize {
@@ -114,6 +122,7 @@ impl FamilyLocks {
         let count = self.limited_count.fetch_add(1, Relaxed);
         if count >= options.max_num_locks.unwrap_or(usize::MAX) {
             self.limited_count.fetch_sub(1, Relaxed);
+            self.core.statistics.add(Ticker::TxnLockLimits, 1);
             return Err(Error::new(ErrorKind::LockLimit, "too many locks")
                 .with("cf", self.id)
                 .with("max_num_locks", count));
@@ -122,6 +131,7 @@ impl FamilyLocks {
         let limit = options.memory_limit_bytes.unwrap_or(usize::MAX);
         if used.saturating_add(bytes) > limit {
             self.uncount(bytes);
+            self.core.statistics.add(Ticker::TxnLockLimits, 1);
             return Err(
                 Error::new(ErrorKind::LockLimit, "locks take too much memory")
                     .with("cf", self.id)

@@ -90,6 +90,26 @@ impl Default for LockManagerOptions {
     }
 }
 
+/// How much is locked; see [`LockManager::usage`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LockUsage {
+    /// Keys and ranges.
+    pub locks: usize,
+    /// What they count in the tables.
+    pub bytes: usize,
+}
+
+impl LockUsage {
+    /// The number that a property of this name is, if it is one of locks.
+    pub(crate) fn property(self, name: &str) -> Option<u64> {
+        match name {
+            "orogen.txn.locks" => Some(self.locks as u64),
+            "orogen.txn.lock-bytes" => Some(self.bytes as u64),
+            _ => None,
+        }
+    }
+}
+
 /// Bytes that a range counts.
 fn range_cost<K: AsRef<[u8]>>(range: &KeyRange<K>) -> usize {
     size_of::<range::RangeLock>() + size_of::<Record>() + range.key_bytes()
@@ -263,15 +283,30 @@ impl LockManager {
         waits.deadlocks.drain(..surplus);
     }
 
+    /// Keys and ranges that are locked, and keys that are waited for, of all families, and bytes that they count in the tables. They are
+    /// counted stripe by stripe: no moment had just so many.
+    #[must_use]
+    pub fn usage(&self) -> LockUsage {
+        let mut sum = LockUsage::default();
+        for family in self.families() {
+            let (ranges, bytes) = family.ranges_held();
+            sum.locks += family.key_count() + ranges;
+            sum.bytes += family.used_bytes() + bytes;
+        }
+        sum
+    }
+
+    fn families(&self) -> Vec<Arc<FamilyLocks>> {
+        let families = self.0.families.lock();
+        families.iter().filter_map(Weak::upgrade).collect()
+    }
+
     /// Every key and range that is locked or waited for, of all families.
     ///
     /// What is contended is shown as it is at one moment; other keys of two stripes are not.
     #[must_use]
     pub fn lock_status(&self) -> Vec<LockStatus> {
-        let families: Vec<_> = {
-            let families = self.0.families.lock();
-            families.iter().filter_map(Weak::upgrade).collect()
-        };
+        let families = self.families();
         let waits = self.0.waits.lock();
         let of = |family: &Arc<FamilyLocks>| status::of(&waits, family);
         families.iter().flat_map(of).collect()

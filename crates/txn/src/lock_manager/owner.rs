@@ -7,6 +7,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use orogen_base::metrics::Ticker;
 use orogen_base::sync::atomic::{AtomicU8, Ordering::SeqCst};
 use orogen_base::sync::{Condvar, Mutex, spins, thread};
 use orogen_base::{Error, ErrorKind, Result};
@@ -281,6 +282,7 @@ impl TxnLocks {
 
     #[cold]
     pub(crate) fn expired(&self) -> Error {
+        self.core.statistics.add(Ticker::TxnExpirations, 1);
         Error::new(ErrorKind::Expired, "the time of the transaction is over").with("txn", self.id())
     }
 

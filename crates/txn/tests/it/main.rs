@@ -3,6 +3,7 @@
 mod crash;
 mod indexed_batch;
 mod isolation;
+mod metrics;
 mod optimistic;
 mod pessimistic;
 mod spill;
