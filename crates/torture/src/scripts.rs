@@ -6,6 +6,7 @@ mod random;
 
 use std::sync::Arc;
 
+use orogen_engine::options::MemTableKind;
 use orogen_testkit::Rng;
 
 pub use random::random;
@@ -573,7 +574,7 @@ fn long() -> Script {
 /// All scripts.
 #[must_use]
 pub fn all() -> Vec<Script> {
-    vec![
+    let all = [
         puts(),
         synced(),
         batches(),
@@ -604,7 +605,30 @@ pub fn all() -> Vec<Script> {
         blobs::blob_order(),
         blobs::blob_drop_files(),
         blobs::blob_modes(),
-    ]
+    ];
+    let numbered = all.into_iter().enumerate();
+    numbered
+        .map(|(n, script)| with_memtables(script, n as u64))
+        .collect()
+}
+
+/// The script with memtables of the `n`-th kind, which take turns.
+fn with_memtables(script: Script, n: u64) -> Script {
+    const KINDS: [MemTableKind; 3] = [
+        MemTableKind::Trie,
+        MemTableKind::GuidedList,
+        MemTableKind::Adaptive,
+    ];
+    let kind = KINDS[(n % KINDS.len() as u64) as usize];
+    let options = script.options.clone();
+    Script {
+        options: Arc::new(move || {
+            let mut options = options();
+            options.cf.memtable_factory = kind.factory();
+            options
+        }),
+        ..script
+    }
 }
 
 /// The scripts of these names, of which `random-7` is [`random()`] of 7; all but those for none.

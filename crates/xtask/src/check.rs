@@ -14,7 +14,7 @@ Runs, and goes on after a failure so that one run shows all of them:
   docs    cargo doc, warnings are errors
   test    every test of the workspace but torture's; those that draw or count tell how much: histories
           checked for isolation, transfers, crash points of two-phase commit
-  lists   tests of engine and transactions with guided lists for memtables
+  lists   tests of engine, transactions, command and facade with guided lists for memtables
   model   cargo x model: the code of locks and waits under 2,300 schedules each, and loom's; a line
           with the count of each
   torture crash points, random histories, threads: a line with the count of each, and all
@@ -82,6 +82,10 @@ pub(crate) fn run(args: &[String]) -> Result<(), String> {
                 "orogen-engine",
                 "--package",
                 "orogen-txn",
+                "--package",
+                "orogen-cli",
+                "--package",
+                "orogen",
                 "--features",
                 "orogen-engine/list-memtables",
             ]))

@@ -10,7 +10,7 @@ use orogen_base::checksum::ChecksumType;
 use orogen_sst::{BlockIndex, CompressionType};
 use orogen_testkit::Rng;
 
-use super::Writer;
+use super::{Writer, with_memtables};
 use crate::engine::{BlobRunMode, ConvertTo, Options};
 use crate::model::{Family, Op};
 use crate::script::{Script, Step, small_options};
@@ -47,12 +47,13 @@ pub fn random(seed: u64) -> Script {
     for _ in 0..w.rng.range(12..40) {
         draw_steps(&mut w, shape, &mut alive, &mut made);
     }
-    Script {
+    let script = Script {
         name: format!("{PREFIX}{seed}"),
         options: Arc::new(move || options(seed, shape)),
         unlogged: if shape.unlogged { UNLOGGED } else { &[] },
         ..w.script("", small_options)
-    }
+    };
+    with_memtables(script, seed)
 }
 
 /// What the script has made so far.
