@@ -138,6 +138,7 @@ pub struct Fault {
     short: Option<usize>,
     after_effect: bool,
     flip: Option<u64>,
+    free: Option<u64>,
 }
 
 impl Fault {
@@ -153,6 +154,7 @@ impl Fault {
             short: None,
             after_effect: false,
             flip: None,
+            free: None,
         }
     }
 
@@ -208,6 +210,13 @@ impl Fault {
     #[must_use]
     pub fn flip(mut self, bit: u64) -> Self {
         self.flip = Some(bit);
+        self
+    }
+
+    /// A question for free space is answered with so many bytes, and does not fail.
+    #[must_use]
+    pub fn free(mut self, bytes: u64) -> Self {
+        self.free = Some(bytes);
         self
     }
 
@@ -479,8 +488,12 @@ impl FileSystem for FaultFileSystem {
     }
 
     fn free_space(&self, dir: &Path) -> Result<u64> {
-        self.faults
-            .call(OpKind::FreeSpace, dir, || self.below.free_space(dir))
+        let Some(fault) = self.faults.meet(OpKind::FreeSpace, dir) else {
+            return self.below.free_space(dir);
+        };
+        fault
+            .free
+            .ok_or_else(|| injected(&fault, OpKind::FreeSpace, dir))
     }
 }
 

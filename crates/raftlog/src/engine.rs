@@ -10,13 +10,14 @@ use orogen_env::{FileLock, FileSystem};
 
 use crate::batch::{Command, LogBatch};
 use crate::blocks::Blocks;
+use crate::dirs::Dirs;
 use crate::durable::Durable;
 use crate::events::EventListener;
 use crate::files::{Appender, NewFiles, OnFull, Table, gone};
 use crate::format::encode_record;
 use crate::memtable::{Block, Memtables};
 use crate::metrics::{self, Meters, Metrics, Skip};
-use crate::names::{LOCK_NAME, Queue};
+use crate::names::Queue;
 use crate::options::Options;
 use crate::perf::{self, PerfContext};
 use crate::places::Places;
@@ -45,7 +46,7 @@ pub struct Engine {
     files_read: u64,
     shown: Shown,
     /// Given back last.
-    _lock: Box<dyn FileLock>,
+    _locks: Vec<Box<dyn FileLock>>,
 }
 
 impl Engine {
@@ -70,19 +71,15 @@ impl Engine {
         listeners: Vec<Arc<dyn EventListener>>,
     ) -> Result<Self> {
         options.validate()?;
-        make_dir(&**fs, dir)?;
-        let lock = fs.lock(&dir.join(LOCK_NAME))?;
+        let dirs = Arc::new(Dirs::new(dir, options.spill_dir.as_deref())?);
+        let locks = dirs.open(&**fs)?;
         let table = Arc::new(Table::default());
         let memtables = Arc::new(Memtables::new());
-        let rewritten = read_rewrite_queue(&**fs, dir, &options, &table, &memtables)?;
-        let appended = read_append_queue(&**fs, dir, &options, &table, &memtables)?;
+        let rewritten = read_rewrite_queue(&**fs, &dirs, &options, &table, &memtables)?;
+        let appended = read_append_queue(&**fs, &dirs, &options, &table, &memtables)?;
         let newest = appended.newest;
         memtables.settle();
-        let digester = Arc::new(Digester::new(
-            Arc::clone(fs),
-            dir.to_owned(),
-            Arc::clone(&table),
-        ));
+        let digester = Arc::new(Digester::new(Arc::clone(fs), Arc::clone(&table)));
         let on_full: OnFull = match options.uses_digests() {
             true => {
                 let digester = Arc::clone(&digester);
@@ -92,7 +89,7 @@ impl Engine {
         };
         let new_files = NewFiles {
             fs: Arc::clone(fs),
-            dir: dir.to_owned(),
+            dirs: Arc::clone(&dirs),
             version: options.format_version,
             target_size: options.target_file_size,
             ahead: Arc::default(),
@@ -100,18 +97,16 @@ impl Engine {
             listeners: listeners.into(),
             spares: Arc::new(Spares::open(
                 &**fs,
-                dir,
+                &dirs,
                 options.files_max(),
                 options.files_are_in_memory(),
             )?),
             on_full,
         };
         table.ids().into_iter().for_each(|id| new_files.tell(id));
-        if newest.is_none()
-            && let Some(parent) = dir.parent()
-        {
+        for dir in dirs.iter().filter(|dir| table.count_in(dir) == 0) {
             // Whoever made the directory may have died before its name was synced.
-            fs.sync_dir(parent)?;
+            dir.parent().map_or(Ok(()), |parent| fs.sync_dir(parent))?;
         }
         let rewritten_files = rewritten.files_read;
         let cache = ReadCache::new(options.read_cache_bytes, Arc::clone(&new_files.meters));
@@ -121,6 +116,7 @@ impl Engine {
             table: Arc::clone(&table),
             memtables: Arc::clone(&memtables),
             spares: Arc::clone(&new_files.spares),
+            dirs: Arc::clone(&dirs),
             cache: cache.clone(),
         };
         let purge = Purge::new(new_files.clone(), rewritten);
@@ -137,7 +133,7 @@ impl Engine {
             digester,
             files_read: rewritten_files + appended.files_read,
             shown: shown.show(),
-            _lock: lock,
+            _locks: locks,
         })
     }
 
@@ -557,25 +553,6 @@ impl Drop for Engine {
         // Nobody is there to be told; who wants to know calls `close`.
         let _ = self.close_files();
     }
-}
-
-/// Makes a directory whose name, and the names of those above that were not there, survive a power
-/// loss.
-fn make_dir(fs: &dyn FileSystem, dir: &Path) -> Result<()> {
-    let mut parents = Vec::new();
-    for at in dir.ancestors() {
-        if at.as_os_str().is_empty() || fs.exists(at)? {
-            break;
-        }
-        parents.extend(at.parent());
-    }
-    if !parents.is_empty() {
-        fs.create_dir_all(dir)?;
-    }
-    for parent in parents {
-        fs.sync_dir(parent)?;
-    }
-    Ok(())
 }
 
 /// Says that a location was of no use since its file is gone. Purge moves what it keeps before it

@@ -6,17 +6,19 @@
 //!    and that is synced, before anything else is written: what was refused does not come back.
 //! 2. A full file is synced, and its successor has a synced header and name, before the first
 //!    record goes there.
-//! 3. After a failed sync every call fails with `ReadOnly`: what the system has dropped cannot be
+//! 3. A file that has failed to be made in one directory is durably gone there before it is made in another.
+//! 4. After a failed sync every call fails with `ReadOnly`: what the system has dropped cannot be
 //!    known.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use orogen_base::sync::RwLock;
-use orogen_base::{Error, Result};
+use orogen_base::{Error, ErrorKind, Result};
 use orogen_env::ahead::Ahead;
 use orogen_env::{Access, FileSystem, LengthHint, RandomAccessFile, WritableFile};
 
+use crate::dirs::Dirs;
 use crate::events::Listeners;
 use crate::format::{FileHeader, FormatVersion};
 use crate::metrics::Meters;
@@ -34,6 +36,15 @@ impl LogFile {
     pub(crate) fn signature(&self) -> u32 {
         self.version.signature(self.id.seq)
     }
+
+    /// The directory where it lies.
+    pub(crate) fn dir(&self) -> &Path {
+        dir_of(self.reader.path())
+    }
+}
+
+fn dir_of(path: &Path) -> &Path {
+    path.parent().unwrap_or_else(|| Path::new(""))
 }
 
 /// The files of both queues.
@@ -68,6 +79,15 @@ impl Table {
     pub(crate) fn span(&self, queue: Queue) -> Option<(u64, u64)> {
         let files = self.queue(queue).read();
         Some((files.first()?.id.seq, files.last()?.id.seq))
+    }
+
+    /// How many files of both queues lie in a directory.
+    pub(crate) fn count_in(&self, dir: &Path) -> u64 {
+        let count = |files: &RwLock<Vec<Arc<LogFile>>>| {
+            let files = files.read();
+            files.iter().filter(|file| file.dir() == dir).count() as u64
+        };
+        count(&self.append) + count(&self.rewrite)
     }
 
     /// How many files a queue has.
@@ -109,15 +129,16 @@ impl Table {
                     _ => break Ok(last),
                 }
             };
+            let path = file.reader.path().to_owned();
             let may_be_spare = file.version == FormatVersion::V2 && Arc::strong_count(&file) == 1;
             let spare = spares
                 .filter(|s| may_be_spare && s.room(self.count_of(queue)) > renamed.len() as u64)
-                .and_then(|s| s.rename(fs, file.reader.path()).ok());
+                .and_then(|s| s.rename(fs, &path).ok());
             let id = file.id;
             if let Some(number) = spare {
                 files.meters.spared();
                 renamed.push(number);
-            } else if let Err(e) = fs.remove_file(file.reader.path())
+            } else if let Err(e) = fs.remove_file(&path)
                 && !e.is_file_not_found()
             {
                 self.queue(queue).write().insert(0, file);
@@ -128,11 +149,11 @@ impl Table {
             last = Some(id);
             if queue == Queue::Append {
                 // One that stays here is removed at the next open.
-                let _ = fs.remove_file(&files.dir.join(id.digest_name()));
+                let _ = fs.remove_file(&path.with_file_name(id.digest_name()));
             }
         };
         if last.is_some() {
-            fs.sync_dir(&files.dir)?;
+            files.dirs.sync(fs)?;
         }
         if let Some(spares) = spares {
             spares.add(renamed);
@@ -212,7 +233,7 @@ pub(crate) type OnFull = Arc<dyn Fn(&Arc<LogFile>, u64) + Send + Sync>;
 #[derive(Clone)]
 pub(crate) struct NewFiles {
     pub(crate) fs: Arc<dyn FileSystem>,
-    pub(crate) dir: PathBuf,
+    pub(crate) dirs: Arc<Dirs>,
     pub(crate) version: FormatVersion,
     pub(crate) target_size: u64,
     /// Makes room and pages before they are needed.
@@ -237,14 +258,10 @@ impl NewFiles {
         self.listeners.iter().for_each(|l| l.post_new_log_file(id));
     }
 
-    fn path(&self, id: FileId) -> PathBuf {
-        self.dir.join(id.name())
-    }
-
-    /// A spare file that has no other name, and its size. A fork of the directory or a copy of it may share some: of those our
+    /// A spare file of a directory that has no other name, and its size. A fork of the directory or a copy of it may share some: of those our
     /// names are removed.
-    fn spare_of_one_name(&self) -> Result<Option<(PathBuf, u64)>> {
-        while let Some(spare) = self.spares.take() {
+    fn spare_of_one_name(&self, dir: &Path) -> Result<Option<(PathBuf, u64)>> {
+        while let Some(spare) = self.spares.take(dir) {
             let metadata = self.fs.metadata(&spare)?;
             if metadata.links == 1 {
                 return Ok(Some((spare, metadata.size)));
@@ -254,10 +271,71 @@ impl NewFiles {
         Ok(None)
     }
 
-    /// Makes the first or next file, `mapped` to be written through memory; and up to where it is written over.
-    fn make(&self, id: FileId, mapped: bool) -> Result<(Arc<LogFile>, Box<dyn WritableFile>, u64)> {
+    fn has_spare(&self, queue: Queue, dir: &Path) -> bool {
+        queue == Queue::Append && self.spares.has(dir)
+    }
+
+    /// The directories for the next file of a queue, the best first.
+    fn dirs_for(&self, queue: Queue) -> Vec<Arc<Path>> {
+        let has_spare = |dir: &Path| self.has_spare(queue, dir);
+        self.dirs
+            .for_new_file(&*self.fs, self.target_size, has_spare)
+    }
+
+    /// Makes the first or next file in the first of `dirs` that takes it, `mapped` to be written through memory; and up to where it is
+    /// written over. `unfinished` is what an attempt has left in another directory.
+    fn make(
+        &self,
+        id: FileId,
+        dirs: &[Arc<Path>],
+        mapped: bool,
+        unfinished: &mut Option<PathBuf>,
+    ) -> Result<(Arc<LogFile>, Box<dyn WritableFile>, u64)> {
+        let mut failed = None;
+        for dir in dirs {
+            let path = dir.join(id.name());
+            if let Some(other) = unfinished.take_if(|other| *other != path)
+                && let Err(e) = self.take_back(&other)
+            {
+                *unfinished = Some(other);
+                return Err(failed.unwrap_or(e));
+            }
+            match self.make_at(id, &path, mapped) {
+                Ok(made) => {
+                    *unfinished = None;
+                    return Ok(made);
+                }
+                Err(e) => {
+                    *unfinished = Some(path);
+                    failed.get_or_insert(e);
+                }
+            }
+        }
+        if let Some(path) = unfinished {
+            // The next try makes it anew; without a record in it nobody is misled by it.
+            let _ = self.fs.remove_file(path);
+        }
+        Err(failed.unwrap_or_else(|| Error::invalid_argument("a log has no directory")))
+    }
+
+    /// Removes what was to be a file, before another directory gets one of that name.
+    fn take_back(&self, path: &Path) -> Result<()> {
+        match self.fs.remove_file(path) {
+            Err(e) if !e.is_file_not_found() => return Err(e),
+            _ => {}
+        }
+        self.fs.sync_dir(dir_of(path))
+    }
+
+    fn make_at(
+        &self,
+        id: FileId,
+        path: &Path,
+        mapped: bool,
+    ) -> Result<(Arc<LogFile>, Box<dyn WritableFile>, u64)> {
+        let dir = dir_of(path);
         let spare = match id.queue {
-            Queue::Append => self.spare_of_one_name()?,
+            Queue::Append => self.spare_of_one_name(dir)?,
             Queue::Rewrite => None,
         };
         let mapped = mapped.then_some((self.target_size, &self.ahead));
@@ -266,22 +344,24 @@ impl NewFiles {
             Some((spare, size)) => {
                 written = size;
                 self.meters.wrote_over();
-                let path = self.path(id);
                 let writer = match mapped {
-                    None => self.fs.reuse(&spare, &path)?,
+                    None => self.fs.reuse(&spare, path)?,
                     // Its pages are there, most likely: to wake a thread for them costs more than they do.
-                    Some((size, _)) => self.fs.reuse_mapped(&spare, &path, hint_of(size), None)?,
+                    Some((size, _)) => self.fs.reuse_mapped(&spare, path, hint_of(size), None)?,
                 };
-                begin(&*self.fs, &self.dir, self.version, writer)?
+                begin(&*self.fs, dir, self.version, writer)?
             }
-            None => make(&*self.fs, &self.dir, id, self.version, mapped)?,
+            None => make(&*self.fs, dir, id, self.version, mapped)?,
         };
         let file = LogFile {
             id,
             version: self.version,
-            reader: self.fs.open(&self.path(id), Access::Random)?,
+            reader: self.fs.open(path, Access::Random)?,
         };
         self.meters.made.increase(id.queue, 1);
+        if self.dirs.second() == Some(dir) {
+            self.meters.spilled.increase(id.queue, 1);
+        }
         let len = writer.size();
         if written < self.target_size {
             self.reserve(&mut *writer, len);
@@ -325,8 +405,12 @@ pub(crate) struct Appender {
     /// Whether zeros are written before records.
     is_zeroed: bool,
     is_dirty: bool,
+    /// The last append found no space.
+    was_full: bool,
     /// Of this file.
     syncs: u64,
+    /// What a file that could not be made may have left.
+    unfinished: Option<PathBuf>,
     failed_sync: Option<Error>,
     pub(crate) is_closed: bool,
 }
@@ -339,7 +423,7 @@ impl Appender {
         queue: Queue,
         newest: Option<(Arc<LogFile>, u64)>,
     ) -> Result<Self> {
-        let mut room = 0;
+        let (mut room, mut unfinished) = (0, None);
         let (file, writer, len) = match newest {
             Some((file, len)) => {
                 let mut writer = new_files.fs.open_append(file.reader.path())?;
@@ -347,7 +431,8 @@ impl Appender {
                 (file, writer, len)
             }
             None => {
-                let (file, writer, written) = new_files.make(FileId::new(queue, 1), false)?;
+                let (id, dirs) = (FileId::new(queue, 1), new_files.dirs_for(queue));
+                let (file, writer, written) = new_files.make(id, &dirs, false, &mut unfinished)?;
                 table.push(Arc::clone(&file));
                 new_files.tell(file.id);
                 let len = writer.size();
@@ -366,7 +451,9 @@ impl Appender {
             room,
             zeroed: room,
             is_zeroed: false,
+            was_full: false,
             syncs: 0,
+            unfinished,
             failed_sync: None,
             is_closed: false,
         })
@@ -408,12 +495,24 @@ impl Appender {
         self.failed_sync.get_or_insert_with(|| e.clone());
     }
 
+    /// Cuts the file off where its records end. If the sync of that fails, the next one would not bring it to the disk.
+    fn cut_off(&mut self) -> Result<Box<dyn WritableFile>> {
+        let (fs, path) = (&*self.new_files.fs, self.file.reader.path());
+        fs.truncate(path, self.len)?;
+        let mut writer = fs.open_append(path)?;
+        if let Err(e) = writer.sync() {
+            self.fail(&e);
+            return Err(e);
+        }
+        Ok(writer)
+    }
+
     fn writer(&mut self) -> Result<&mut dyn WritableFile> {
         self.check()?;
         let writer = match self.writer.take() {
             Some(writer) => writer,
             None => {
-                let mut writer = cut(&*self.new_files.fs, self.file.reader.path(), self.len)?;
+                let mut writer = self.cut_off()?;
                 self.new_files.reserve(&mut *writer, self.len);
                 self.room = 0;
                 self.zeroed = 0;
@@ -431,7 +530,7 @@ impl Appender {
         if self.len < self.new_files.target_size {
             return Ok(());
         }
-        self.rotate()
+        self.rotate(None)
     }
 
     /// Goes on to the next file, unless this one is empty yet.
@@ -442,14 +541,30 @@ impl Appender {
         if self.len <= self.file.version.header_len() as u64 {
             return Ok(());
         }
-        self.rotate()
+        self.rotate(None)
     }
 
-    /// Goes on to the next file.
+    /// Goes on to a file in the other directory after an append that found no space, if that may have some: records are to be signed
+    /// anew then.
+    ///
+    /// # Errors
+    /// As [`Self::rotate`].
+    pub(crate) fn spill(&mut self) -> Result<bool> {
+        let files = &self.new_files;
+        let queue = self.file.id.queue;
+        let has_spare = |dir: &Path| files.has_spare(queue, dir);
+        let (fs, dir) = (&*files.fs, self.file.dir());
+        match files.dirs.after_full(fs, dir, files.target_size, has_spare) {
+            Some(dir) => self.rotate(Some(dir)).map(|()| true),
+            None => Ok(false),
+        }
+    }
+
+    /// Goes on to the next file, in `dir` if it is given.
     ///
     /// # Errors
     /// Of the file system; this file is then still the one that is appended to.
-    fn rotate(&mut self) -> Result<()> {
+    fn rotate(&mut self, dir: Option<Arc<Path>>) -> Result<()> {
         let meters = Arc::clone(self.meters());
         let _timed = meters.rotate.time();
         // Room behind the end would be damage in a file that is not the newest.
@@ -457,19 +572,17 @@ impl Appender {
         self.is_dirty = true;
         self.sync()?;
         self.writer = None;
-        let path = self.file.reader.path();
-        if self.new_files.fs.metadata(path)?.size > self.len {
-            cut(&*self.new_files.fs, path, self.len)?;
+        if self.new_files.fs.metadata(self.file.reader.path())?.size > self.len {
+            self.cut_off()?;
         }
         let id = FileId::new(self.file.id.queue, self.file.id.seq + 1);
         let is_mapped = self.syncs.saturating_mul(SYNCED_OFTEN) < self.len;
         if id.queue == Queue::Append {
             self.new_files.spares.set_mapped(is_mapped);
         }
-        let (file, writer, written) = self.new_files.make(id, is_mapped).inspect_err(|_| {
-            // The next try makes it anew; without a record in it nobody is misled by it.
-            let _ = self.new_files.fs.remove_file(&self.new_files.path(id));
-        })?;
+        let dirs = dir.map_or_else(|| self.new_files.dirs_for(id.queue), |dir| vec![dir]);
+        let unfinished = &mut self.unfinished;
+        let (file, writer, written) = self.new_files.make(id, &dirs, is_mapped, unfinished)?;
         self.syncs = 0;
         self.room = if is_mapped { u64::MAX } else { written };
         self.zeroed = written;
@@ -499,9 +612,8 @@ impl Appender {
         if let Some(mut writer) = self.writer.take() {
             writer.seal();
         }
-        let path = self.file.reader.path();
-        if self.new_files.fs.metadata(path)?.size > self.len {
-            cut(&*self.new_files.fs, path, self.len)?;
+        if self.new_files.fs.metadata(self.file.reader.path())?.size > self.len {
+            self.cut_off()?;
         }
         self.tell_full();
         Ok(())
@@ -511,7 +623,7 @@ impl Appender {
     pub(crate) fn give_up(&mut self, len: u64) {
         self.len = len;
         self.writer = None;
-        let _ = cut(&*self.new_files.fs, self.file.reader.path(), len);
+        let _ = self.cut_off();
     }
 
     /// Appends records; where they begin.
@@ -521,6 +633,12 @@ impl Appender {
     pub(crate) fn append(&mut self, bytes: &[u8]) -> Result<u64> {
         let at = self.len;
         let end = at + bytes.len() as u64;
+        if let Some(path) = &self.unfinished {
+            // It may hold what a spare file held. Whoever opens the log would take it for the newest file, and this one, which has
+            // room behind its end, for a damaged earlier one.
+            self.new_files.take_back(path)?;
+            self.unfinished = None;
+        }
         self.writer()?;
         if end > self.room {
             let left = self.new_files.target_size.saturating_sub(at);
@@ -539,6 +657,7 @@ impl Appender {
             self.zeroed = at + zeros;
         }
         if let Err(e) = self.writer()?.append(bytes) {
+            self.was_full = e.kind() == ErrorKind::NoSpace;
             self.writer = None;
             // If this fails too, it is tried before the next append.
             let _ = self.writer();
@@ -548,6 +667,10 @@ impl Appender {
         self.len += bytes.len() as u64;
         let queue = self.file.id.queue;
         self.meters().bytes.increase(queue, bytes.len() as u64);
+        let is_first = at <= self.file.version.header_len() as u64;
+        if std::mem::take(&mut self.was_full) || is_first {
+            self.new_files.dirs.found_space(self.file.dir());
+        }
         Ok(at)
     }
 
@@ -588,13 +711,14 @@ mod tests {
     fn a_file_that_somebody_reads_is_not_written_over() {
         let (fs, dir) = (Arc::new(MemFileSystem::new()), Path::new("/log"));
         fs.create_dir_all(dir).unwrap();
+        let dirs = Arc::new(Dirs::new(dir, None).unwrap());
         let files = NewFiles {
             fs: fs.clone(),
-            dir: dir.to_owned(),
+            dirs: Arc::clone(&dirs),
             version: FormatVersion::V2,
             target_size: 1000,
             ahead: Arc::default(),
-            spares: Arc::new(Spares::open(&*fs, dir, 10, true).unwrap()),
+            spares: Arc::new(Spares::open(&*fs, &dirs, 10, true).unwrap()),
             listeners: Listeners::from([]),
             on_full: Arc::new(|_, _| {}),
             meters: Arc::new(Meters::new()),
@@ -602,7 +726,8 @@ mod tests {
         let table = Table::default();
         for seq in 1..=4 {
             let id = FileId::new(Queue::Append, seq);
-            table.push(files.make(id, false).unwrap().0);
+            let made = files.make(id, &[Arc::from(dir)], false, &mut None);
+            table.push(made.unwrap().0);
         }
         let reader = table.find(FileId::new(Queue::Append, 2)).unwrap();
         table.delete_before(&files, Queue::Append, 4).unwrap();
@@ -626,13 +751,14 @@ mod tests {
         for (bytes, expected) in [(100_usize, true), (100_000, false)] {
             let (fs, dir) = (Arc::new(MemFileSystem::new()), Path::new("/log"));
             fs.create_dir_all(dir).unwrap();
+            let dirs = Arc::new(Dirs::new(dir, None).unwrap());
             let files = NewFiles {
                 fs: fs.clone(),
-                dir: dir.to_owned(),
+                dirs: Arc::clone(&dirs),
                 version: FormatVersion::V2,
                 target_size: 8 << 20,
                 ahead: Arc::default(),
-                spares: Arc::new(Spares::open(&*fs, dir, 10, true).unwrap()),
+                spares: Arc::new(Spares::open(&*fs, &dirs, 10, true).unwrap()),
                 listeners: Listeners::from([]),
                 on_full: Arc::new(|_, _| {}),
                 meters: Arc::new(Meters::new()),

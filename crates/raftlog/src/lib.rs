@@ -29,6 +29,7 @@
 //! go both ways.
 
 mod names;
+mod dirs;
 mod item;
 mod format;
 mod events;

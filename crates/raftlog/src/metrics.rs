@@ -304,6 +304,8 @@ pub(crate) struct Meters {
     pub(crate) syncs: Counters,
     /// Files that were made, those that were written over included.
     pub(crate) made: Counters,
+    /// Those of them that were made in the second directory.
+    pub(crate) spilled: Counters,
     pub(crate) deleted: Counters,
     written_over: AtomicU64,
     spared: AtomicU64,
@@ -345,6 +347,7 @@ impl Meters {
             bytes: Counters::default(),
             syncs: Counters::default(),
             made: Counters::default(),
+            spilled: Counters::default(),
             deleted: Counters::default(),
             written_over: AtomicU64::new(0),
             spared: AtomicU64::new(0),
@@ -492,6 +495,8 @@ impl Meters {
             appended_bytes: self.bytes.look(),
             syncs: self.syncs.look(),
             files_made: self.made.look(),
+            files_spilled: self.spilled.look(),
+            spill_dir_file_count: 0,
             files_deleted: self.deleted.look(),
             files_written_over: self.written_over.load(Relaxed),
             files_spared: self.spared.load(Relaxed),
@@ -629,6 +634,10 @@ pub struct Metrics {
     pub syncs: PerQueue,
     /// Files that were made, those that were written over included.
     pub files_made: PerQueue,
+    /// Files of those that were made in the second directory.
+    pub files_spilled: PerQueue,
+    /// Files of both queues that lie in the second directory.
+    pub spill_dir_file_count: u64,
     /// Files that a purge deleted.
     pub files_deleted: PerQueue,
     /// Spare files that were taken to be written over.
@@ -660,6 +669,7 @@ impl Metrics {
         self.log_entry_count.add(other.log_entry_count);
         self.swap_file_count += other.swap_file_count;
         self.memory_usage += other.memory_usage;
+        self.spill_dir_file_count += other.spill_dir_file_count;
         self.read_cache_bytes += other.read_cache_bytes;
     }
 
@@ -692,6 +702,7 @@ impl Metrics {
         self.appended_bytes.add(other.appended_bytes);
         self.syncs.add(other.syncs);
         self.files_made.add(other.files_made);
+        self.files_spilled.add(other.files_spilled);
         self.files_deleted.add(other.files_deleted);
         self.files_written_over += other.files_written_over;
         self.files_spared += other.files_spared;

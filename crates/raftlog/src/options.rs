@@ -1,5 +1,7 @@
 //! Settings of an engine.
 
+use std::path::PathBuf;
+
 use orogen_base::{Error, Result};
 use orogen_env::memory::machine_bytes;
 
@@ -34,6 +36,11 @@ pub enum RecoveryMode {
 /// Settings of an engine.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Options {
+    /// A second directory, for new files where the first has no room for one: a file is made in the first that has
+    /// `target_file_size` bytes free, or a spare file; and where an append finds no space the next file is made in the other, to which the
+    /// batch is then written. The files of both are one sequence, so a directory that was used with one must not be opened
+    /// without it. It is made if it is not there. Default none.
+    pub spill_dir: Option<PathBuf>,
     /// What is done about damage.
     pub recovery_mode: RecoveryMode,
     /// How many threads read the append queue when a directory is opened. Default 4; at least 1.
@@ -84,6 +91,7 @@ pub struct Options {
 impl Default for Options {
     fn default() -> Self {
         Self {
+            spill_dir: None,
             recovery_mode: RecoveryMode::default(),
             recovery_threads: 4,
             enable_log_digests: true,

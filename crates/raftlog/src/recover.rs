@@ -9,6 +9,7 @@
 //! 2. A file is cut off, and that is synced, before anything is written behind the cut.
 
 mod append_queue;
+mod list;
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -18,6 +19,7 @@ use orogen_base::{Error, ErrorKind, Result, memory};
 use orogen_env::{Access, FileSystem, RandomAccessFile};
 
 use crate::digest;
+use crate::dirs::{Dirs, Place};
 use crate::files::{LogFile, Table, cut, make};
 use crate::format::{
     Compression, FILE_HEADER_LEN_MAX, FileHeader, FormatVersion, Part, RECORD_HEADER_LEN,
@@ -25,10 +27,12 @@ use crate::format::{
 };
 use crate::item::{Item, Op};
 use crate::memtable::{Block, Memtables};
-use crate::names::{FileId, Name, Queue, parse};
+use crate::names::{FileId, Queue};
 use crate::options::{Options, RecoveryMode};
 
 pub(crate) use append_queue::{Digester, read_append_queue};
+pub(crate) use list::list;
+use list::list_to_open;
 
 /// Bytes that are read at once where less is asked for.
 const READ_LEN: usize = 64 << 10;
@@ -234,26 +238,6 @@ impl Atomic {
     }
 }
 
-/// The files of a queue that count, in order.
-pub(crate) fn list(fs: &dyn FileSystem, dir: &Path, queue: Queue) -> Result<Vec<FileId>> {
-    let mut ids: Vec<FileId> = fs
-        .list(dir)?
-        .iter()
-        .filter_map(|name| match parse(name) {
-            Name::Log(id) if id.queue == queue => Some(id),
-            _ => None,
-        })
-        .collect();
-    ids.sort_unstable();
-    let gap = ids
-        .windows(2)
-        .rposition(|pair| pair[0].seq + 1 != pair[1].seq);
-    if let Some(at) = gap {
-        ids.drain(..=at);
-    }
-    Ok(ids)
-}
-
 /// What was found in a queue.
 #[derive(Default)]
 pub(crate) struct Found {
@@ -266,11 +250,11 @@ pub(crate) struct Found {
 }
 
 /// From which file on all are the newest: the last one that has records, and those behind it.
-fn newest_of(fs: &dyn FileSystem, dir: &Path, ids: &[FileId]) -> Result<usize> {
-    let mut newest = ids.len();
+fn newest_of(fs: &dyn FileSystem, places: &[Place]) -> Result<usize> {
+    let mut newest = places.len();
     while newest > 0 {
         newest -= 1;
-        let size = fs.metadata(&dir.join(ids[newest].name()))?.size;
+        let size = fs.metadata(&places[newest].path())?.size;
         if size > FILE_HEADER_LEN_MAX as u64 {
             break;
         }
@@ -284,17 +268,17 @@ fn newest_of(fs: &dyn FileSystem, dir: &Path, ids: &[FileId]) -> Result<usize> {
 /// As [`read_file`].
 pub(crate) fn read_rewrite_queue(
     fs: &dyn FileSystem,
-    dir: &Path,
+    dirs: &Dirs,
     options: &Options,
     table: &Table,
     memtables: &Memtables,
 ) -> Result<Found> {
-    let ids = list(fs, dir, Queue::Rewrite)?;
-    let newest = newest_of(fs, dir, &ids)?;
+    let places = list_to_open(fs, dirs, Queue::Rewrite)?;
+    let newest = newest_of(fs, &places)?;
     let mut atomic = Atomic::default();
     let mut found = Found::default();
-    for (at, id) in ids.iter().enumerate() {
-        let (file, end) = read_file(fs, dir, *id, at >= newest, options, |items, block| {
+    for (at, place) in places.iter().enumerate() {
+        let (file, end) = read_file(fs, dirs, place, at >= newest, options, |items, block| {
             for (items, block) in atomic.take(items, block)? {
                 found.items += items.iter().map(Item::weight).sum::<u64>();
                 memtables.replay(items, block);
@@ -308,27 +292,39 @@ pub(crate) fn read_rewrite_queue(
     }
     if found.newest.is_some() {
         // raft-engine does not sync the name of the first file that it makes.
-        fs.sync_dir(dir)?;
+        dirs.sync(fs)?;
     }
     Ok(found)
 }
 
+/// Makes a file without records again: where it is, or in the other directory if there is no space for its header.
 fn make_anew(
     fs: &dyn FileSystem,
-    dir: &Path,
-    id: FileId,
+    dirs: &Dirs,
+    place: &Place,
     options: &Options,
 ) -> Result<(LogFile, u64)> {
-    digest::remove(fs, dir, id)?;
+    let id = place.id;
+    digest::remove(fs, &place.dir, id)?;
     let version = options.format_version;
-    let len = make(fs, dir, id, version, None)?.size();
+    let mut dir = &place.dir;
+    let writer = match make(fs, dir, id, version, None) {
+        Err(e) if e.kind() == ErrorKind::NoSpace => {
+            let other = dirs.iter().find(|other| *other != dir).ok_or(e)?;
+            fs.remove_file(&place.path())?;
+            fs.sync_dir(dir)?;
+            dir = other;
+            make(fs, dir, id, version, None)?
+        }
+        made => made?,
+    };
     let reader = fs.open(&dir.join(id.name()), Access::Random)?;
     let file = LogFile {
         id,
         version,
         reader,
     };
-    Ok((file, len))
+    Ok((file, writer.size()))
 }
 
 /// True if a file whose header is damaged has no record. Its header is synced before the first one is written, so
@@ -360,13 +356,13 @@ fn was_being_made(id: FileId, reader: &Arc<dyn RandomAccessFile>) -> Result<bool
 /// `Corruption` as [`Options::recovery_mode`] says; those of the file system and of `each`.
 fn read_file(
     fs: &dyn FileSystem,
-    dir: &Path,
-    id: FileId,
+    dirs: &Dirs,
+    place: &Place,
     is_newest: bool,
     options: &Options,
     each: impl FnMut(Vec<Item>, Block) -> Result<()>,
 ) -> Result<(LogFile, u64)> {
-    let path = dir.join(id.name());
+    let (id, path) = (place.id, place.path());
     let mode = options.recovery_mode;
     let reader = fs.open(&path, Access::Sequential)?;
     let mut window = Window::new(Arc::clone(&reader))?;
@@ -379,12 +375,12 @@ fn read_file(
             if !is_tolerated {
                 return Err(e.with("file", path.display()));
             }
-            return make_anew(fs, dir, id, options);
+            return make_anew(fs, dirs, place, options);
         }
     };
     if is_newest && window.size <= header.version.header_len() as u64 {
         // A header whose sync has failed can be read, and may never reach the disk.
-        return make_anew(fs, dir, id, options);
+        return make_anew(fs, dirs, place, options);
     }
     let file = LogFile {
         id,
@@ -420,7 +416,7 @@ fn read_file(
         }
     };
     if must_cut {
-        digest::remove(fs, dir, id)?;
+        digest::remove(fs, &place.dir, id)?;
         cut(fs, &path, end)?;
     }
     reader.advise(Access::Random);

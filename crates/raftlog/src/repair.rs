@@ -21,13 +21,14 @@ use orogen_base::{Error, Result, memory};
 use orogen_env::{Access, FileSystem, WritableFile};
 
 use crate::digest;
+use crate::dirs::{Dirs, Place};
 use crate::format::{
     FILE_HEADER_LEN_MAX, FileHeader, FormatVersion, Lz4Policy, RESERVED_KEY, decode_block,
     encode_record, sign,
 };
 use crate::item::{Entries, Item, Op};
 use crate::memtable::Block;
-use crate::names::{FileId, LOCK_NAME, Queue};
+use crate::names::{FileId, Queue};
 use crate::recover::{list, look};
 
 /// Bytes of entries and operations from which on a record is written.
@@ -348,9 +349,10 @@ struct Swap {
 }
 
 impl Swap {
-    fn new(dir: &Path, id: FileId) -> Self {
+    fn new(place: &Place) -> Self {
+        let (dir, id) = (&place.dir, place.id);
         Self {
-            original: dir.join(id.name()),
+            original: place.path(),
             repaired: dir.join(format!("{}.repaired", id.name())),
             backup: dir.join(format!("{}.bak", id.name())),
         }
@@ -382,7 +384,7 @@ impl Swap {
 
 fn repair_all(
     fs: &dyn FileSystem,
-    dir: &Path,
+    dirs: &Dirs,
     queue: Option<Queue>,
     decide: Decide<'_>,
     swaps: &mut Vec<Swap>,
@@ -393,8 +395,8 @@ fn repair_all(
         if queue.is_some_and(|wanted| wanted != of) {
             continue;
         }
-        for id in list(fs, dir, of)? {
-            let swap = Swap::new(dir, id);
+        for place in list(fs, dirs, of)? {
+            let (id, swap) = (place.id, Swap::new(&place));
             let place = |e: Error| e.with("file", id.name());
             let kept = decide_file(fs, &swap.original, id, &mut states, decide).map_err(place)?;
             if kept.dropped + kept.added == 0 {
@@ -414,16 +416,18 @@ fn repair_all(
     }
     // What they tell is not what will be there.
     for id in repaired.files.iter().filter(|id| id.queue == Queue::Append) {
-        digest::remove(fs, dir, *id)?;
+        for dir in dirs.iter() {
+            digest::remove(fs, dir, *id)?;
+        }
     }
     for swap in swaps.iter() {
         swap.put_in_place(fs)?;
     }
-    fs.sync_dir(dir)?;
+    dirs.sync(fs)?;
     Ok(repaired)
 }
 
-/// Replays the files of a queue, or of both, of a directory that is not open, and takes out what `decide` says.
+/// Replays the files of a queue, or of both, of a directory that is not open, and of its second one if it has one, and takes out what `decide` says.
 ///
 /// What this does to the logs is the caller's affair: entries that others count on may be gone.
 ///
@@ -435,23 +439,22 @@ fn repair_all(
 pub fn repair(
     fs: &dyn FileSystem,
     dir: &Path,
+    spill_dir: Option<&Path>,
     queue: Option<Queue>,
     mut decide: impl FnMut(&Incoming) -> Result<Verdict>,
 ) -> Result<Repaired> {
-    if !fs.exists(dir)? {
-        return Err(
-            Error::invalid_argument("there is no such directory").with("directory", dir.display())
-        );
-    }
-    let _lock = fs.lock(&dir.join(LOCK_NAME))?;
-    if let Some(name) = fs.list(dir)?.iter().find(|name| name.ends_with(".bak")) {
-        return Err(
-            Error::invalid_argument("an original of an interrupted repair is there")
-                .with("file", dir.join(name).display()),
-        );
+    let dirs = Dirs::new(dir, spill_dir)?;
+    let _locks = dirs.lock(fs)?;
+    for dir in dirs.iter() {
+        if let Some(name) = fs.list(dir)?.iter().find(|name| name.ends_with(".bak")) {
+            return Err(
+                Error::invalid_argument("an original of an interrupted repair is there")
+                    .with("file", dir.join(name).display()),
+            );
+        }
     }
     let mut swaps = Vec::new();
-    match repair_all(fs, dir, queue, &mut decide, &mut swaps) {
+    match repair_all(fs, &dirs, queue, &mut decide, &mut swaps) {
         Ok(mut repaired) => {
             for swap in swaps {
                 if fs.remove_file(&swap.backup).is_err() {
@@ -466,7 +469,7 @@ pub fn repair(
                 let back = swap.put_back(fs).err();
                 failed = failed.or(back);
             }
-            let failed = failed.or_else(|| fs.sync_dir(dir).err());
+            let failed = failed.or_else(|| dirs.sync(fs).err());
             Err(match failed {
                 None => e,
                 Some(back) => e.with("not put back", back),

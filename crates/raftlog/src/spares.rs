@@ -19,11 +19,11 @@ use orogen_base::sync::Mutex;
 use orogen_base::sync::atomic::{AtomicBool, Ordering};
 use orogen_env::FileSystem;
 
-use crate::names::{Name, parse, reserved_name};
+use crate::dirs::Dirs;
+use crate::names::{Name, reserved_name};
 
-/// The spare files of a directory.
+/// The spare files of a log. Each is written over in the directory where it lies.
 pub(crate) struct Spares {
-    dir: PathBuf,
     /// Files of the append queue and spare ones together are no more for its sake.
     files_max: u64,
     /// All files of the queue, and spare ones, are likely to have their pages in memory.
@@ -37,43 +37,42 @@ pub(crate) struct Spares {
 #[derive(Default)]
 struct Numbers {
     /// Spare, the oldest first.
-    free: VecDeque<u64>,
+    free: VecDeque<PathBuf>,
     /// Greater than any that was given.
     next: u64,
 }
 
 impl Spares {
-    /// Takes up the spare files of a directory; those beyond `files_max` are deleted, none is kept if it is 0.
+    /// Takes up the spare files of the directories; those beyond `files_max` are deleted, none is kept if it is 0.
     ///
     /// # Errors
     /// Of the file system.
     pub(crate) fn open(
         fs: &dyn FileSystem,
-        dir: &Path,
+        dirs: &Dirs,
         files_max: u64,
         are_in_memory: bool,
     ) -> Result<Self> {
-        let names = fs.list(dir)?;
-        let mut free: Vec<u64> = names
-            .iter()
-            .filter_map(|name| match parse(name) {
-                Name::Reserved(number) => Some(number),
+        let mut free: Vec<(u64, PathBuf)> = dirs
+            .names(fs)?
+            .into_iter()
+            .filter_map(|(name, dir)| match name {
+                Name::Reserved(number) => Some((number, dir.join(reserved_name(number)))),
                 _ => None,
             })
             .collect();
         free.sort_unstable();
         let kept = usize::try_from(files_max).unwrap_or(usize::MAX);
-        for number in free.drain(kept.min(free.len())..) {
-            fs.remove_file(&dir.join(reserved_name(number)))?;
+        for (_, path) in free.drain(kept.min(free.len())..) {
+            fs.remove_file(&path)?;
         }
-        let next = free.last().map_or(1, |last| last.saturating_add(1));
+        let next = free.last().map_or(1, |(last, _)| last.saturating_add(1));
         Ok(Self {
-            dir: dir.to_owned(),
             files_max,
             are_in_memory,
             is_wanted: AtomicBool::new(true),
             numbers: Mutex::new(Numbers {
-                free: free.into(),
+                free: free.into_iter().map(|(_, path)| path).collect(),
                 next,
             }),
         })
@@ -100,37 +99,41 @@ impl Spares {
         self.numbers.lock().free.len() as u64
     }
 
-    /// Gives a file the name of a spare one; its number, for [`Self::add`].
+    /// Gives a file the name of a spare one of its directory, for [`Self::add`].
     ///
     /// # Errors
     /// Of the file system; the file is as it was.
-    pub(crate) fn rename(&self, fs: &dyn FileSystem, path: &Path) -> Result<u64> {
+    pub(crate) fn rename(&self, fs: &dyn FileSystem, path: &Path) -> Result<PathBuf> {
         let number = {
             let mut numbers = self.numbers.lock();
             let number = numbers.next;
             numbers.next += 1;
             number
         };
-        fs.rename(path, &self.path(number))?;
-        Ok(number)
+        let spare = path.with_file_name(reserved_name(number));
+        fs.rename(path, &spare)?;
+        Ok(spare)
     }
 
     /// Makes files spare whose new names were synced: the old ones do not come back.
-    pub(crate) fn add(&self, renamed: Vec<u64>) {
+    pub(crate) fn add(&self, renamed: Vec<PathBuf>) {
         self.numbers.lock().free.extend(renamed);
     }
 
-    /// A spare file, which its taker renames.
-    pub(crate) fn take(&self) -> Option<PathBuf> {
+    /// True if [`Self::take`] would give one.
+    pub(crate) fn has(&self, dir: &Path) -> bool {
+        let is_there = |path: &PathBuf| path.parent() == Some(dir);
+        self.is_wanted.load(Ordering::Relaxed) && self.numbers.lock().free.iter().any(is_there)
+    }
+
+    /// The oldest spare file of a directory, which its taker renames.
+    pub(crate) fn take(&self, dir: &Path) -> Option<PathBuf> {
         if !self.is_wanted.load(Ordering::Relaxed) {
             return None;
         }
-        let number = self.numbers.lock().free.pop_front()?;
-        Some(self.path(number))
-    }
-
-    fn path(&self, number: u64) -> PathBuf {
-        self.dir.join(reserved_name(number))
+        let free = &mut self.numbers.lock().free;
+        let at = free.iter().position(|path| path.parent() == Some(dir))?;
+        free.remove(at)
     }
 }
 
@@ -146,14 +149,15 @@ mod tests {
         let dir = Path::new("/log");
         fs.create_dir_all(dir).unwrap();
         for are_in_memory in [false, true] {
-            let spares = Spares::open(&fs, dir, 5, are_in_memory).unwrap();
-            spares.add(vec![1, 2]);
+            let dirs = Dirs::new(dir, None).unwrap();
+            let spares = Spares::open(&fs, &dirs, 5, are_in_memory).unwrap();
+            spares.add([1, 2].map(|n| dir.join(reserved_name(n))).to_vec());
             spares.set_mapped(true);
             assert_eq!(spares.room(1), if are_in_memory { 2 } else { 0 });
-            assert_eq!(spares.take().is_some(), are_in_memory);
+            assert_eq!(spares.take(dir).is_some(), are_in_memory);
             spares.set_mapped(false);
             assert_eq!(spares.room(1), if are_in_memory { 3 } else { 2 });
-            assert!(spares.take().is_some());
+            assert!(spares.take(dir).is_some());
         }
     }
 }

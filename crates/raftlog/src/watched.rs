@@ -2,6 +2,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use crate::dirs::Dirs;
 use crate::files::Table;
 use crate::memtable::Memtables;
 use crate::metrics::{Meters, Metrics, PerQueue};
@@ -15,6 +16,7 @@ pub(crate) struct Watched {
     pub(crate) table: Arc<Table>,
     pub(crate) memtables: Arc<Memtables>,
     pub(crate) spares: Arc<Spares>,
+    pub(crate) dirs: Arc<Dirs>,
     pub(crate) cache: Option<Arc<ReadCache>>,
 }
 
@@ -55,6 +57,7 @@ impl Watched {
             append: self.table.count_of(Queue::Append),
             rewrite: self.table.count_of(Queue::Rewrite),
         };
+        metrics.spill_dir_file_count = self.dirs.second().map_or(0, |dir| self.table.count_in(dir));
         metrics.recycled_file_count.append = self.spares.count();
         metrics.read_cache_bytes = self.cache.as_ref().map_or(0, |cache| cache.bytes());
         metrics

@@ -23,7 +23,7 @@ use std::{iter, mem};
 
 use orogen_base::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use orogen_base::sync::{Condvar, Mistake, Mutex, makes, spins, thread};
-use orogen_base::{Error, Result};
+use orogen_base::{Error, ErrorKind, Result};
 use orogen_env::{Clock as _, FileSystem, Stopwatch, SystemClock};
 
 use crate::events::FileBlockHandle;
@@ -545,7 +545,18 @@ impl Leader {
         }
         self.appender.rotate_if_full()?;
         *rotated = perf::elapsed(watch);
-        let start = self.append_records(group)?;
+        let start = match self.append_records(group) {
+            Err(e) if e.kind() == ErrorKind::NoSpace => {
+                let spills = self.appender.spill();
+                *rotated = perf::elapsed(watch);
+                match spills {
+                    Ok(true) => self.append_records(group)?,
+                    Ok(false) => return Err(e),
+                    Err(other) => return Err(e.with("other directory", other)),
+                }
+            }
+            appended => appended?,
+        };
         let listeners = self.appender.listeners();
         if listeners.is_empty() {
             return Ok(start);
@@ -570,13 +581,18 @@ impl Leader {
             let bytes = group.own.request.record.as_mut().map(|r| &mut r.bytes);
             let bytes = bytes.map_or(&mut [][..], |bytes| &mut bytes[..]);
             sign(bytes, signature);
-            return self.appender.append(bytes);
+            let appended = self.appender.append(bytes);
+            if appended.is_err() {
+                sign(bytes, signature);
+            }
+            return appended;
         }
         self.together.clear();
         for waiter in group.accepted() {
             if let Some(record) = &mut waiter.request.record {
-                sign(&mut record.bytes, signature);
+                let begin = self.together.len();
                 self.together.extend_from_slice(&record.bytes);
+                sign(&mut self.together[begin..], signature);
             }
         }
         let appended = self.appender.append(&self.together);

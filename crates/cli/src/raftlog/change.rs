@@ -80,7 +80,7 @@ pub(crate) fn repair(args: &RepairArgs, terminal: &mut Terminal) -> Result<(), F
     };
     let spinner = terminal.spinner("reading and writing files");
     let mut asked = 0u64;
-    let done = repair_logs(&*fs, &args.path, queue, |incoming| {
+    let done = repair_logs(&*fs, &args.path, None, queue, |incoming| {
         asked += 1;
         spinner.set_position(asked);
         script.decide(incoming)

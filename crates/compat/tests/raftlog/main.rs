@@ -3,6 +3,7 @@
 mod calls;
 mod histories;
 mod repair;
+mod spill;
 mod theirs;
 
 use std::path::Path;

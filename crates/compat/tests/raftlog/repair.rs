@@ -61,7 +61,7 @@ fn it_opens_what_we_repaired() {
             let before = content(&copy);
             let script = RepairScript::compile(script).unwrap();
             let fs = PosixFileSystem::new();
-            match repair(&fs, &copy, None, |incoming| script.decide(incoming)) {
+            match repair(&fs, &copy, None, None, |incoming| script.decide(incoming)) {
                 Ok(done) => {
                     repaired += done.files.len();
                     assert_eq!(content(&copy) == before, done.files.is_empty(), "{what}");
@@ -102,7 +102,7 @@ fn it_opens_what_we_repaired_after_it_purged() {
         };
         let before = content(&dir);
         // All entries of a group, in both queues; its keys and the other groups stay.
-        let done = repair(&PosixFileSystem::new(), &dir, None, |incoming| {
+        let done = repair(&PosixFileSystem::new(), &dir, None, None, |incoming| {
             Ok(match (incoming.group, incoming.change) {
                 (1, Change::Entries { .. } | Change::Compact { .. }) => Verdict::DropIncoming,
                 _ => Verdict::Apply,

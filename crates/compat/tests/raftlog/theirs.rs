@@ -43,6 +43,10 @@ pub(crate) struct Theirs(Engine<DefaultFileSystem>);
 fn config(dir: &Path, options: &Options) -> Config {
     Config {
         dir: dir.to_str().expect("ours are").to_owned(),
+        spill_dir: options
+            .spill_dir
+            .as_ref()
+            .map(|dir| dir.to_str().expect("ours are").to_owned()),
         recovery_mode: match options.recovery_mode {
             RecoveryMode::AbsoluteConsistency => raft_engine::RecoveryMode::AbsoluteConsistency,
             RecoveryMode::TolerateTailCorruption => {

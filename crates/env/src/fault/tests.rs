@@ -251,3 +251,17 @@ fn a_flip_changes_one_bit_and_tells_nobody() {
     assert_eq!(read_file(&memory, path).unwrap(), expected);
     assert_eq!(fs.faults().injected(), 1);
 }
+
+#[test]
+fn a_disk_has_the_free_space_that_it_is_told() {
+    let (_, fs) = over_memory();
+    fs.create_dir_all(&path("/a")).unwrap();
+    fs.create_dir_all(&path("/b")).unwrap();
+    let answer = Fault::no_space().on(&[OpKind::FreeSpace]).path_with("/a");
+    fs.faults().add(answer.clone().free(7));
+    assert!(fs.free_space(&path("/b")).unwrap() > 7);
+    assert_eq!(fs.free_space(&path("/a")).unwrap(), 7);
+    assert!(fs.free_space(&path("/a")).unwrap() > 7);
+    fs.faults().add(answer);
+    assert!(fs.free_space(&path("/a")).is_err());
+}

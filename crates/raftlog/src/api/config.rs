@@ -1,10 +1,11 @@
 //! Settings under raft-engine's names.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
 use super::{Error, ReadableSize, Result, Version};
+use crate::dirs::Dirs;
 use crate::options::{Options, RecoveryMode};
 
 /// Settings of an engine, as raft-engine's configuration files have them: names with hyphens, each of
@@ -16,8 +17,8 @@ use crate::options::{Options, RecoveryMode};
 pub struct Config {
     /// The directory. Default empty.
     pub dir: String,
-    /// A second directory for new files. Default none; an engine does not open with one, which may
-    /// hold files that are needed.
+    /// A second directory, for new files where the first has no room for one; see
+    /// [`raw::Options::spill_dir`](crate::raw::Options::spill_dir). Default none.
     pub spill_dir: Option<String>,
     /// What is done about damage. Default [`RecoveryMode::TolerateTailCorruption`].
     pub recovery_mode: RecoveryMode,
@@ -137,16 +138,18 @@ impl Config {
         Ok(())
     }
 
-    /// The directory and the options of the engine.
-    pub(super) fn options(&self) -> Result<(PathBuf, Options)> {
-        if self.spill_dir.is_some() {
-            return Err(Error::InvalidArgument(
-                "spill-dir: there is no second directory yet".to_owned(),
-            ));
-        }
+    /// The directories.
+    pub(super) fn dirs(&self) -> Result<Dirs> {
+        let second = self.spill_dir.as_ref().map(Path::new);
+        Ok(Dirs::new(Path::new(&self.dir), second)?)
+    }
+
+    /// The first directory and the options of the engine.
+    pub(super) fn options(&self) -> (PathBuf, Options) {
         let threshold = usize::try_from(self.batch_compression_threshold.0).unwrap_or(usize::MAX);
         let hurry = self.compression_level.unwrap_or(1).clamp(1, 65537);
         let options = Options {
+            spill_dir: self.spill_dir.as_ref().map(PathBuf::from),
             recovery_mode: self.recovery_mode,
             recovery_threads: self.recovery_threads.max(1),
             enable_log_digests: true,
@@ -160,7 +163,7 @@ impl Config {
             purge_rewrite_garbage_ratio: self.purge_rewrite_garbage_ratio.clamp(0.0, 1.0),
             read_cache_bytes: usize::try_from(self.read_cache_size.0).unwrap_or(usize::MAX),
         };
-        Ok((PathBuf::from(&self.dir), options))
+        (PathBuf::from(&self.dir), options)
     }
 }
 
@@ -213,7 +216,7 @@ mod tests {
     #[test]
     fn what_is_set_is_read() {
         let config: Config = serde_json::from_str(
-            r#"{"dir": "d", "target-file-size": "1MB", "purge-threshold": 3145728,
+            r#"{"dir": "d", "spill-dir": "s", "target-file-size": "1MB", "purge-threshold": 3145728,
                 "format-version": 1, "enable-log-recycle": false, "compression-level": 0,
                 "read-cache-size": "1MB"}"#,
         )
@@ -221,8 +224,9 @@ mod tests {
         assert_eq!(config.target_file_size, ReadableSize::mb(1));
         assert_eq!(config.purge_threshold, ReadableSize::mb(3));
         assert_eq!(config.format_version, Version::V1);
-        let (dir, options) = config.options().unwrap();
+        let (dir, options) = config.options();
         assert_eq!(dir, PathBuf::from("d"));
+        assert_eq!(options.spill_dir, Some(PathBuf::from("s")));
         assert_eq!(options.compression_acceleration, 1);
         assert_eq!(options.read_cache_bytes, 1 << 20);
         let text = serde_json::to_string(&config).unwrap();
@@ -267,10 +271,5 @@ mod tests {
                 Err(Error::Other(_))
             ));
         }
-        let spilling = Config {
-            spill_dir: Some("s".to_owned()),
-            ..Config::default()
-        };
-        assert!(matches!(spilling.options(), Err(Error::InvalidArgument(_))));
     }
 }

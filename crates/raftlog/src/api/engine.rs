@@ -15,6 +15,7 @@ use super::internals::{EventListener, FilePipeLog, LogItemReader, LogQueue};
 use super::look::holes;
 use super::{Config, Error, LogBatch, MessageExt, Result};
 use crate::batch::Command;
+use crate::dirs::Dirs;
 use crate::engine::Engine as RawEngine;
 use crate::metrics::Metrics;
 use crate::repair::repair;
@@ -61,7 +62,7 @@ impl Engine<DefaultFileSystem> {
     ///
     /// # Errors
     /// [`Error::Other`] for settings that cannot be, and if it is open already;
-    /// [`Error::InvalidArgument`] for a second directory; [`Error::Corruption`] as
+    /// [`Error::InvalidArgument`] if both directories are the same; [`Error::Corruption`] as
     /// [`Config::recovery_mode`] says; [`Error::Io`].
     pub fn open(cfg: Config) -> Result<Self> {
         Self::open_with_listeners(cfg, Vec::new())
@@ -122,7 +123,7 @@ impl<F: FileSystem> Engine<F> {
         listeners: Vec<Arc<dyn EventListener>>,
     ) -> Result<Self> {
         cfg.sanitize()?;
-        let (dir, options) = cfg.options()?;
+        let (dir, options) = cfg.options();
         let fs = adapted(file_system);
         let raw = RawEngine::open_with_listeners(&fs, &dir, options, listeners)?;
         Ok(Self {
@@ -143,7 +144,18 @@ impl<F: FileSystem> Engine<F> {
         path: &Path,
         file_system: Arc<F>,
     ) -> Result<Vec<(u64, u64)>> {
-        holes(&*adapted(file_system), path)
+        holes(&*adapted(file_system), &Dirs::new(path, None)?)
+    }
+
+    /// As [`Self::consistency_check_with_file_system`], of both directories of a configuration.
+    ///
+    /// # Errors
+    /// The same.
+    pub fn consistency_check_with_config(
+        cfg: &Config,
+        file_system: Arc<F>,
+    ) -> Result<Vec<(u64, u64)>> {
+        holes(&*adapted(file_system), &cfg.dirs()?)
     }
 
     /// Takes operations out of the files of a queue, or of both, of a directory that is not open, as a script says. What
@@ -165,7 +177,7 @@ impl<F: FileSystem> Engine<F> {
     ) -> Result<()> {
         let script = RepairScript::compile(&script)?;
         let fs: Arc<dyn OwnFileSystem> = adapted(file_system);
-        repair(&*fs, path, queue, |incoming| script.decide(incoming))?;
+        repair(&*fs, path, None, queue, |incoming| script.decide(incoming))?;
         Ok(())
     }
 
@@ -177,7 +189,15 @@ impl<F: FileSystem> Engine<F> {
         LogItemReader::new(adapted(file_system), path)
     }
 
-    /// Makes a directory with what that of `source` has, which must not be open. Files that are not
+    /// The operations in all files of both directories of a configuration. Nothing is locked or changed.
+    ///
+    /// # Errors
+    /// [`Error::Io`].
+    pub fn dump_with_config(cfg: &Config, file_system: Arc<F>) -> Result<LogItemReader<F>> {
+        LogItemReader::of(adapted(file_system), &cfg.dirs()?)
+    }
+
+    /// Makes a directory with what that of `source` has, or both of them, which must not be open. Files that are not
     /// written any more are shared where the file system can. Both may be opened afterwards, as long as `source`'s
     /// settings are those given here.
     ///

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use orogen_env::{Access, FileSystem};
 
 use super::{Config, Error, RecoveryMode, Result};
-use crate::names::{LOCK_NAME, Queue};
+use crate::dirs::Dirs;
+use crate::names::Queue;
 use crate::recover::list;
 
 /// The files of a fork.
@@ -51,22 +52,24 @@ pub(super) fn fork(
     }
     let mut source = source.clone();
     source.sanitize()?;
-    let (dir, _) = source.options()?;
-    let _lock = fs.lock(&dir.join(LOCK_NAME))?;
+    let (dir, options) = source.options();
+    let dirs = Dirs::new(&dir, options.spill_dir.as_deref())?;
+    let _locks = dirs.lock(&**fs)?;
     fs.create_dir_all(target)?;
+    let targets = Dirs::new(target, None)?;
     for queue in [Queue::Append, Queue::Rewrite] {
-        if !list(&**fs, target, queue)?.is_empty() {
+        if !list(&**fs, &targets, queue)?.is_empty() {
             return refused("the target has files already");
         }
     }
     let mut details = CopyDetails::default();
     for queue in [Queue::Append, Queue::Rewrite] {
-        let ids = list(&**fs, &dir, queue)?;
-        for id in &ids {
-            let (from, to) = (dir.join(id.name()), target.join(id.name()));
+        let places = list(&**fs, &dirs, queue)?;
+        for place in &places {
+            let (from, to) = (place.path(), target.join(place.id.name()));
             let shown = to.display().to_string();
             // The newest is written on. Across file systems there are no links.
-            if ids.last() != Some(id) && fs.hard_link(&from, &to).is_ok() {
+            if places.last() != Some(place) && fs.hard_link(&from, &to).is_ok() {
                 details.symlinked.push(shown);
             } else {
                 copy(&**fs, &from, &to)?;

@@ -9,11 +9,12 @@ use std::sync::Arc;
 use orogen_env::FileSystem;
 
 use super::{Command, Error, Result};
+use crate::dirs::Dirs;
 use crate::events::FileBlockHandle;
 use crate::format::Compression;
 use crate::item::{Entries, Item, Op};
 use crate::memtable::Block;
-use crate::names::{FileId, LOCK_NAME, Name, Queue, parse};
+use crate::names::{FileId, Name, Queue, parse};
 use crate::recover::{list, look};
 
 /// How a block of entries is stored.
@@ -159,23 +160,31 @@ impl<F> fmt::Debug for LogItemReader<F> {
 impl<F> LogItemReader<F> {
     /// Of a file or of all files of a directory, the rewrite queue first.
     pub(super) fn new(fs: Arc<dyn FileSystem>, path: &Path) -> Result<Self> {
-        let files = if fs.metadata(path)?.is_dir {
-            let mut files = VecDeque::new();
-            for queue in [Queue::Rewrite, Queue::Append] {
-                let ids = list(&*fs, path, queue)?;
-                files.extend(ids.into_iter().map(|id| (id, path.join(id.name()))));
-            }
-            files
-        } else {
-            let name = path.file_name().map(|name| name.to_string_lossy());
-            let Some(Name::Log(id)) = name.map(|name| parse(&name)) else {
-                return Err(Error::InvalidArgument(format!(
-                    "not the name of a log file: {}",
-                    path.display()
-                )));
-            };
-            VecDeque::from([(id, path.to_owned())])
+        if fs.metadata(path)?.is_dir {
+            return Self::of(fs, &Dirs::new(path, None)?);
+        }
+        let name = path.file_name().map(|name| name.to_string_lossy());
+        let Some(Name::Log(id)) = name.map(|name| parse(&name)) else {
+            return Err(Error::InvalidArgument(format!(
+                "not the name of a log file: {}",
+                path.display()
+            )));
         };
+        Ok(Self {
+            fs,
+            files: VecDeque::from([(id, path.to_owned())]),
+            items: VecDeque::new(),
+            marker: PhantomData,
+        })
+    }
+
+    /// Of all files of the directories.
+    pub(super) fn of(fs: Arc<dyn FileSystem>, dirs: &Dirs) -> Result<Self> {
+        let mut files = VecDeque::new();
+        for queue in [Queue::Rewrite, Queue::Append] {
+            let places = list(&*fs, dirs, queue)?;
+            files.extend(places.into_iter().map(|place| (place.id, place.path())));
+        }
         Ok(Self {
             fs,
             files,
@@ -208,19 +217,13 @@ impl<F> Iterator for LogItemReader<F> {
 
 /// Groups of which entries are missing between others, and the last index before that, in the order of
 /// the groups. Each queue is looked at by itself.
-pub(super) fn holes(fs: &dyn FileSystem, dir: &Path) -> Result<Vec<(u64, u64)>> {
-    if !fs.exists(dir)? {
-        return Err(Error::InvalidArgument(format!(
-            "there is no directory {}",
-            dir.display()
-        )));
-    }
-    let _lock = fs.lock(&dir.join(LOCK_NAME))?;
+pub(super) fn holes(fs: &dyn FileSystem, dirs: &Dirs) -> Result<Vec<(u64, u64)>> {
+    let _locks = dirs.lock(fs)?;
     let mut holes: HashMap<u64, u64> = HashMap::new();
     for queue in [Queue::Rewrite, Queue::Append] {
         let mut lasts: HashMap<u64, u64> = HashMap::new();
-        for id in list(fs, dir, queue)? {
-            let damage = look(fs, &dir.join(id.name()), id, |items, _| {
+        for place in list(fs, dirs, queue)? {
+            let damage = look(fs, &place.path(), place.id, |items, _| {
                 for Item { group, op } in items {
                     follow(&mut lasts, &mut holes, group, &op);
                 }

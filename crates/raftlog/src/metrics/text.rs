@@ -234,6 +234,14 @@ impl Metrics {
         text.counters("syncs", "Syncs of files", self.syncs);
         text.counters("files_made", "Files that were made", self.files_made);
         text.counters(
+            "files_spilled",
+            "Files that were made in the second directory",
+            self.files_spilled,
+        );
+        let name = "orogen_raftlog_spill_dir_file_count";
+        text.begin(name, "gauge", "Files in the second directory");
+        text.line(name, "", self.spill_dir_file_count);
+        text.counters(
             "files_deleted",
             "Files that purges deleted",
             self.files_deleted,

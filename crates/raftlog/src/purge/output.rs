@@ -2,12 +2,12 @@
 
 use std::collections::HashMap;
 
-use orogen_base::{Result, memory};
+use orogen_base::{ErrorKind, Result, memory};
 
 use super::Run;
 use crate::blocks::Blocks;
 use crate::events::FileBlockHandle;
-use crate::files::gone;
+use crate::files::{Appender, gone};
 use crate::format::{
     self, BLOCK_LEN_MAX, RECORD_HEADER_LEN, RESERVED_KEY, Record, encode_record, sign,
 };
@@ -257,19 +257,13 @@ impl Run<'_> {
         drop(blocks);
         let rewriter = self.rewriter()?;
         rewriter.rotate_if_full()?;
-        let (file, signature) = (rewriter.file().id, rewriter.file().signature());
-        let start = rewriter.end();
-        let mut append = || {
-            for made in &mut made {
-                sign(&mut made.record.bytes, signature);
-                rewriter.append(&made.record.bytes)?;
+        let start = match append(rewriter, &mut made) {
+            Err(e) if e.kind() == ErrorKind::NoSpace && rewriter.spill()? => {
+                append(rewriter, &mut made)?
             }
-            rewriter.sync()
+            start => start?,
         };
-        if let Err(e) = append() {
-            rewriter.give_up(start);
-            return Err(e);
-        }
+        let file = rewriter.file().id;
         let mut at = start;
         let mut all = Vec::new();
         for made in made {
@@ -336,6 +330,28 @@ impl Run<'_> {
         }
         Ok(out)
     }
+}
+
+/// Appends records and syncs them; where they begin.
+///
+/// # Errors
+/// Of the file system. Nothing of them is then in the file, and they are not signed.
+fn append(rewriter: &mut Appender, made: &mut [Made]) -> Result<u64> {
+    let (start, signature) = (rewriter.end(), rewriter.file().signature());
+    let mut append = || {
+        for made in &mut *made {
+            sign(&mut made.record.bytes, signature);
+            let appended = rewriter.append(&made.record.bytes);
+            sign(&mut made.record.bytes, signature);
+            appended?;
+        }
+        rewriter.sync()
+    };
+    if let Err(e) = append() {
+        rewriter.give_up(start);
+        return Err(e);
+    }
+    Ok(start)
 }
 
 /// Makes a record of parts and the block of their entries.

@@ -7,7 +7,6 @@
 //! Groups share nothing, so this gives what one thread would that reads one record after the other.
 
 use std::collections::VecDeque;
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use orogen_base::sync::Mutex;
@@ -16,12 +15,13 @@ use orogen_base::{Error, Result};
 use orogen_env::ahead::Ahead;
 use orogen_env::{Access, FileSystem, threads};
 
-use super::{Ending, Found, Scan, Window, list, newest_of, read_file};
+use super::{Ending, Found, Scan, Window, list_to_open, newest_of, read_file};
 use crate::digest::{self, Builder, Digest};
+use crate::dirs::{Dirs, Place};
 use crate::files::{LogFile, Table};
 use crate::format::{FILE_HEADER_LEN_MAX, FileHeader, take_mark};
 use crate::memtable::{Memtables, SHARDS};
-use crate::names::{FileId, Name, Queue, parse};
+use crate::names::{FileId, Name, Queue};
 use crate::options::Options;
 
 /// Files whose digests are in memory at once, for each thread.
@@ -62,16 +62,17 @@ struct Loaded {
 
 struct Reader<'a> {
     fs: &'a dyn FileSystem,
-    dir: &'a Path,
+    dirs: &'a Dirs,
     options: &'a Options,
 }
 
 impl Reader<'_> {
-    fn load(&self, id: FileId, is_newest: bool) -> Result<Loaded> {
-        let Self { fs, dir, options } = *self;
+    fn load(&self, place: &Place, is_newest: bool) -> Result<Loaded> {
+        let Self { fs, dirs, options } = *self;
+        let id = place.id;
         if options.uses_digests() {
-            let reader = fs.open(&dir.join(id.name()), Access::Random)?;
-            if let Some(digest) = Digest::read(fs, dir, id, &*reader)? {
+            let reader = fs.open(&place.path(), Access::Random)?;
+            if let Some(digest) = Digest::read(fs, &place.dir, id, &*reader)? {
                 let version = digest.version;
                 let file = Arc::new(LogFile {
                     id,
@@ -86,14 +87,14 @@ impl Reader<'_> {
             }
         }
         let mut builder = Builder::default();
-        let (file, end) = read_file(fs, dir, id, is_newest, options, |mut items, block| {
+        let (file, end) = read_file(fs, dirs, place, is_newest, options, |mut items, block| {
             take_mark(&mut items)?;
             builder.add(items, block)
         })?;
         let digest = builder.finish(&file, end)?;
         if options.uses_digests() && !is_newest {
             // Without it the next open reads the file again.
-            let _ = digest.write(fs, dir, id);
+            let _ = digest.write(fs, &place.dir, id);
         }
         Ok(Loaded {
             file: Arc::new(file),
@@ -109,26 +110,26 @@ impl Reader<'_> {
 /// As [`super::read_file`].
 pub(crate) fn read_append_queue(
     fs: &dyn FileSystem,
-    dir: &Path,
+    dirs: &Dirs,
     options: &Options,
     table: &Table,
     memtables: &Memtables,
 ) -> Result<Found> {
-    let ids = list(fs, dir, Queue::Append)?;
-    let newest = newest_of(fs, dir, &ids)?;
-    let reader = Reader { fs, dir, options };
+    let places = list_to_open(fs, dirs, Queue::Append)?;
+    let newest = newest_of(fs, &places)?;
+    let reader = Reader { fs, dirs, options };
     let threads = options.recovery_threads;
     let mut found = Found::default();
     let window = threads.saturating_mul(FILES_PER_THREAD);
-    for (from, ids) in ids.chunks(window).enumerate() {
-        let loaded = each(threads, ids.len(), |at| {
-            reader.load(ids[at], from * window + at >= newest)
+    for (from, places) in places.chunks(window).enumerate() {
+        let loaded = each(threads, places.len(), |at| {
+            reader.load(&places[at], from * window + at >= newest)
         })?;
         each(threads, SHARDS, |shard| {
             loaded.iter().try_for_each(|loaded| {
                 let id = loaded.file.id;
                 let applied = loaded.digest.apply(shard, id, memtables);
-                applied.map_err(|e| told_of(e, dir, loaded))
+                applied.map_err(|e| told_of(e, loaded))
             })
         })?;
         for Loaded {
@@ -144,29 +145,32 @@ pub(crate) fn read_append_queue(
     }
     if let Some((file, _)) = &found.newest {
         // What is appended to it from here on is not in its digest.
-        digest::remove(fs, dir, file.id)?;
+        digest::remove(fs, file.dir(), file.id)?;
         // raft-engine does not sync the name of the first file that it makes.
-        fs.sync_dir(dir)?;
+        dirs.sync(fs)?;
     }
-    remove_strays(fs, dir, &ids)?;
+    remove_strays(fs, dirs, table)?;
     Ok(found)
 }
 
 #[cold]
-fn told_of(e: Error, dir: &Path, loaded: &Loaded) -> Error {
+fn told_of(e: Error, loaded: &Loaded) -> Error {
     if loaded.is_read {
         return e.with("file", loaded.file.reader.path().display());
     }
-    e.with("file", digest::path(dir, loaded.file.id).display())
-        .with("help", "delete it: the log has all that it tells")
+    e.with(
+        "file",
+        digest::path(loaded.file.dir(), loaded.file.id).display(),
+    )
+    .with("help", "delete it: the log has all that it tells")
 }
 
-/// Removes digests without files.
-fn remove_strays(fs: &dyn FileSystem, dir: &Path, ids: &[FileId]) -> Result<()> {
-    for name in fs.list(dir)? {
-        if let Name::Digest(seq) = parse(&name) {
+/// Removes digests without files beside them.
+fn remove_strays(fs: &dyn FileSystem, dirs: &Dirs, table: &Table) -> Result<()> {
+    for (name, dir) in dirs.names(fs)? {
+        if let Name::Digest(seq) = name {
             let id = FileId::new(Queue::Append, seq);
-            if ids.binary_search(&id).is_err() {
+            if table.find(id).is_none_or(|file| file.dir() != &**dir) {
                 digest::remove(fs, dir, id)?;
             }
         }
@@ -205,18 +209,16 @@ pub(crate) struct Digester {
 /// Files without digests.
 struct ToDigest {
     fs: Arc<dyn FileSystem>,
-    dir: PathBuf,
     table: Arc<Table>,
     /// Files, and where their records end. Not the files themselves: one that somebody holds is not written over. Leaf lock.
     waiting: Mutex<VecDeque<(FileId, u64)>>,
 }
 
 impl Digester {
-    pub(crate) fn new(fs: Arc<dyn FileSystem>, dir: PathBuf, table: Arc<Table>) -> Self {
+    pub(crate) fn new(fs: Arc<dyn FileSystem>, table: Arc<Table>) -> Self {
         Self {
             queue: Arc::new(ToDigest {
                 fs,
-                dir,
                 table,
                 waiting: Mutex::default(),
             }),
@@ -251,11 +253,11 @@ impl ToDigest {
             return true;
         };
         if let Ok(Some(digest)) = digest_of(&file, len) {
-            let _ = digest.write(&*self.fs, &self.dir, id);
+            let _ = digest.write(&*self.fs, file.dir(), id);
         }
         if !self.table.has(id) {
             // It was purged meanwhile.
-            let _ = digest::remove(&*self.fs, &self.dir, id);
+            let _ = digest::remove(&*self.fs, file.dir(), id);
         }
         true
     }

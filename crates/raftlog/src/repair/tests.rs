@@ -6,6 +6,7 @@ use orogen_env::fs::read_file;
 use orogen_env::{Fault, FaultFileSystem, MemFileSystem};
 
 use super::*;
+use crate::names::LOCK_NAME;
 use crate::raw::{Command, Engine, LogBatch, Options, RepairScript};
 
 fn dir() -> &'static Path {
@@ -82,7 +83,7 @@ fn files(fs: &dyn FileSystem) -> Files {
 
 fn by_script(fs: &dyn FileSystem, queue: Option<Queue>, text: &str) -> Result<Repaired> {
     let script = RepairScript::compile(text)?;
-    repair(fs, dir(), queue, |incoming| script.decide(incoming))
+    repair(fs, dir(), None, queue, |incoming| script.decide(incoming))
 }
 
 #[test]
@@ -167,7 +168,7 @@ fn states_are_told_as_they_are_replayed() {
     command(&engine, 9, Command::Clean);
     engine.close().unwrap();
     let mut told = Vec::new();
-    repair(&fs, dir(), None, |incoming| {
+    repair(&fs, dir(), None, None, |incoming| {
         told.push((incoming.first, incoming.count, incoming.change));
         Ok(Verdict::Apply)
     })
@@ -243,6 +244,9 @@ fn an_error_at_any_step_leaves_every_file_as_it_was() {
     orogen_env::fs::write_file(&fs, &dir().join("0000000000000001.raftlog.bak"), b"x").unwrap();
     let e = by_script(&fs, None, DROP_GROUP_ONE).unwrap_err();
     assert_eq!(e.kind(), ErrorKind::InvalidArgument);
-    let e = repair(&fs, Path::new("/nowhere"), None, |_| Ok(Verdict::Apply)).unwrap_err();
+    let e = repair(&fs, Path::new("/nowhere"), None, None, |_| {
+        Ok(Verdict::Apply)
+    })
+    .unwrap_err();
     assert_eq!(e.kind(), ErrorKind::InvalidArgument);
 }

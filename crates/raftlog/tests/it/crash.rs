@@ -6,11 +6,58 @@
 
 use std::sync::Arc;
 
-use orogen_env::{Fault, FaultFileSystem, FileSystem, OpKind, PowerCut, TailFill};
+use orogen_base::ErrorKind;
+use orogen_env::{
+    Fault, FaultFileSystem, Faults, FileSystem, MemFileSystem, OpKind, PowerCut, TailFill,
+};
 use orogen_raftlog::raw::{Engine, LogBatch, Options, Queue};
 use orogen_testkit::rng::Rng;
 
-use crate::model::{Model, content, dir, disk, open, options, random_batch};
+use crate::model::{Model, content, dir, disk, open, options, random_batch, spill_dir, spilling};
+
+/// Where files lie.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Dirs {
+    One,
+    /// In two directories, as now one and now the other says that it has no space.
+    Two,
+}
+
+impl Dirs {
+    fn options(self) -> Options {
+        match self {
+            Self::One => options(),
+            Self::Two => spilling(),
+        }
+    }
+
+    fn open(self, fs: &MemFileSystem) -> orogen_base::Result<Engine> {
+        let fs: Arc<dyn FileSystem> = Arc::new(fs.clone());
+        Engine::open(&fs, dir(), self.options())
+    }
+
+    /// Has the directories tell anew whether they have space, and now and then an append to one find none.
+    fn run_full(self, faults: &Faults, rng: &mut Rng) {
+        if self == Self::One {
+            return;
+        }
+        faults.clear();
+        for dir in [dir(), spill_dir()] {
+            // More than before, for else a directory in which an append found none gets no file.
+            let free = if rng.chance(1, 2) {
+                0
+            } else {
+                rng.u64() | 1 << 40
+            };
+            let answer = Fault::no_space().on(&[OpKind::FreeSpace]).free(free);
+            faults.add(answer.path_with(dir.to_string_lossy()).forever());
+            if rng.chance(1, 6) {
+                let fault = Fault::no_space().on(&[OpKind::Append]);
+                faults.add(fault.path_with(dir.to_string_lossy()));
+            }
+        }
+    }
+}
 
 /// What a script has come to.
 struct Outcome {
@@ -23,6 +70,8 @@ struct Outcome {
     failed_sync: bool,
     /// Whether files of the append queue, and of the rewrite queue, were deleted.
     has_deleted: [bool; 2],
+    /// Files that were made in the second directory, and in all.
+    made: [u64; 2],
 }
 
 impl Outcome {
@@ -39,7 +88,11 @@ impl Outcome {
 const STEPS: usize = 60;
 
 /// Writes random batches, some synced, purges, and opens again now and then; goes on after errors.
-fn run(fs: &Arc<dyn FileSystem>, seed: u64, check: bool) -> Outcome {
+fn run(fs: &Arc<dyn FileSystem>, dirs: Dirs, seed: u64, check: Option<&Faults>) -> Outcome {
+    // Before it has failed a call, one of those that check would.
+    let check = || check.is_some_and(|faults| faults.injected() > 0);
+    let full = FaultFileSystem::new(Arc::clone(fs));
+    let arc: Arc<dyn FileSystem> = Arc::new(full.clone());
     let mut rng = Rng::new(seed);
     let mut out = Outcome {
         states: vec![Model::new()],
@@ -47,13 +100,20 @@ fn run(fs: &Arc<dyn FileSystem>, seed: u64, check: bool) -> Outcome {
         attempted: Vec::new(),
         failed_sync: false,
         has_deleted: [false; 2],
+        made: [0; 2],
     };
-    let open = || Engine::open(fs, dir(), options());
+    let open = || Engine::open(&arc, dir(), dirs.options());
     let mut engine = open().ok();
     for step in 0..STEPS {
+        dirs.run_full(full.faults(), &mut rng);
         if step % 9 == 8
             && let Some(engine) = engine.take()
         {
+            let metrics = engine.metrics();
+            let made = [metrics.files_spilled, metrics.files_made];
+            for (sum, made) in out.made.iter_mut().zip(made) {
+                *sum += made.append + made.rewrite;
+            }
             if engine.close().is_err() {
                 out.failed_sync = true;
                 break;
@@ -69,7 +129,7 @@ fn run(fs: &Arc<dyn FileSystem>, seed: u64, check: bool) -> Outcome {
         {
             // One that fails half-way changes nothing that can be seen.
             if let Err(e) = engine.purge_expired_files()
-                && check
+                && check()
             {
                 assert_eq!(content(engine), last, "step {step} {e}");
             }
@@ -95,7 +155,7 @@ fn run(fs: &Arc<dyn FileSystem>, seed: u64, check: bool) -> Outcome {
             Err(_) => {
                 assert_eq!(batch, before, "a failed batch is as it was");
                 out.attempted.push((out.states.len() - 1, next));
-                if check {
+                if check() {
                     assert_eq!(content(engine), last);
                 }
                 // What a failed sync has dropped can still be read by who opens again, and is
@@ -118,24 +178,35 @@ fn run(fs: &Arc<dyn FileSystem>, seed: u64, check: bool) -> Outcome {
     out
 }
 
-#[test]
-fn after_a_power_cut_every_synced_batch_is_there_and_none_is_torn() {
-    let mut points = 0;
-    let mut written_anew = 0;
-    for seed in 0..3 {
+/// What cuts have met.
+#[derive(Debug, Default)]
+struct Met {
+    points: u64,
+    /// Histories in which the rewrite queue was written anew.
+    written_anew: u32,
+    /// Files made in the second directory, and in all, by the whole histories.
+    made: [u64; 2],
+}
+
+fn cut_everywhere(dirs: Dirs, seeds: std::ops::Range<u64>) -> Met {
+    let mut met = Met::default();
+    for seed in seeds {
         let mut at = 0;
         loop {
             at += 1;
             let fs = disk();
             fs.crash_after(at);
             let arc: Arc<dyn FileSystem> = Arc::new(fs.clone());
-            let out = run(&arc, seed, false);
+            let out = run(&arc, dirs, seed, None);
             if !fs.is_power_off() {
                 assert!(out.has_deleted[0], "seed {seed}");
-                written_anew += u32::from(out.has_deleted[1]);
+                met.written_anew += u32::from(out.has_deleted[1]);
+                for (sum, made) in met.made.iter_mut().zip(out.made) {
+                    *sum += made;
+                }
                 break;
             }
-            points += 1;
+            met.points += 1;
             let tail = |fill| PowerCut::Tail { seed: at, fill };
             for cut in [
                 PowerCut::KeepAll,
@@ -150,7 +221,8 @@ fn after_a_power_cut_every_synced_batch_is_there_and_none_is_torn() {
                 tail(TailFill::Stale),
             ] {
                 let disk = fs.crash(cut);
-                let engine = open(&disk).unwrap_or_else(|e| panic!("{seed} {at} {cut:?}: {e}"));
+                let engine = dirs.open(&disk);
+                let engine = engine.unwrap_or_else(|e| panic!("{seed} {at} {cut:?}: {e}"));
                 let found = content(&engine);
                 let least = if cut == PowerCut::KeepAll {
                     out.states.len() - 1
@@ -165,38 +237,52 @@ fn after_a_power_cut_every_synced_batch_is_there_and_none_is_torn() {
                 if at % 2 == 0 {
                     engine.purge_expired_files().unwrap();
                 }
-                let engine = open(&disk.crash(PowerCut::DropUnsynced)).unwrap();
+                let engine = dirs.open(&disk.crash(PowerCut::DropUnsynced)).unwrap();
                 assert_eq!(content(&engine), after, "{seed} {at} {cut:?}");
             }
         }
     }
-    assert!(points > 100 && written_anew > 1, "{points} {written_anew}");
+    println!("{dirs:?}: {met:?}");
+    met
 }
 
 #[test]
-fn a_power_cut_while_a_directory_is_opened_loses_nothing() {
+fn after_a_power_cut_every_synced_batch_is_there_and_none_is_torn() {
+    let met = cut_everywhere(Dirs::One, 0..3);
+    assert!(met.points > 100 && met.written_anew > 1, "{met:?}");
+}
+
+#[test]
+fn after_a_power_cut_two_directories_are_one_log() {
+    let met = cut_everywhere(Dirs::Two, 10..13);
+    let [second, all] = met.made;
+    assert!(met.points > 100 && met.written_anew > 1, "{met:?}");
+    assert!(second > 10 && all - second > 10, "{met:?}");
+}
+
+fn cut_opens(dirs: Dirs, seeds: std::ops::Range<u64>) -> u64 {
     let mut points = 0;
-    for seed in 0..3 {
+    for seed in seeds {
         // Cuts that fall into purges too; each other one would take long.
         for at in (1..).step_by(7) {
             let fs = disk();
             fs.crash_after(at);
             let arc: Arc<dyn FileSystem> = Arc::new(fs.clone());
-            let out = run(&arc, seed, false);
+            let out = run(&arc, dirs, seed, None);
             if !fs.is_power_off() {
                 break;
             }
             let first = fs.crash(PowerCut::Torn { seed: at });
-            let found = content(&open(&first.fork()).unwrap());
+            let found = content(&dirs.open(&first.fork()).unwrap());
             assert!(out.allows(&found, out.synced), "{seed} {at}");
             for calls in 0.. {
                 let disk = first.fork();
                 disk.crash_after(calls);
-                let opened = open(&disk);
+                let opened = dirs.open(&disk);
                 let is_off = disk.is_power_off();
                 drop(opened);
                 for cut in [PowerCut::DropUnsynced, PowerCut::Torn { seed: calls }] {
-                    let again = open(&disk.crash(cut));
+                    let again = dirs.open(&disk.crash(cut));
                     let again =
                         again.unwrap_or_else(|e| panic!("{seed} {at} {calls} {cut:?}: {e}"));
                     let found = content(&again);
@@ -212,7 +298,14 @@ fn a_power_cut_while_a_directory_is_opened_loses_nothing() {
             }
         }
     }
-    assert!(points > 100, "{points}");
+    println!("{dirs:?}: {points} cuts while it is opened");
+    points
+}
+
+#[test]
+fn a_power_cut_while_a_directory_is_opened_loses_nothing() {
+    assert!(cut_opens(Dirs::One, 0..3) > 100);
+    assert!(cut_opens(Dirs::Two, 10..12) > 100);
 }
 
 #[test]
@@ -241,38 +334,72 @@ fn unsynced_batches_are_there_up_to_the_first_one_in_pieces() {
     assert!(lengths.len() > 3, "{lengths:?}");
 }
 
-#[test]
-fn a_call_that_fails_changes_nothing_and_loses_nothing() {
-    for kind in 0..3 {
-        for seed in 0..2 {
+/// Has each call of histories fail in turn; how many there were.
+fn fail_everywhere(dirs: Dirs, seeds: std::ops::Range<u64>) -> u64 {
+    let mut calls = 0;
+    for kind in 0..4 {
+        for seed in seeds.clone() {
             for n in 1.. {
                 let mem = disk();
                 let fs = FaultFileSystem::over_memory(mem.clone());
                 let fault = match kind {
                     0 => Fault::io(),
                     1 => Fault::no_space().on(&[OpKind::Append]).short(7),
+                    2 => Fault::no_space(),
                     _ => Fault::io().after_effect(),
                 };
                 fs.faults().add(fault.nth(n));
                 let arc: Arc<dyn FileSystem> = Arc::new(fs.clone());
-                let out = run(&arc, seed, true);
+                let out = run(&arc, dirs, seed, Some(fs.faults()));
                 if fs.faults().injected() == 0 {
                     break;
                 }
+                calls += 1;
                 let name = format!("kind {kind} seed {seed} n {n}");
                 // A process that died and one whose machine lost power.
-                let engine = open(&mem.crash(PowerCut::KeepAll)).unwrap();
+                let engine = dirs.open(&mem.crash(PowerCut::KeepAll)).unwrap();
                 let found = content(&engine);
                 if out.failed_sync {
                     assert!(out.allows(&found, out.synced), "{name}");
                 } else {
                     assert_eq!(Some(&found), out.states.last(), "{name}");
                 }
-                let engine = open(&mem.crash(PowerCut::DropUnsynced)).unwrap();
+                let engine = dirs.open(&mem.crash(PowerCut::DropUnsynced)).unwrap();
                 assert!(out.allows(&content(&engine), out.synced), "{name}");
             }
         }
     }
+    println!("{dirs:?}: {calls} calls failed");
+    calls
+}
+
+#[test]
+fn a_call_that_fails_changes_nothing_and_loses_nothing() {
+    assert!(fail_everywhere(Dirs::One, 0..2) > 500);
+}
+
+#[test]
+fn a_call_that_fails_in_one_of_two_directories_loses_nothing() {
+    assert!(fail_everywhere(Dirs::Two, 10..12) > 500);
+}
+
+#[test]
+fn where_the_sync_of_a_cut_fails_nothing_is_written_any_more() {
+    let mem = disk();
+    let fs = FaultFileSystem::over_memory(mem);
+    let arc: Arc<dyn FileSystem> = Arc::new(fs.clone());
+    let engine = Engine::open(&arc, dir(), options()).unwrap();
+    let mut batch = LogBatch::default();
+    batch.add_entries(1, 1, &["first"]).unwrap();
+    engine.write(&mut batch, true).unwrap();
+    batch.add_entries(1, 2, &["second"]).unwrap();
+    fs.faults()
+        .add(Fault::no_space().on(&[OpKind::Append]).short(7));
+    fs.faults().add(Fault::io().on(&[OpKind::Sync]));
+    assert!(engine.write(&mut batch, false).is_err());
+    // What was cut off may come back behind what would be written now.
+    let e = engine.write(&mut batch, false).unwrap_err();
+    assert_eq!(e.kind(), ErrorKind::ReadOnly, "{e}");
 }
 
 #[test]

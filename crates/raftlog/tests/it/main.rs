@@ -1,5 +1,6 @@
 //! Tests of the public API, in one binary.
 #![expect(clippy::unwrap_used, reason = "what the tests share is no less a test")]
+#![expect(clippy::print_stdout, reason = "each run tells its figures")]
 
 mod between;
 mod calls;
@@ -11,3 +12,4 @@ mod model;
 mod purge;
 mod read_cache;
 mod spares;
+mod spill;

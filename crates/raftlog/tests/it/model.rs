@@ -23,10 +23,16 @@ pub(crate) fn dir() -> &'static Path {
     Path::new("/raft/log")
 }
 
+/// A second directory beside it.
+pub(crate) fn spill_dir() -> &'static Path {
+    Path::new("/spill/log")
+}
+
 /// A disk on which the directory above is there.
 pub(crate) fn disk() -> MemFileSystem {
     let fs = MemFileSystem::new();
     fs.create_dir_all(Path::new("/raft")).unwrap();
+    fs.create_dir_all(Path::new("/spill")).unwrap();
     fs.sync_all();
     fs
 }
@@ -41,6 +47,14 @@ pub(crate) fn options() -> Options {
         purge_rewrite_threshold: Some(700),
         purge_rewrite_garbage_ratio: 0.3,
         ..Options::default()
+    }
+}
+
+/// The same, with a second directory.
+pub(crate) fn spilling() -> Options {
+    Options {
+        spill_dir: Some(spill_dir().to_owned()),
+        ..options()
     }
 }
 

@@ -1,0 +1,189 @@
+//! The directories of a log, and which of them gets the next file.
+//!
+//! There is one, or a second beside it for what the first has no room for. The files of both are one sequence: their
+//! numbers say where they belong, and not where they lie.
+//!
+//! 1. A number is given once: a file whose making has failed in one directory is durably gone from there before it is
+//!    made in the other.
+//! 2. A directory in which an append found no space gets no file as long as it has no more space than it had then.
+//! 3. Both are locked as long as the log is open, the first one first.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use orogen_base::sync::Mutex;
+use orogen_base::{Error, Result};
+use orogen_env::{FileLock, FileSystem};
+
+use crate::names::{FileId, LOCK_NAME, Name, parse};
+
+/// A file in one of the directories.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Place {
+    pub(crate) id: FileId,
+    pub(crate) dir: Arc<Path>,
+}
+
+impl Place {
+    pub(crate) fn path(&self) -> PathBuf {
+        self.dir.join(self.id.name())
+    }
+}
+
+/// One directory, or two.
+pub(crate) struct Dirs {
+    all: Vec<Arc<Path>>,
+    /// For each the free space that it had when an append there found none. Leaf lock.
+    full: Mutex<Vec<Option<u64>>>,
+}
+
+impl Dirs {
+    /// # Errors
+    /// `InvalidArgument` if both are the same.
+    pub(crate) fn new(dir: &Path, spill_dir: Option<&Path>) -> Result<Self> {
+        if spill_dir == Some(dir) {
+            return Err(
+                Error::invalid_argument("both directories of a log are the same")
+                    .with("directory", dir.display()),
+            );
+        }
+        let all: Vec<Arc<Path>> = [Some(dir), spill_dir]
+            .into_iter()
+            .flatten()
+            .map(Arc::from)
+            .collect();
+        Ok(Self {
+            full: Mutex::new(vec![None; all.len()]),
+            all,
+        })
+    }
+
+    pub(crate) fn second(&self) -> Option<&Path> {
+        self.all.get(1).map(|dir| &**dir)
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Arc<Path>> {
+        self.all.iter()
+    }
+
+    /// Makes those that are not there, and locks them.
+    ///
+    /// # Errors
+    /// `Busy` if one is open already; those of the file system.
+    pub(crate) fn open(&self, fs: &dyn FileSystem) -> Result<Vec<Box<dyn FileLock>>> {
+        let open = |dir: &Arc<Path>| {
+            make_dir(fs, dir)?;
+            fs.lock(&dir.join(LOCK_NAME))
+        };
+        self.all.iter().map(open).collect()
+    }
+
+    /// Locks those that are there: they are only looked at, or repaired.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if one is not there; `Busy` if it is open; those of the file system.
+    pub(crate) fn lock(&self, fs: &dyn FileSystem) -> Result<Vec<Box<dyn FileLock>>> {
+        let lock = |dir: &Arc<Path>| match fs.exists(dir)? {
+            true => fs.lock(&dir.join(LOCK_NAME)),
+            false => Err(Error::invalid_argument("there is no such directory")
+                .with("directory", dir.display())),
+        };
+        self.all.iter().map(lock).collect()
+    }
+
+    /// All names in them that are ours.
+    ///
+    /// # Errors
+    /// Of the file system.
+    pub(crate) fn names(&self, fs: &dyn FileSystem) -> Result<Vec<(Name, &Arc<Path>)>> {
+        let mut all = Vec::new();
+        for dir in &self.all {
+            let names = fs.list(dir)?;
+            all.extend(names.iter().map(|name| (parse(name), dir)));
+        }
+        Ok(all)
+    }
+
+    /// Makes the names in all of them survive a power loss.
+    ///
+    /// # Errors
+    /// Of the file system.
+    pub(crate) fn sync(&self, fs: &dyn FileSystem) -> Result<()> {
+        self.all.iter().try_for_each(|dir| fs.sync_dir(dir))
+    }
+
+    fn number_of(&self, dir: &Path) -> usize {
+        self.all.iter().position(|one| **one == *dir).unwrap_or(0)
+    }
+
+    /// Whether a directory has room for a file of `size` bytes. Where the system does not tell it is taken to have none.
+    fn fits(&self, fs: &dyn FileSystem, at: usize, size: u64) -> bool {
+        let Ok(free) = fs.free_space(&self.all[at]) else {
+            return false;
+        };
+        let was = self.full.lock()[at];
+        free >= size && was.is_none_or(|was| free > was)
+    }
+
+    /// The directories for a new file of `size` bytes, those first that have room for it, or a spare file to be written over.
+    pub(crate) fn for_new_file(
+        &self,
+        fs: &dyn FileSystem,
+        size: u64,
+        has_spare: impl Fn(&Path) -> bool,
+    ) -> Vec<Arc<Path>> {
+        if self.all.len() == 1 {
+            return self.all.clone();
+        }
+        let fits = |at: &usize| has_spare(&self.all[*at]) || self.fits(fs, *at, size);
+        let (mut order, others): (Vec<usize>, Vec<usize>) = (0..self.all.len()).partition(fits);
+        order.extend(others);
+        order.iter().map(|at| Arc::clone(&self.all[*at])).collect()
+    }
+
+    /// Notes that an append to a file in `dir` found no space; the other directory, if that has room for a file of `size` bytes, or a
+    /// spare one.
+    pub(crate) fn after_full(
+        &self,
+        fs: &dyn FileSystem,
+        dir: &Path,
+        size: u64,
+        has_spare: impl Fn(&Path) -> bool,
+    ) -> Option<Arc<Path>> {
+        if self.all.len() == 1 {
+            return None;
+        }
+        let at = self.number_of(dir);
+        self.full.lock()[at] = Some(fs.free_space(dir).unwrap_or(0));
+        let other = 1 - at;
+        let may_take = has_spare(&self.all[other]) || self.fits(fs, other, size);
+        may_take.then(|| Arc::clone(&self.all[other]))
+    }
+
+    /// Notes that a file in `dir` found space.
+    pub(crate) fn found_space(&self, dir: &Path) {
+        if self.all.len() == 1 {
+            return;
+        }
+        self.full.lock()[self.number_of(dir)] = None;
+    }
+}
+
+/// Makes a directory whose name, and the names of those above that were not there, survive a power
+/// loss.
+fn make_dir(fs: &dyn FileSystem, dir: &Path) -> Result<()> {
+    let mut parents = Vec::new();
+    for at in dir.ancestors() {
+        if at.as_os_str().is_empty() || fs.exists(at)? {
+            break;
+        }
+        parents.extend(at.parent());
+    }
+    if !parents.is_empty() {
+        fs.create_dir_all(dir)?;
+    }
+    for parent in parents {
+        fs.sync_dir(parent)?;
+    }
+    Ok(())
+}
