@@ -17,14 +17,17 @@
 //! 5. An injected error has the kind and cause that the operating system's would have, so
 //!    `ENOSPC` gives `NoSpace`; `Faults::injected` tells how many there were.
 
+use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 
 use orogen_base::{Error, Result};
 use parking_lot::Mutex;
 
 use crate::ahead::Ahead;
+use crate::clock::Clock;
 use crate::fs::{
     Access, FileLock, FileSystem, LengthHint, Metadata, RandomAccessFile, WritableFile,
 };
@@ -125,6 +128,16 @@ impl OpKind {
     }
 }
 
+/// How long a call takes, by whose time.
+#[derive(Clone)]
+struct Slow(Arc<dyn Clock>, Duration);
+
+impl fmt::Debug for Slow {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.1.fmt(f)
+    }
+}
+
 /// Which calls fail, and how. By default the next call of any kind, once.
 #[derive(Clone, Debug)]
 pub struct Fault {
@@ -139,6 +152,7 @@ pub struct Fault {
     after_effect: bool,
     flip: Option<u64>,
     free: Option<u64>,
+    slow: Option<Slow>,
 }
 
 impl Fault {
@@ -155,6 +169,7 @@ impl Fault {
             after_effect: false,
             flip: None,
             free: None,
+            slow: None,
         }
     }
 
@@ -217,6 +232,13 @@ impl Fault {
     #[must_use]
     pub fn free(mut self, bytes: u64) -> Self {
         self.free = Some(bytes);
+        self
+    }
+
+    /// The call takes so long by a clock, which sleeps, and then happens and does not fail: a disk that stalls.
+    #[must_use]
+    pub fn slow(mut self, clock: Arc<dyn Clock>, time: Duration) -> Self {
+        self.slow = Some(Slow(clock, time));
         self
     }
 
@@ -305,6 +327,11 @@ impl Faults {
             fault.forever
         });
         self.0.any.store(!faults.is_empty(), Ordering::Release);
+        drop(faults);
+        if let Some(Slow(clock, time)) = met.as_ref().and_then(|fault| fault.slow.as_ref()) {
+            clock.sleep(*time);
+            return None;
+        }
         if met.is_some() {
             self.0.injected.fetch_add(1, Ordering::Relaxed);
         }

@@ -6,15 +6,20 @@
 //! 1. A number is given once: a file whose making has failed in one directory is durably gone from there before it is
 //!    made in the other.
 //! 2. A directory in which an append found no space gets no file as long as it has no more space than it had then.
-//! 3. Both are locked as long as the log is open, the first one first.
+//! 3. As long as the first directory stalls, files are made in the second. It stalls from a call on that took longer than the threshold,
+//!    until [`PROBES_WELL`] probes in a row took at most half of that. Only calls that have come back are known to be slow.
+//! 4. Both are locked as long as the log is open, the first one first.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use orogen_base::sync::Mutex;
+use orogen_base::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 use orogen_base::{Error, Result};
-use orogen_env::{FileLock, FileSystem};
+use orogen_env::{Clock, FileLock, FileSystem};
 
+use crate::metrics::Meters;
 use crate::names::{FileId, LOCK_NAME, Name, parse};
 
 /// A file in one of the directories.
@@ -30,9 +35,60 @@ impl Place {
     }
 }
 
+/// The file by which is found out whether the first directory is well again.
+const PROBE_NAME: &str = "PROBE";
+
+/// Bytes that a probe writes.
+const PROBE_BYTES: usize = 4 << 10;
+
+/// Probes in a row that must be quick.
+const PROBES_WELL: u32 = 3;
+
+/// Whether the first directory stalls.
+struct Stalls {
+    clock: Arc<dyn Clock>,
+    threshold_micros: u64,
+    is_stalled: AtomicBool,
+    /// Quick probes in a row. Only who purges changes it, or who finds a stall.
+    well: AtomicU32,
+    meters: Arc<Meters>,
+}
+
+/// Times a call to the first directory.
+pub(crate) struct Watch {
+    stalls: Arc<Stalls>,
+    start: u64,
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        if self.micros() > self.stalls.threshold_micros {
+            self.stalls.well.store(0, Relaxed);
+            if !self.stalls.is_stalled.swap(true, Relaxed) {
+                self.stalls.meters.stalls.fetch_add(1, Relaxed);
+            }
+        }
+    }
+}
+
+impl Watch {
+    fn start(stalls: &Arc<Stalls>) -> Self {
+        Self {
+            start: stalls.clock.now_micros(),
+            stalls: Arc::clone(stalls),
+        }
+    }
+
+    fn micros(&self) -> u64 {
+        self.stalls.clock.now_micros().saturating_sub(self.start)
+    }
+}
+
 /// One directory, or two.
 pub(crate) struct Dirs {
     all: Vec<Arc<Path>>,
+    /// None where nobody is to look.
+    stalls: Option<Arc<Stalls>>,
     /// For each the free space that it had when an append there found none. Leaf lock.
     full: Mutex<Vec<Option<u64>>>,
 }
@@ -55,7 +111,85 @@ impl Dirs {
         Ok(Self {
             full: Mutex::new(vec![None; all.len()]),
             all,
+            stalls: None,
         })
+    }
+
+    /// Has calls to the first directory timed, if there is a second one.
+    pub(crate) fn watching(
+        mut self,
+        threshold: Option<Duration>,
+        clock: Arc<dyn Clock>,
+        meters: Arc<Meters>,
+    ) -> Self {
+        let threshold = threshold.filter(|_| self.all.len() > 1);
+        let stalls = threshold.map(|threshold| Stalls {
+            clock,
+            threshold_micros: u64::try_from(threshold.as_micros()).unwrap_or(u64::MAX),
+            is_stalled: AtomicBool::new(false),
+            well: AtomicU32::new(0),
+            meters,
+        });
+        self.stalls = stalls.map(Arc::new);
+        self
+    }
+
+    /// Times a call to `dir` until the guard is dropped, if it is the first one.
+    pub(crate) fn watch(&self, dir: &Path) -> Option<Watch> {
+        let stalls = self.stalls.as_ref().filter(|_| *self.all[0] == *dir)?;
+        Some(Watch::start(stalls))
+    }
+
+    /// Whether files are made in the second directory for that.
+    pub(crate) fn is_stalled(&self) -> bool {
+        let stalls = self.stalls.as_ref();
+        stalls.is_some_and(|stalls| stalls.is_stalled.load(Relaxed))
+    }
+
+    /// Whether a file in `dir` is to be left for one in the second directory, which has room for one of `size` bytes.
+    pub(crate) fn is_to_be_left(
+        &self,
+        fs: &dyn FileSystem,
+        dir: &Path,
+        size: u64,
+        has_spare: impl Fn(&Path) -> bool,
+    ) -> bool {
+        self.is_stalled()
+            && *self.all[0] == *dir
+            && (has_spare(&self.all[1]) || self.fits(fs, 1, size))
+    }
+
+    /// Notes that the next files are to be made in the first directory although it stalls. It is left again at the next slow call.
+    pub(crate) fn stay(&self) {
+        if let Some(stalls) = &self.stalls
+            && stalls.is_stalled.swap(false, Relaxed)
+        {
+            stalls.meters.stalls_stayed.fetch_add(1, Relaxed);
+        }
+    }
+
+    /// Looks whether the first directory is well again, if it stalls. It may take as long as that does.
+    pub(crate) fn probe(&self, fs: &dyn FileSystem) {
+        let Some(stalls) = self.stalls.as_ref().filter(|_| self.is_stalled()) else {
+            return;
+        };
+        let path = self.all[0].join(PROBE_NAME);
+        let watch = Watch::start(stalls);
+        let write = || {
+            let mut file = fs.create(&path)?;
+            file.append(&[0; PROBE_BYTES])?;
+            file.sync()?;
+            drop(file);
+            fs.remove_file(&path)
+        };
+        let is_well = write().is_ok() && watch.micros() <= stalls.threshold_micros / 2;
+        drop(watch);
+        if !is_well {
+            stalls.well.store(0, Relaxed);
+        } else if stalls.well.fetch_add(1, Relaxed) + 1 >= PROBES_WELL {
+            stalls.well.store(0, Relaxed);
+            stalls.is_stalled.store(false, Relaxed);
+        }
     }
 
     pub(crate) fn second(&self) -> Option<&Path> {
@@ -125,7 +259,8 @@ impl Dirs {
         free >= size && was.is_none_or(|was| free > was)
     }
 
-    /// The directories for a new file of `size` bytes, those first that have room for it, or a spare file to be written over.
+    /// The directories for a new file of `size` bytes, those first that have room for it, or a spare file to be written over; of these the
+    /// first one first, unless it stalls.
     pub(crate) fn for_new_file(
         &self,
         fs: &dyn FileSystem,
@@ -135,8 +270,9 @@ impl Dirs {
         if self.all.len() == 1 {
             return self.all.clone();
         }
+        let preferred = if self.is_stalled() { [1, 0] } else { [0, 1] };
         let fits = |at: &usize| has_spare(&self.all[*at]) || self.fits(fs, *at, size);
-        let (mut order, others): (Vec<usize>, Vec<usize>) = (0..self.all.len()).partition(fits);
+        let (mut order, others): (Vec<usize>, Vec<usize>) = preferred.into_iter().partition(fits);
         order.extend(others);
         order.iter().map(|at| Arc::clone(&self.all[*at])).collect()
     }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use orogen_base::sync::Mutex;
 use orogen_base::{Error, Result, memory};
-use orogen_env::{FileLock, FileSystem};
+use orogen_env::{Clock, FileLock, FileSystem, SystemClock};
 
 use crate::batch::{Command, LogBatch};
 use crate::blocks::Blocks;
@@ -70,8 +70,25 @@ impl Engine {
         options: Options,
         listeners: Vec<Arc<dyn EventListener>>,
     ) -> Result<Self> {
+        Self::open_with_clock(fs, dir, options, listeners, Arc::new(SystemClock))
+    }
+
+    /// As [`Self::open_with_listeners`], and it is by `clock` that [`Options::spill_stall_threshold`] is measured.
+    ///
+    /// # Errors
+    /// As [`Self::open`].
+    pub fn open_with_clock(
+        fs: &Arc<dyn FileSystem>,
+        dir: &Path,
+        options: Options,
+        listeners: Vec<Arc<dyn EventListener>>,
+        clock: Arc<dyn Clock>,
+    ) -> Result<Self> {
         options.validate()?;
-        let dirs = Arc::new(Dirs::new(dir, options.spill_dir.as_deref())?);
+        let dirs = Dirs::new(dir, options.spill_dir.as_deref())?;
+        let meters = Arc::new(Meters::new());
+        let threshold = options.spill_stall_threshold;
+        let dirs = Arc::new(dirs.watching(threshold, clock, Arc::clone(&meters)));
         let locks = dirs.open(&**fs)?;
         let table = Arc::new(Table::default());
         let memtables = Arc::new(Memtables::new());
@@ -93,7 +110,7 @@ impl Engine {
             version: options.format_version,
             target_size: options.target_file_size,
             ahead: Arc::default(),
-            meters: Arc::new(Meters::new()),
+            meters,
             listeners: listeners.into(),
             spares: Arc::new(Spares::open(
                 &**fs,

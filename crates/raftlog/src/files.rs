@@ -1,20 +1,14 @@
-//! The files of a queue: all of them to read, the newest to append to.
+//! The files of both queues, all of them to read, and how new ones are made.
 //!
-//! Invariants of the appender:
-//!
-//! 1. `len` is where the last whole append ended. After one that failed the file is cut off there,
-//!    and that is synced, before anything else is written: what was refused does not come back.
-//! 2. A full file is synced, and its successor has a synced header and name, before the first
-//!    record goes there.
-//! 3. A file that has failed to be made in one directory is durably gone there before it is made in another.
-//! 4. After a failed sync every call fails with `ReadOnly`: what the system has dropped cannot be
-//!    known.
+//! A file that has failed to be made in one directory is durably gone there before it is made in another.
+
+mod appender;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use orogen_base::sync::RwLock;
-use orogen_base::{Error, ErrorKind, Result};
+use orogen_base::{Error, Result};
 use orogen_env::ahead::Ahead;
 use orogen_env::{Access, FileSystem, LengthHint, RandomAccessFile, WritableFile};
 
@@ -24,6 +18,8 @@ use crate::format::{FileHeader, FormatVersion};
 use crate::metrics::Meters;
 use crate::names::{FileId, Queue};
 use crate::spares::Spares;
+
+pub(crate) use appender::Appender;
 
 /// A file that is there to be read.
 pub(crate) struct LogFile {
@@ -334,6 +330,7 @@ impl NewFiles {
         mapped: bool,
     ) -> Result<(Arc<LogFile>, Box<dyn WritableFile>, u64)> {
         let dir = dir_of(path);
+        let _watch = self.dirs.watch(dir);
         let spare = match id.queue {
             Queue::Append => self.spare_of_one_name(dir)?,
             Queue::Rewrite => None,
@@ -367,337 +364,6 @@ impl NewFiles {
             self.reserve(&mut *writer, len);
         }
         Ok((Arc::new(file), writer, written))
-    }
-}
-
-/// A file that is synced more often than once in so many bytes is not written through memory: behind each sync the system
-/// has to be told of each page again, which costs more than calls.
-const SYNCED_OFTEN: u64 = 64 << 10;
-
-/// A file that is not written through memory is made longer by so much at a time: a sync need not write its size then,
-/// which is a quarter of what one costs.
-const LENGTHENED: u64 = 8 << 20;
-
-/// Where a sync has no more than so many bytes to write, on the average, zeros are written before the records. Blocks that
-/// were reserved and never written have to be marked with each sync, in the journal of the file system, which takes as
-/// long again, and writes more than the zeros.
-const SYNCED_BYTES_FEW: u64 = 32 << 10;
-
-/// Syncs that show how many bytes those of a file have to write.
-const SYNCS_SHOWING: u64 = 8;
-
-/// Zeros that are written at a time.
-const ZEROS: u64 = 256 << 10;
-
-/// Appends to the newest file of a queue.
-pub(crate) struct Appender {
-    new_files: NewFiles,
-    table: Arc<Table>,
-    file: Arc<LogFile>,
-    /// None after a failed append, until the file is cut off where it was whole.
-    writer: Option<Box<dyn WritableFile>>,
-    len: u64,
-    /// Up to here the file was made longer, or has bytes that are written over; it never is made longer if it is written
-    /// through memory.
-    room: u64,
-    /// Up to here its blocks were written, with zeros or what is written over.
-    zeroed: u64,
-    /// Whether zeros are written before records.
-    is_zeroed: bool,
-    is_dirty: bool,
-    /// The last append found no space.
-    was_full: bool,
-    /// Of this file.
-    syncs: u64,
-    /// What a file that could not be made may have left.
-    unfinished: Option<PathBuf>,
-    failed_sync: Option<Error>,
-    pub(crate) is_closed: bool,
-}
-
-impl Appender {
-    /// Goes on behind `newest`, a file of the table and where it ends, or makes the first one.
-    pub(crate) fn open(
-        new_files: NewFiles,
-        table: Arc<Table>,
-        queue: Queue,
-        newest: Option<(Arc<LogFile>, u64)>,
-    ) -> Result<Self> {
-        let (mut room, mut unfinished) = (0, None);
-        let (file, writer, len) = match newest {
-            Some((file, len)) => {
-                let mut writer = new_files.fs.open_append(file.reader.path())?;
-                new_files.reserve(&mut *writer, len);
-                (file, writer, len)
-            }
-            None => {
-                let (id, dirs) = (FileId::new(queue, 1), new_files.dirs_for(queue));
-                let (file, writer, written) = new_files.make(id, &dirs, false, &mut unfinished)?;
-                table.push(Arc::clone(&file));
-                new_files.tell(file.id);
-                let len = writer.size();
-                room = written;
-                (file, writer, len)
-            }
-        };
-        Ok(Self {
-            new_files,
-            table,
-            file,
-            writer: Some(writer),
-            len,
-            // A process that died may have left bytes that were read and not synced.
-            is_dirty: true,
-            room,
-            zeroed: room,
-            is_zeroed: false,
-            was_full: false,
-            syncs: 0,
-            unfinished,
-            failed_sync: None,
-            is_closed: false,
-        })
-    }
-
-    /// Where the records of the newest file end.
-    pub(crate) fn end(&self) -> u64 {
-        self.len
-    }
-
-    /// Those who are told of records.
-    pub(crate) fn listeners(&self) -> &Listeners {
-        &self.new_files.listeners
-    }
-
-    pub(crate) fn meters(&self) -> &Arc<Meters> {
-        &self.new_files.meters
-    }
-
-    /// The file that the next append goes to.
-    pub(crate) fn file(&self) -> &LogFile {
-        &self.file
-    }
-
-    /// # Errors
-    /// `ReadOnly` after a failed sync.
-    pub(crate) fn check(&self) -> Result<()> {
-        match &self.failed_sync {
-            None => Ok(()),
-            Some(e) => {
-                Err(Error::read_only("a sync has failed: open the engine again")
-                    .caused_by(e.clone()))
-            }
-        }
-    }
-
-    /// A sync of the file has failed that somebody else made.
-    pub(crate) fn fail(&mut self, e: &Error) {
-        self.failed_sync.get_or_insert_with(|| e.clone());
-    }
-
-    /// Cuts the file off where its records end. If the sync of that fails, the next one would not bring it to the disk.
-    fn cut_off(&mut self) -> Result<Box<dyn WritableFile>> {
-        let (fs, path) = (&*self.new_files.fs, self.file.reader.path());
-        fs.truncate(path, self.len)?;
-        let mut writer = fs.open_append(path)?;
-        if let Err(e) = writer.sync() {
-            self.fail(&e);
-            return Err(e);
-        }
-        Ok(writer)
-    }
-
-    fn writer(&mut self) -> Result<&mut dyn WritableFile> {
-        self.check()?;
-        let writer = match self.writer.take() {
-            Some(writer) => writer,
-            None => {
-                let mut writer = self.cut_off()?;
-                self.new_files.reserve(&mut *writer, self.len);
-                self.room = 0;
-                self.zeroed = 0;
-                writer
-            }
-        };
-        Ok(&mut **self.writer.insert(writer))
-    }
-
-    /// Goes on to the next file if this one is full.
-    ///
-    /// # Errors
-    /// Of the file system; this file is then still the one that is appended to.
-    pub(crate) fn rotate_if_full(&mut self) -> Result<()> {
-        if self.len < self.new_files.target_size {
-            return Ok(());
-        }
-        self.rotate(None)
-    }
-
-    /// Goes on to the next file, unless this one is empty yet.
-    ///
-    /// # Errors
-    /// As [`Self::rotate`].
-    pub(crate) fn start_file(&mut self) -> Result<()> {
-        if self.len <= self.file.version.header_len() as u64 {
-            return Ok(());
-        }
-        self.rotate(None)
-    }
-
-    /// Goes on to a file in the other directory after an append that found no space, if that may have some: records are to be signed
-    /// anew then.
-    ///
-    /// # Errors
-    /// As [`Self::rotate`].
-    pub(crate) fn spill(&mut self) -> Result<bool> {
-        let files = &self.new_files;
-        let queue = self.file.id.queue;
-        let has_spare = |dir: &Path| files.has_spare(queue, dir);
-        let (fs, dir) = (&*files.fs, self.file.dir());
-        match files.dirs.after_full(fs, dir, files.target_size, has_spare) {
-            Some(dir) => self.rotate(Some(dir)).map(|()| true),
-            None => Ok(false),
-        }
-    }
-
-    /// Goes on to the next file, in `dir` if it is given.
-    ///
-    /// # Errors
-    /// Of the file system; this file is then still the one that is appended to.
-    fn rotate(&mut self, dir: Option<Arc<Path>>) -> Result<()> {
-        let meters = Arc::clone(self.meters());
-        let _timed = meters.rotate.time();
-        // Room behind the end would be damage in a file that is not the newest.
-        self.writer()?.seal();
-        self.is_dirty = true;
-        self.sync()?;
-        self.writer = None;
-        if self.new_files.fs.metadata(self.file.reader.path())?.size > self.len {
-            self.cut_off()?;
-        }
-        let id = FileId::new(self.file.id.queue, self.file.id.seq + 1);
-        let is_mapped = self.syncs.saturating_mul(SYNCED_OFTEN) < self.len;
-        if id.queue == Queue::Append {
-            self.new_files.spares.set_mapped(is_mapped);
-        }
-        let dirs = dir.map_or_else(|| self.new_files.dirs_for(id.queue), |dir| vec![dir]);
-        let unfinished = &mut self.unfinished;
-        let (file, writer, written) = self.new_files.make(id, &dirs, is_mapped, unfinished)?;
-        self.syncs = 0;
-        self.room = if is_mapped { u64::MAX } else { written };
-        self.zeroed = written;
-        self.table.push(Arc::clone(&file));
-        self.tell_full();
-        self.len = writer.size();
-        self.writer = Some(writer);
-        self.file = file;
-        self.new_files.tell(id);
-        Ok(())
-    }
-
-    fn tell_full(&self) {
-        if self.file.id.queue == Queue::Append {
-            (self.new_files.on_full)(&self.file, self.len);
-        }
-    }
-
-    /// Syncs, and ends the file where its records do: one that is written over has others behind them, which whoever opens
-    /// it next would take for damage. Nothing is appended any more.
-    ///
-    /// # Errors
-    /// As [`Self::sync`]; of the file system.
-    pub(crate) fn close(&mut self) -> Result<()> {
-        self.sync()?;
-        self.is_closed = true;
-        if let Some(mut writer) = self.writer.take() {
-            writer.seal();
-        }
-        if self.new_files.fs.metadata(self.file.reader.path())?.size > self.len {
-            self.cut_off()?;
-        }
-        self.tell_full();
-        Ok(())
-    }
-
-    /// Gives up what was appended from `len` on and not synced, as if it had failed.
-    pub(crate) fn give_up(&mut self, len: u64) {
-        self.len = len;
-        self.writer = None;
-        let _ = self.cut_off();
-    }
-
-    /// Appends records; where they begin.
-    ///
-    /// # Errors
-    /// Of the file system; nothing of them is then in the file.
-    pub(crate) fn append(&mut self, bytes: &[u8]) -> Result<u64> {
-        let at = self.len;
-        let end = at + bytes.len() as u64;
-        if let Some(path) = &self.unfinished {
-            // It may hold what a spare file held. Whoever opens the log would take it for the newest file, and this one, which has
-            // room behind its end, for a damaged earlier one.
-            self.new_files.take_back(path)?;
-            self.unfinished = None;
-        }
-        self.writer()?;
-        if end > self.room {
-            let left = self.new_files.target_size.saturating_sub(at);
-            let more = LENGTHENED.min(left).max(end - at);
-            let meters = Arc::clone(self.meters());
-            let _timed = meters.allocate.time();
-            // A matter of speed: who has no space is told by the append.
-            let _ = self.writer()?.lengthen(more);
-            self.room = at + more;
-        }
-        if self.is_zeroed && end > self.zeroed {
-            let left = self.new_files.target_size.saturating_sub(at);
-            let zeros = ZEROS.min(left).max(end - at);
-            // A matter of speed, too.
-            let _ = self.writer()?.write_zeros(zeros);
-            self.zeroed = at + zeros;
-        }
-        if let Err(e) = self.writer()?.append(bytes) {
-            self.was_full = e.kind() == ErrorKind::NoSpace;
-            self.writer = None;
-            // If this fails too, it is tried before the next append.
-            let _ = self.writer();
-            return Err(e);
-        }
-        self.is_dirty = true;
-        self.len += bytes.len() as u64;
-        let queue = self.file.id.queue;
-        self.meters().bytes.increase(queue, bytes.len() as u64);
-        let is_first = at <= self.file.version.header_len() as u64;
-        if std::mem::take(&mut self.was_full) || is_first {
-            self.new_files.dirs.found_space(self.file.dir());
-        }
-        Ok(at)
-    }
-
-    /// Makes all that was appended survive a power loss.
-    ///
-    /// # Errors
-    /// Of the file system; nothing is written from then on.
-    pub(crate) fn sync(&mut self) -> Result<()> {
-        let is_dirty = self.is_dirty;
-        let meters = Arc::clone(self.meters());
-        let writer = self.writer()?;
-        if !is_dirty {
-            return Ok(());
-        }
-        let timed = meters.sync.time();
-        if let Err(e) = writer.sync() {
-            self.failed_sync = Some(e.clone());
-            return Err(e);
-        }
-        drop(timed);
-        meters.syncs.increase(self.file.id.queue, 1);
-        self.is_dirty = false;
-        self.syncs += 1;
-        if self.syncs >= SYNCS_SHOWING {
-            self.is_zeroed = self.room < u64::MAX && self.len / self.syncs <= SYNCED_BYTES_FEW;
-        }
-        Ok(())
     }
 }
 
@@ -744,40 +410,5 @@ mod tests {
         let mut header = Vec::new();
         reader.reader.append_exact_at(0, 69, &mut header).unwrap();
         assert!(FileHeader::decode(&header).is_ok(), "it is still there");
-    }
-
-    #[test]
-    fn zeros_are_written_where_syncs_have_little_to_write() {
-        for (bytes, expected) in [(100_usize, true), (100_000, false)] {
-            let (fs, dir) = (Arc::new(MemFileSystem::new()), Path::new("/log"));
-            fs.create_dir_all(dir).unwrap();
-            let dirs = Arc::new(Dirs::new(dir, None).unwrap());
-            let files = NewFiles {
-                fs: fs.clone(),
-                dirs: Arc::clone(&dirs),
-                version: FormatVersion::V2,
-                target_size: 8 << 20,
-                ahead: Arc::default(),
-                spares: Arc::new(Spares::open(&*fs, &dirs, 10, true).unwrap()),
-                listeners: Listeners::from([]),
-                on_full: Arc::new(|_, _| {}),
-                meters: Arc::new(Meters::new()),
-            };
-            let table = Arc::new(Table::default());
-            let mut appender = Appender::open(files, table, Queue::Append, None).unwrap();
-            let path = appender.file.reader.path().to_owned();
-            let size = || fs.metadata(&path).unwrap().size;
-            for _ in 0..SYNCS_SHOWING {
-                appender.append(&vec![1; bytes]).unwrap();
-                assert_eq!(size(), appender.len, "nothing is known yet");
-                appender.sync().unwrap();
-            }
-            let before = appender.len;
-            appender.append(&vec![1; bytes]).unwrap();
-            assert_eq!(size() == before + ZEROS, expected);
-            assert_eq!(size() == appender.len, !expected);
-            appender.close().unwrap();
-            assert_eq!(size(), appender.len);
-        }
     }
 }

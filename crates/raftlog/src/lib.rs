@@ -29,12 +29,12 @@
 //! go both ways.
 
 mod names;
-mod dirs;
 mod item;
 mod format;
 mod events;
 mod perf;
 mod metrics;
+mod dirs;
 mod batch;
 mod memtable;
 mod places;

@@ -307,6 +307,8 @@ pub(crate) struct Meters {
     /// Those of them that were made in the second directory.
     pub(crate) spilled: Counters,
     pub(crate) deleted: Counters,
+    pub(crate) stalls: AtomicU64,
+    pub(crate) stalls_stayed: AtomicU64,
     written_over: AtomicU64,
     spared: AtomicU64,
     skips_busy: AtomicU64,
@@ -349,6 +351,8 @@ impl Meters {
             made: Counters::default(),
             spilled: Counters::default(),
             deleted: Counters::default(),
+            stalls: AtomicU64::new(0),
+            stalls_stayed: AtomicU64::new(0),
             written_over: AtomicU64::new(0),
             spared: AtomicU64::new(0),
             skips_busy: AtomicU64::new(0),
@@ -497,6 +501,9 @@ impl Meters {
             files_made: self.made.look(),
             files_spilled: self.spilled.look(),
             spill_dir_file_count: 0,
+            dirs_stalled: 0,
+            dir_stalls: self.stalls.load(Relaxed),
+            dir_stalls_stayed: self.stalls_stayed.load(Relaxed),
             files_deleted: self.deleted.look(),
             files_written_over: self.written_over.load(Relaxed),
             files_spared: self.spared.load(Relaxed),
@@ -638,6 +645,12 @@ pub struct Metrics {
     pub files_spilled: PerQueue,
     /// Files of both queues that lie in the second directory.
     pub spill_dir_file_count: u64,
+    /// First directories that stall, for which files are made in the second.
+    pub dirs_stalled: u64,
+    /// Times that one began to stall.
+    pub dir_stalls: u64,
+    /// Times that files went on to be made in it all the same, as none could be made in the second directory.
+    pub dir_stalls_stayed: u64,
     /// Files that a purge deleted.
     pub files_deleted: PerQueue,
     /// Spare files that were taken to be written over.
@@ -670,6 +683,7 @@ impl Metrics {
         self.swap_file_count += other.swap_file_count;
         self.memory_usage += other.memory_usage;
         self.spill_dir_file_count += other.spill_dir_file_count;
+        self.dirs_stalled += other.dirs_stalled;
         self.read_cache_bytes += other.read_cache_bytes;
     }
 
@@ -703,6 +717,8 @@ impl Metrics {
         self.syncs.add(other.syncs);
         self.files_made.add(other.files_made);
         self.files_spilled.add(other.files_spilled);
+        self.dir_stalls += other.dir_stalls;
+        self.dir_stalls_stayed += other.dir_stalls_stayed;
         self.files_deleted.add(other.files_deleted);
         self.files_written_over += other.files_written_over;
         self.files_spared += other.files_spared;

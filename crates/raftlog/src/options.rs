@@ -1,6 +1,7 @@
 //! Settings of an engine.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use orogen_base::{Error, Result};
 use orogen_env::memory::machine_bytes;
@@ -41,6 +42,18 @@ pub struct Options {
     /// batch is then written. The files of both are one sequence, so a directory that was used with one must not be opened
     /// without it. It is made if it is not there. Default none.
     pub spill_dir: Option<PathBuf>,
+    /// From a call to write, sync or make a file in the first directory on that has taken longer than this, new files are made in
+    /// `spill_dir`, and the file that is written is left for one there before the next batch. That goes on until three purges in a row have
+    /// found that a small file is written and synced in the first directory within half of this;
+    /// without [`Engine::purge_expired_files`] for ever. A file of the second directory is filled before the next one is
+    /// made in the first again.
+    ///
+    /// A call that has not come back is waited for: what it writes is answered when it returns, and not written to the other
+    /// directory as well. So a disk that stands still for ever holds writers for ever; one that is slow again and again holds
+    /// them once, and for the sync by which the file is left. To be set to a multiple of what syncs take at worst when all is well. Needs `spill_dir`. Default none.
+    ///
+    /// [`Engine::purge_expired_files`]: crate::raw::Engine::purge_expired_files
+    pub spill_stall_threshold: Option<Duration>,
     /// What is done about damage.
     pub recovery_mode: RecoveryMode,
     /// How many threads read the append queue when a directory is opened. Default 4; at least 1.
@@ -92,6 +105,7 @@ impl Default for Options {
     fn default() -> Self {
         Self {
             spill_dir: None,
+            spill_stall_threshold: None,
             recovery_mode: RecoveryMode::default(),
             recovery_threads: 4,
             enable_log_digests: true,
@@ -112,6 +126,11 @@ impl Options {
     pub(crate) fn validate(&self) -> Result<()> {
         if self.target_file_size == 0 {
             return Err(Error::invalid_argument("target_file_size is 0"));
+        }
+        if self.spill_stall_threshold.is_some() && self.spill_dir.is_none() {
+            return Err(Error::invalid_argument(
+                "spill_stall_threshold needs a spill_dir",
+            ));
         }
         if self.recovery_threads == 0 {
             return Err(Error::invalid_argument("recovery_threads is 0"));

@@ -92,6 +92,7 @@ impl Run<'_> {
     /// Purges both queues; the groups that the caller should compact.
     pub(crate) fn purge(mut self) -> Result<Vec<u64>> {
         let meters = self.meters();
+        self.purge.new_files.dirs.probe(&*self.purge.new_files.fs);
         let mut groups = BTreeSet::new();
         let mut is_short = true;
         if self.is_longer(Queue::Rewrite, self.options.rewrite_threshold()) && self.has_garbage() {
@@ -147,7 +148,11 @@ impl Run<'_> {
         };
         // Those before it were synced.
         match self.table.find(FileId::new(Queue::Append, newest)) {
-            Some(file) => self.writes.sync_beside(&*self.purge.new_files.fs, &file),
+            Some(file) => {
+                let files = &self.purge.new_files;
+                let _watch = files.dirs.watch(file.dir());
+                self.writes.sync_beside(&*files.fs, &file)
+            }
             None => Ok(()),
         }
     }

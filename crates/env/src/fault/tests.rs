@@ -2,6 +2,7 @@ use orogen_base::ErrorKind;
 
 use super::*;
 use crate::PowerCut;
+use crate::clock::ManualClock;
 use crate::fs::{read_file, replace_file, write_file};
 
 fn path(name: &str) -> PathBuf {
@@ -264,4 +265,20 @@ fn a_disk_has_the_free_space_that_it_is_told() {
     assert!(fs.free_space(&path("/a")).unwrap() > 7);
     fs.faults().add(answer);
     assert!(fs.free_space(&path("/a")).is_err());
+}
+
+#[test]
+fn a_slow_call_takes_its_time_and_happens() {
+    let (_, fs) = over_memory();
+    let clock = Arc::new(ManualClock::new());
+    let mut file = fs.create(&path("/a")).unwrap();
+    let slow = Fault::io().on(&[OpKind::Sync]);
+    let slow = slow.slow(clock.clone(), Duration::from_millis(3));
+    fs.faults().add(slow);
+    file.append(b"1").unwrap();
+    assert_eq!(clock.now_micros(), 0);
+    file.sync().unwrap();
+    file.sync().unwrap();
+    assert_eq!(clock.now_micros(), 3000);
+    assert_eq!(fs.faults().injected(), 0);
 }

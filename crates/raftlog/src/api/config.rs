@@ -1,6 +1,7 @@
 //! Settings under raft-engine's names.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
@@ -20,6 +21,11 @@ pub struct Config {
     /// A second directory, for new files where the first has no room for one; see
     /// [`raw::Options::spill_dir`](crate::raw::Options::spill_dir). Default none.
     pub spill_dir: Option<String>,
+    /// Milliseconds that a call to the first directory may take before new files are made in the second; 0 for any time; see
+    /// [`raw::Options::spill_stall_threshold`](crate::raw::Options::spill_stall_threshold). Default 0, which is not written down: raft-engine has
+    /// no such setting.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub spill_stall_threshold_ms: u64,
     /// What is done about damage. Default [`RecoveryMode::TolerateTailCorruption`].
     pub recovery_mode: RecoveryMode,
     /// No effect. Default 16 KiB; at least 512 bytes.
@@ -66,6 +72,7 @@ impl Default for Config {
         Self {
             dir: String::new(),
             spill_dir: None,
+            spill_stall_threshold_ms: 0,
             recovery_mode: raw.recovery_mode,
             recovery_read_block_size: ReadableSize::kb(16),
             recovery_threads: 4,
@@ -84,6 +91,14 @@ impl Default for Config {
             prefill_limit: None,
         }
     }
+}
+
+#[expect(
+    clippy::trivially_copy_pass_by_ref,
+    reason = "serde calls it with a reference"
+)]
+fn is_zero(number: &u64) -> bool {
+    *number == 0
 }
 
 fn is_read_cache_default(size: &ReadableSize) -> bool {
@@ -150,6 +165,9 @@ impl Config {
         let hurry = self.compression_level.unwrap_or(1).clamp(1, 65537);
         let options = Options {
             spill_dir: self.spill_dir.as_ref().map(PathBuf::from),
+            spill_stall_threshold: Some(self.spill_stall_threshold_ms)
+                .filter(|ms| *ms > 0)
+                .map(Duration::from_millis),
             recovery_mode: self.recovery_mode,
             recovery_threads: self.recovery_threads.max(1),
             enable_log_digests: true,
@@ -218,7 +236,7 @@ mod tests {
         let config: Config = serde_json::from_str(
             r#"{"dir": "d", "spill-dir": "s", "target-file-size": "1MB", "purge-threshold": 3145728,
                 "format-version": 1, "enable-log-recycle": false, "compression-level": 0,
-                "read-cache-size": "1MB"}"#,
+                "read-cache-size": "1MB", "spill-stall-threshold-ms": 250}"#,
         )
         .unwrap();
         assert_eq!(config.target_file_size, ReadableSize::mb(1));
@@ -227,6 +245,10 @@ mod tests {
         let (dir, options) = config.options();
         assert_eq!(dir, PathBuf::from("d"));
         assert_eq!(options.spill_dir, Some(PathBuf::from("s")));
+        assert_eq!(
+            options.spill_stall_threshold,
+            Some(Duration::from_millis(250))
+        );
         assert_eq!(options.compression_acceleration, 1);
         assert_eq!(options.read_cache_bytes, 1 << 20);
         let text = serde_json::to_string(&config).unwrap();

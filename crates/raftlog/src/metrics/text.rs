@@ -238,6 +238,19 @@ impl Metrics {
             "Files that were made in the second directory",
             self.files_spilled,
         );
+        text.counter(
+            "dir_stalls",
+            "Times that the first directory began to stall",
+            self.dir_stalls,
+        );
+        text.counter(
+            "dir_stalls_stayed",
+            "Times that files were made in it all the same",
+            self.dir_stalls_stayed,
+        );
+        let name = "orogen_raftlog_dirs_stalled";
+        text.begin(name, "gauge", "First directories that stall");
+        text.line(name, "", self.dirs_stalled);
         let name = "orogen_raftlog_spill_dir_file_count";
         text.begin(name, "gauge", "Files in the second directory");
         text.line(name, "", self.spill_dir_file_count);

@@ -5,10 +5,12 @@
 //! nothing that can be seen.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use orogen_base::ErrorKind;
 use orogen_env::{
-    Fault, FaultFileSystem, Faults, FileSystem, MemFileSystem, OpKind, PowerCut, TailFill,
+    Clock, Fault, FaultFileSystem, Faults, FileSystem, ManualClock, MemFileSystem, OpKind,
+    PowerCut, TailFill,
 };
 use orogen_raftlog::raw::{Engine, LogBatch, Options, Queue};
 use orogen_testkit::rng::Rng;
@@ -21,14 +23,31 @@ enum Dirs {
     One,
     /// In two directories, as now one and now the other says that it has no space.
     Two,
+    /// In two directories, as the first is slow now and then.
+    Slow,
 }
+
+const THRESHOLD: Duration = Duration::from_millis(10);
 
 impl Dirs {
     fn options(self) -> Options {
         match self {
             Self::One => options(),
-            Self::Two => spilling(),
+            Self::Two | Self::Slow => spilling(),
         }
+    }
+
+    /// Of whoever writes, by a clock that goes on only where a call is slow.
+    fn open_on(
+        self,
+        fs: &Arc<dyn FileSystem>,
+        clock: &Arc<dyn Clock>,
+    ) -> orogen_base::Result<Engine> {
+        let options = Options {
+            spill_stall_threshold: (self == Self::Slow).then_some(THRESHOLD),
+            ..self.options()
+        };
+        Engine::open_with_clock(fs, dir(), options, Vec::new(), Arc::clone(clock))
     }
 
     fn open(self, fs: &MemFileSystem) -> orogen_base::Result<Engine> {
@@ -36,24 +55,39 @@ impl Dirs {
         Engine::open(&fs, dir(), self.options())
     }
 
-    /// Has the directories tell anew whether they have space, and now and then an append to one find none.
-    fn run_full(self, faults: &Faults, rng: &mut Rng) {
-        if self == Self::One {
-            return;
-        }
+    /// Has the directories tell anew whether they have space, and now and then an append to one find none; or the first be slow now and then.
+    fn worsen(self, faults: &Faults, rng: &mut Rng, clock: &Arc<dyn Clock>) {
         faults.clear();
-        for dir in [dir(), spill_dir()] {
-            // More than before, for else a directory in which an append found none gets no file.
-            let free = if rng.chance(1, 2) {
-                0
-            } else {
-                rng.u64() | 1 << 40
-            };
-            let answer = Fault::no_space().on(&[OpKind::FreeSpace]).free(free);
-            faults.add(answer.path_with(dir.to_string_lossy()).forever());
-            if rng.chance(1, 6) {
-                let fault = Fault::no_space().on(&[OpKind::Append]);
-                faults.add(fault.path_with(dir.to_string_lossy()));
+        match self {
+            Self::One => {}
+            Self::Slow => {
+                if rng.chance(1, 6) {
+                    let calls = [
+                        OpKind::Append,
+                        OpKind::Sync,
+                        OpKind::Create,
+                        OpKind::SyncDir,
+                    ];
+                    let slow = Fault::io().on(&[calls[rng.range(0..4)]]);
+                    let slow = slow.path_with(dir().to_string_lossy());
+                    faults.add(slow.slow(Arc::clone(clock), THRESHOLD * 2));
+                }
+            }
+            Self::Two => {
+                for dir in [dir(), spill_dir()] {
+                    // More than before, for else a directory in which an append found none gets no file.
+                    let free = if rng.chance(1, 2) {
+                        0
+                    } else {
+                        rng.u64() | 1 << 40
+                    };
+                    let answer = Fault::no_space().on(&[OpKind::FreeSpace]).free(free);
+                    faults.add(answer.path_with(dir.to_string_lossy()).forever());
+                    if rng.chance(1, 6) {
+                        let fault = Fault::no_space().on(&[OpKind::Append]);
+                        faults.add(fault.path_with(dir.to_string_lossy()));
+                    }
+                }
             }
         }
     }
@@ -91,8 +125,9 @@ const STEPS: usize = 60;
 fn run(fs: &Arc<dyn FileSystem>, dirs: Dirs, seed: u64, check: Option<&Faults>) -> Outcome {
     // Before it has failed a call, one of those that check would.
     let check = || check.is_some_and(|faults| faults.injected() > 0);
-    let full = FaultFileSystem::new(Arc::clone(fs));
-    let arc: Arc<dyn FileSystem> = Arc::new(full.clone());
+    let worse = FaultFileSystem::new(Arc::clone(fs));
+    let arc: Arc<dyn FileSystem> = Arc::new(worse.clone());
+    let clock: Arc<dyn Clock> = Arc::new(ManualClock::new());
     let mut rng = Rng::new(seed);
     let mut out = Outcome {
         states: vec![Model::new()],
@@ -102,10 +137,10 @@ fn run(fs: &Arc<dyn FileSystem>, dirs: Dirs, seed: u64, check: Option<&Faults>) 
         has_deleted: [false; 2],
         made: [0; 2],
     };
-    let open = || Engine::open(&arc, dir(), dirs.options());
+    let open = || dirs.open_on(&arc, &clock);
     let mut engine = open().ok();
     for step in 0..STEPS {
-        dirs.run_full(full.faults(), &mut rng);
+        dirs.worsen(worse.faults(), &mut rng, &clock);
         if step % 9 == 8
             && let Some(engine) = engine.take()
         {
@@ -260,6 +295,14 @@ fn after_a_power_cut_two_directories_are_one_log() {
     assert!(second > 10 && all - second > 10, "{met:?}");
 }
 
+#[test]
+fn after_a_power_cut_a_log_that_left_a_slow_directory_is_whole() {
+    let met = cut_everywhere(Dirs::Slow, 20..23);
+    let [second, all] = met.made;
+    assert!(met.points > 100 && met.written_anew > 1, "{met:?}");
+    assert!(second > 10 && all - second > 10, "{met:?}");
+}
+
 fn cut_opens(dirs: Dirs, seeds: std::ops::Range<u64>) -> u64 {
     let mut points = 0;
     for seed in seeds {
@@ -306,6 +349,7 @@ fn cut_opens(dirs: Dirs, seeds: std::ops::Range<u64>) -> u64 {
 fn a_power_cut_while_a_directory_is_opened_loses_nothing() {
     assert!(cut_opens(Dirs::One, 0..3) > 100);
     assert!(cut_opens(Dirs::Two, 10..12) > 100);
+    assert!(cut_opens(Dirs::Slow, 20..22) > 100);
 }
 
 #[test]
@@ -381,6 +425,11 @@ fn a_call_that_fails_changes_nothing_and_loses_nothing() {
 #[test]
 fn a_call_that_fails_in_one_of_two_directories_loses_nothing() {
     assert!(fail_everywhere(Dirs::Two, 10..12) > 500);
+}
+
+#[test]
+fn a_call_that_fails_beside_a_slow_directory_loses_nothing() {
+    assert!(fail_everywhere(Dirs::Slow, 20..22) > 500);
 }
 
 #[test]

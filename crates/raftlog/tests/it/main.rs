@@ -13,3 +13,4 @@ mod purge;
 mod read_cache;
 mod spares;
 mod spill;
+mod stall;
