@@ -9,7 +9,9 @@ use std::sync::Arc;
 
 use clap::Subcommand;
 use orogen::Options;
-use orogen_raftlog::internals::{LogItemContent, LogQueue, OpType};
+use orogen_raftlog::env::DefaultFileSystem;
+use orogen_raftlog::internals::{LogItemContent, OpType};
+use orogen_raftlog::raw::log_files;
 use orogen_raftlog::{Command as GroupCommand, Config, Engine, Error};
 use serde_json::{Value, json};
 
@@ -46,6 +48,32 @@ pub(crate) enum RaftlogCommand {
     Bench(bench::BenchArgs),
 }
 
+/// The second directory of a log.
+#[derive(clap::Args)]
+struct SecondDir {
+    /// Second directory of the logs, which hold files that the first had no room for.
+    #[arg(long, value_name = "DIR")]
+    spill_dir: Option<PathBuf>,
+}
+
+impl SecondDir {
+    /// Those of logs.
+    fn config(&self, dir: &Path) -> Result<Config, Failure> {
+        check_is_there(dir)?;
+        self.check()?;
+        let shown = |dir: &Path| dir.display().to_string();
+        Ok(Config {
+            dir: shown(dir),
+            spill_dir: self.spill_dir.as_deref().map(shown),
+            ..Config::default()
+        })
+    }
+
+    fn check(&self) -> Result<(), Failure> {
+        self.spill_dir.as_deref().map_or(Ok(()), check_is_there)
+    }
+}
+
 #[derive(clap::Args)]
 #[command(after_help = after_help!(
     "orogen raftlog dump ./raft",
@@ -54,6 +82,8 @@ pub(crate) enum RaftlogCommand {
 pub(crate) struct DumpArgs {
     /// Log file, or a directory of them.
     path: PathBuf,
+    #[command(flatten)]
+    second: SecondDir,
     /// Only operations on this group.
     #[arg(long, value_name = "N")]
     group: Option<u64>,
@@ -67,6 +97,8 @@ pub(crate) struct DumpArgs {
 pub(crate) struct CheckArgs {
     /// Directory of logs.
     dir: PathBuf,
+    #[command(flatten)]
+    second: SecondDir,
 }
 
 #[derive(clap::Args)]
@@ -76,6 +108,8 @@ pub(crate) struct ForkArgs {
     source: PathBuf,
     /// The new directory; it must have no log files.
     target: PathBuf,
+    #[command(flatten)]
+    second: SecondDir,
 }
 
 pub(crate) fn run(command: RaftlogCommand, terminal: &mut Terminal) -> Result<(), Failure> {
@@ -106,12 +140,17 @@ fn check_is_there(path: &Path) -> Result<(), Failure> {
 }
 
 fn dump(args: &DumpArgs, terminal: &mut Terminal) -> Result<(), Failure> {
-    check_is_there(&args.path)?;
+    let config = args.second.config(&args.path)?;
+    let items = match &args.second.spill_dir {
+        None => Engine::dump(&args.path),
+        Some(_) => Engine::dump_with_config(&config, Arc::new(DefaultFileSystem)),
+    };
+    let items = items.map_err(failure)?;
     if terminal.json {
         terminal.begin_items("[")?;
     }
     let (mut operations, mut damages) = (0, 0);
-    for item in Engine::dump(&args.path).map_err(failure)? {
+    for item in items {
         match item {
             Ok(item) if args.group.is_some_and(|group| group != item.raft_group_id) => {}
             Ok(item) => {
@@ -208,30 +247,6 @@ fn operation_json(terminal: &Terminal, group: u64, content: &LogItemContent) -> 
     }
 }
 
-/// The files of a queue in their order, those before a gap left out as an open does.
-fn files_of(names: &[String], queue: LogQueue) -> Vec<(u64, String)> {
-    let suffix = match queue {
-        LogQueue::Append => ".raftlog",
-        LogQueue::Rewrite => ".rewrite",
-    };
-    let mut files: Vec<(u64, String)> = names
-        .iter()
-        .filter_map(|name| {
-            let digits = name.strip_suffix(suffix).filter(|d| d.len() == 16)?;
-            let is_number = digits.bytes().all(|b| b.is_ascii_digit());
-            Some((is_number.then(|| digits.parse().ok())??, name.clone()))
-        })
-        .collect();
-    files.sort_unstable();
-    let gap = files
-        .windows(2)
-        .rposition(|pair| pair[0].0 + 1 != pair[1].0);
-    if let Some(at) = gap {
-        files.drain(..=at);
-    }
-    files
-}
-
 /// What a file holds.
 #[derive(Default)]
 struct Held {
@@ -265,34 +280,42 @@ fn read(path: &Path, groups: &mut BTreeMap<u64, ()>) -> Result<Held, Failure> {
 }
 
 fn check(args: &CheckArgs, terminal: &mut Terminal) -> Result<(), Failure> {
-    check_is_there(&args.dir)?;
+    let config = args.second.config(&args.dir)?;
     // First, for it finds out whether somebody has the directory open.
-    let holes = Engine::consistency_check(&args.dir).map_err(|e| match e {
+    let fs = Arc::new(DefaultFileSystem);
+    let holes = Engine::consistency_check_with_config(&config, fs).map_err(|e| match e {
         Error::Other(e) => Failure::Engine(
             orogen::Error::busy("directory cannot be read").with("cause", e.to_string()),
         ),
         e => failure(e),
     })?;
-    let names = Options::default().db.fs.list(&args.dir)?;
+    let fs = Options::default().db.fs;
+    let spill_dir = args.second.spill_dir.as_deref();
+    let listed = log_files(&*fs, &args.dir, spill_dir)?;
     let mut groups = BTreeMap::new();
     let mut files = Vec::new();
     let mut damaged = 0;
-    let queues = [LogQueue::Rewrite, LogQueue::Append].map(|queue| files_of(&names, queue));
-    let total: usize = queues.iter().map(Vec::len).sum();
-    let bar = terminal.bar(total as u64, false, "reading files");
-    for queue in queues {
-        let newest = queue.last().map(|(seq, _)| *seq);
-        for (seq, name) in queue {
-            let held = read(&args.dir.join(&name), &mut groups)?;
-            let is_tail = newest == Some(seq);
-            damaged += u64::from(held.damage.is_some() && !is_tail);
-            files.push((name, held, is_tail));
-            bar.inc(1);
-        }
+    let bar = terminal.bar(listed.len() as u64, false, "reading files");
+    for (at, (id, path)) in listed.iter().enumerate() {
+        let held = read(path, &mut groups)?;
+        let is_tail = listed
+            .get(at + 1)
+            .is_none_or(|(next, _)| next.queue != id.queue);
+        damaged += u64::from(held.damage.is_some() && !is_tail);
+        // In the directory that was asked for it is known by its name.
+        let name = path.strip_prefix(&args.dir).unwrap_or(path);
+        files.push((name.display().to_string(), held, is_tail));
+        bar.inc(1);
     }
     bar.finish_and_clear();
-    let spare = names.iter().filter(|n| n.ends_with(".raftlog.reserved"));
-    let spare = spare.count();
+    let mut spare = 0;
+    for dir in [Some(&*args.dir), spill_dir].into_iter().flatten() {
+        let names = fs.list(dir)?;
+        spare += names
+            .iter()
+            .filter(|n| n.ends_with(".raftlog.reserved"))
+            .count();
+    }
     if terminal.json {
         let each: Vec<Value> = files
             .iter()
@@ -357,14 +380,12 @@ fn check(args: &CheckArgs, terminal: &mut Terminal) -> Result<(), Failure> {
 }
 
 fn fork(args: &ForkArgs, terminal: &mut Terminal) -> Result<(), Failure> {
-    check_is_there(&args.source)?;
     let config = Config {
-        dir: args.source.display().to_string(),
         // Files that have another name are not written over, so both may do so afterwards.
         enable_log_recycle: false,
-        ..Config::default()
+        ..args.second.config(&args.source)?
     };
-    let fs = Arc::new(orogen_raftlog::env::DefaultFileSystem);
+    let fs = Arc::new(DefaultFileSystem);
     let made = Engine::fork(&config, fs, &args.target).map_err(Failure::Failed)?;
     if terminal.json {
         terminal.document(&json!({ "copied": made.copied, "shared": made.symlinked }))?;

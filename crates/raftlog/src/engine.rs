@@ -28,6 +28,17 @@ use crate::spares::Spares;
 use crate::watched::{Shown, Watched};
 use crate::write_queue::{Request, WriteQueue};
 
+/// How far [`Engine::rewrite_append_queue`] goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RewriteSteps {
+    /// What takes away from the rewrite queue what is there no more is written to it.
+    Removals,
+    /// And what lives in the files.
+    Moves,
+    /// And files that are not needed are deleted.
+    All,
+}
+
 /// An open directory of logs.
 ///
 /// All calls may be made from any thread. What a call reads and another writes at the same time is
@@ -523,14 +534,51 @@ impl Engine {
             self.meters().skipped(Skip::Busy);
             return Ok(Vec::new());
         };
+        self.purging(&mut purge).purge()
+    }
+
+    fn purging<'e>(&'e self, purge: &'e mut Purge) -> purge::Run<'e> {
         purge::Run {
             options: &self.options,
             table: &self.table,
             memtables: &self.memtables,
             writes: &self.writes,
-            purge: &mut purge,
+            purge,
         }
-        .purge()
+    }
+
+    /// Moves all that lives in the files of the append queue, up to number `watermark` if it is given, to the rewrite queue, and deletes the files
+    /// that are not needed any more up to `steps`; waits for a purge that runs. [`Self::purge_expired_files`] does what of this pays.
+    ///
+    /// # Errors
+    /// As [`Self::purge_expired_files`].
+    pub fn rewrite_append_queue(&self, watermark: Option<u64>, steps: RewriteSteps) -> Result<()> {
+        let moves = steps != RewriteSteps::Removals;
+        let deletes = steps == RewriteSteps::All;
+        let mut purge = self.purge.lock();
+        self.purging(&mut purge)
+            .rewrite_append_queue(watermark, moves, deletes)
+    }
+
+    /// Writes the rewrite queue anew and deletes what it was; waits for a purge that runs.
+    ///
+    /// # Errors
+    /// As [`Self::purge_expired_files`].
+    pub fn rewrite_rewrite_queue(&self) -> Result<()> {
+        let mut purge = self.purge.lock();
+        self.purging(&mut purge).rewrite_rewrite_queue()
+    }
+
+    /// Deletes all files but those to which something is written or that something living is in: the rewrite queue is written
+    /// anew for that, of the append queue nothing is moved. Waits for a purge that runs.
+    ///
+    /// # Errors
+    /// As [`Self::purge_expired_files`].
+    pub fn purge_all_stale(&self) -> Result<()> {
+        let mut purge = self.purge.lock();
+        self.purging(&mut purge).rewrite_rewrite_queue()?;
+        self.purging(&mut purge)
+            .rewrite_append_queue(None, false, true)
     }
 
     fn meters(&self) -> &Meters {

@@ -232,7 +232,23 @@ impl Run<'_> {
         let wanted = oldest_wanted(&self.purge.new_files.listeners, Queue::Append);
         let mut batch = self.batch(limit);
         let slots = self.memtables.slots();
-        for (group, slot) in &slots {
+        self.add_tombstones(&slots, &mut batch)?;
+        let mut asked = HashMap::new();
+        for (group, slot) in slots {
+            if self.is_to_move(group, &slot, limit, compact_mark, groups, &mut asked) {
+                self.move_group(group, limit, &mut batch)?;
+                self.purge.new_files.meters.moved_group();
+            }
+        }
+        self.write(&mut batch)?;
+        self.purge.asked = asked;
+        let end = wanted.map_or(active, |wanted| wanted.min(active));
+        self.delete_unneeded(end, &batch)
+    }
+
+    /// Adds what takes away from the rewrite queue what is there no more.
+    fn add_tombstones(&mut self, slots: &[(u64, Arc<Slot>)], batch: &mut Batch) -> Result<()> {
+        for (group, slot) in slots {
             let (tombstones, cut) = {
                 let found = slot.read();
                 (found.tombstones(slot.is_present()), found.file_of_cut())
@@ -247,19 +263,55 @@ impl Run<'_> {
                     what,
                 });
             }
-            self.write_if_full(&mut batch)?;
+            self.write_if_full(batch)?;
         }
-        let mut asked = HashMap::new();
-        for (group, slot) in slots {
-            if self.is_to_move(group, &slot, limit, compact_mark, groups, &mut asked) {
-                self.move_group(group, limit, &mut batch)?;
-                self.purge.new_files.meters.moved_group();
+        Ok(())
+    }
+
+    /// Moves all that lives in the append queue, in the files up to number `watermark` if it is given, whatever there is; with `moves` false
+    /// only what it takes away from the rewrite queue is written. Then the files that nothing needs are deleted, if `deletes`.
+    pub(crate) fn rewrite_append_queue(
+        mut self,
+        watermark: Option<u64>,
+        moves: bool,
+        deletes: bool,
+    ) -> Result<()> {
+        let newest = |table: &Table| table.span(Queue::Append).map(|(_, newest)| newest);
+        let Some(last) = newest(self.table) else {
+            return Ok(());
+        };
+        let watermark = watermark.map_or(last, |watermark| watermark.min(last));
+        if watermark == last {
+            self.writes.start_file()?;
+        }
+        let active = newest(self.table).unwrap_or(last);
+        let limit = FileId::new(Queue::Append, watermark);
+        let wanted = oldest_wanted(&self.purge.new_files.listeners, Queue::Append);
+        let mut batch = self.batch(limit);
+        let slots = self.memtables.slots();
+        self.add_tombstones(&slots, &mut batch)?;
+        if moves {
+            for (group, slot) in slots {
+                let oldest = || slot.read().oldest_append_file();
+                if slot.is_present() && oldest().is_some_and(|file| file <= watermark) {
+                    self.move_group(group, limit, &mut batch)?;
+                }
             }
         }
         self.write(&mut batch)?;
-        self.purge.asked = asked;
+        if !deletes {
+            return Ok(());
+        }
         let end = wanted.map_or(active, |wanted| wanted.min(active));
         self.delete_unneeded(end, &batch)
+    }
+
+    /// Writes the rewrite queue anew, whatever it holds.
+    pub(crate) fn rewrite_rewrite_queue(mut self) -> Result<()> {
+        if self.table.span(Queue::Rewrite).is_none() {
+            return Ok(());
+        }
+        self.rewrite_rewritten(&mut BTreeSet::new())
     }
 
     /// Whether a group's old entries and keys are to be moved; whether the caller is to compact it.

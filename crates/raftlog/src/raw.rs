@@ -3,13 +3,14 @@
 //! Nothing of it needs messages, a configuration file, or a feature of this crate.
 
 pub use crate::batch::{Command, LogBatch};
-pub use crate::engine::Engine;
+pub use crate::engine::{Engine, RewriteSteps};
 pub use crate::events::{EventListener, FileBlockHandle};
 pub use crate::format::FormatVersion;
 pub use crate::metrics::{Distribution, Metrics, PerQueue, SAMPLE_EVERY};
 pub use crate::names::{FileId, Queue};
 pub use crate::options::{Options, RecoveryMode};
 pub use crate::perf::{PerfContext, get_perf_context, set_perf_context, take_perf_context};
+pub use crate::recover::log_files;
 pub use crate::repair::{Change, Incoming, Repaired, Verdict, repair};
 pub use crate::script::RepairScript;
 pub use crate::watched::process_metrics;

@@ -33,6 +33,7 @@ use crate::options::{Options, RecoveryMode};
 pub(crate) use append_queue::{Digester, read_append_queue};
 pub(crate) use list::list;
 use list::list_to_open;
+pub use list::log_files;
 
 /// Bytes that are read at once where less is asked for.
 const READ_LEN: usize = 64 << 10;

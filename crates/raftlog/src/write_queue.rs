@@ -238,6 +238,11 @@ impl WriteQueue {
         }
     }
 
+    /// Goes on to the next file, unless the newest is empty yet.
+    pub(crate) fn start_file(&self) -> Result<()> {
+        self.leader.lock().appender.start_file()
+    }
+
     /// Syncs and ends the newest file; nobody writes any more.
     pub(crate) fn close(&self, memtables: &Memtables) -> Result<()> {
         if self.leader.lock().appender.is_closed {

@@ -28,6 +28,9 @@ pub(crate) struct BenchArgs {
     /// Directory, which must have no logs. What is written stays there.
     #[arg(long, value_name = "DIR")]
     path: PathBuf,
+    /// Second directory, for files that the first has no room for; it must have no logs either.
+    #[arg(long, value_name = "DIR")]
+    spill_dir: Option<PathBuf>,
     /// Threads that write.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = value_parser!(u64).range(1..=1024))]
     threads: u64,
@@ -185,11 +188,17 @@ pub(crate) fn run(args: &BenchArgs, terminal: &mut Terminal) -> Result<(), Failu
     }
     let fs: Arc<dyn FileSystem> = Options::default().db.fs;
     let is_log = |name: &String| name.ends_with(".raftlog") || name.ends_with(".rewrite");
-    if fs.exists(&args.path)? && fs.list(&args.path)?.iter().any(is_log) {
-        let shown = args.path.display();
-        return Err(Failure::Usage(format!("{shown} has logs already")));
+    for dir in [Some(&args.path), args.spill_dir.as_ref()]
+        .into_iter()
+        .flatten()
+    {
+        if fs.exists(dir)? && fs.list(dir)?.iter().any(is_log) {
+            let shown = dir.display();
+            return Err(Failure::Usage(format!("{shown} has logs already")));
+        }
     }
     let options = LogOptions {
+        spill_dir: args.spill_dir.clone(),
         target_file_size: args.file_size,
         purge_threshold: args.purge_threshold,
         ..LogOptions::default()

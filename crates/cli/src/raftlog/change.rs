@@ -12,7 +12,7 @@ use orogen_raftlog::raw::{
 };
 use serde_json::{Value, json};
 
-use super::check_is_there;
+use super::{SecondDir, check_is_there};
 use crate::failure::{Failure, after_help};
 use crate::terminal::Terminal;
 use crate::text;
@@ -36,6 +36,8 @@ pub(crate) struct RepairArgs {
     /// Directory of logs.
     #[arg(long, value_name = "DIR")]
     path: PathBuf,
+    #[command(flatten)]
+    second: SecondDir,
     /// The files that are looked at.
     #[arg(long, value_enum)]
     queue: Queues,
@@ -50,6 +52,8 @@ pub(crate) struct PurgeArgs {
     /// Directory of logs.
     #[arg(long, value_name = "DIR")]
     path: PathBuf,
+    #[command(flatten)]
+    second: SecondDir,
     /// Bytes from which on a file counts as full; that of the program that writes the directory.
     #[arg(long, value_name = "BYTES", default_value_t = LogOptions::default().target_file_size)]
     file_size: u64,
@@ -65,6 +69,7 @@ fn usage(e: &Error) -> Failure {
 
 pub(crate) fn repair(args: &RepairArgs, terminal: &mut Terminal) -> Result<(), Failure> {
     check_is_there(&args.path)?;
+    args.second.check()?;
     check_is_there(&args.script)?;
     let fs = Options::default().db.fs;
     let script = read_file(&*fs, &args.script)?;
@@ -80,7 +85,8 @@ pub(crate) fn repair(args: &RepairArgs, terminal: &mut Terminal) -> Result<(), F
     };
     let spinner = terminal.spinner("reading and writing files");
     let mut asked = 0u64;
-    let done = repair_logs(&*fs, &args.path, None, queue, |incoming| {
+    let spill_dir = args.second.spill_dir.as_deref();
+    let done = repair_logs(&*fs, &args.path, spill_dir, queue, |incoming| {
         asked += 1;
         spinner.set_position(asked);
         script.decide(incoming)
@@ -125,8 +131,10 @@ pub(crate) fn repair(args: &RepairArgs, terminal: &mut Terminal) -> Result<(), F
 
 pub(crate) fn purge(args: &PurgeArgs, terminal: &mut Terminal) -> Result<(), Failure> {
     check_is_there(&args.path)?;
+    args.second.check()?;
     let fs: Arc<dyn FileSystem> = Options::default().db.fs;
     let options = LogOptions {
+        spill_dir: args.second.spill_dir.clone(),
         recovery_mode: RecoveryMode::TolerateTailCorruption,
         target_file_size: args.file_size,
         purge_threshold: args.purge_threshold,

@@ -350,3 +350,71 @@ fn a_bench_tells_what_writes_took() {
         ],
     );
 }
+
+#[test]
+fn two_directories_are_one_log() {
+    let temp = TempDir::new("raftlog-two-dirs");
+    let [logs, second] = ["raft", "second"].map(|name| temp.path().join(name));
+    drop(engine(&logs));
+    let whole = json(&["raftlog", "check", text(&logs)]);
+    // Files may lie in either.
+    std::fs::create_dir(&second).unwrap();
+    for seq in [2, 3] {
+        let name = format!("{seq:016}.raftlog");
+        std::fs::rename(logs.join(&name), second.join(&name)).unwrap();
+    }
+    let (logs, second) = (text(&logs), text(&second));
+    let both = json(&["raftlog", "check", logs, "--spill-dir", second]);
+    assert_eq!(both["groups"], whole["groups"]);
+    assert_eq!(both["holes"], whole["holes"]);
+    let files = both["files"].as_array().unwrap();
+    assert_eq!(files.len(), whole["files"].as_array().unwrap().len());
+    assert!(
+        files[1]["file"].as_str().unwrap().starts_with(second),
+        "{files:?}"
+    );
+    let all = json(&["raftlog", "dump", logs, "--spill-dir", second]);
+    assert_eq!(all.as_array().unwrap().len(), 60 * 4 + 2);
+    let copy = text(&temp.path().join("copy")).to_owned();
+    let made = json(&["raftlog", "fork", logs, &copy, "--spill-dir", second]);
+    let shared = made["shared"].as_array().unwrap().len();
+    assert_eq!(
+        shared + made["copied"].as_array().unwrap().len(),
+        files.len()
+    );
+    let all = json(&["raftlog", "dump", &copy]);
+    assert_eq!(all.as_array().unwrap().len(), 60 * 4 + 2);
+    let script = temp.path().join("s.rhai");
+    std::fs::write(
+        &script,
+        "fn filter_append(id, first, count, rewrite_count, queue, ifirst, ilast) { if id == 1 { 1 } else { 0 } }",
+    )
+    .unwrap();
+    let repaired = json(&[
+        "raftlog",
+        "repair",
+        "--path",
+        logs,
+        "--spill-dir",
+        second,
+        "--queue",
+        "all",
+        "--script",
+        text(&script),
+    ]);
+    assert_eq!(repaired["dropped"], 60);
+    let purged = json(&["raftlog", "purge", "--path", logs, "--spill-dir", second]);
+    assert_eq!(purged["files_before"]["append"], files.len());
+    let left = json(&["raftlog", "dump", logs, "--spill-dir", second]);
+    assert_eq!(left.as_array().unwrap().len(), 60 * 3 + 2);
+    fails(
+        3,
+        &[
+            "raftlog",
+            "check",
+            logs,
+            "--spill-dir",
+            &format!("{second}/nowhere"),
+        ],
+    );
+}

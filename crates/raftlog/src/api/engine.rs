@@ -11,7 +11,7 @@ use protobuf::Message;
 
 use super::env::{DefaultFileSystem, FileSystem, adapted};
 use super::fork::{CopyDetails, fork};
-use super::internals::{EventListener, FilePipeLog, LogItemReader, LogQueue};
+use super::internals::{EventListener, FilePipeLog, LogItemReader, LogQueue, PurgeManager};
 use super::look::holes;
 use super::{Config, Error, LogBatch, MessageExt, Result};
 use crate::batch::Command;
@@ -28,9 +28,9 @@ use crate::script::RepairScript;
 ///
 /// The second parameter is there for those who spell it; there is one way to write files.
 pub struct Engine<F = DefaultFileSystem, P = FilePipeLog<F>> {
-    raw: RawEngine,
+    manager: PurgeManager<P>,
     dir: String,
-    marker: PhantomData<fn() -> (F, P)>,
+    marker: PhantomData<fn() -> F>,
 }
 
 impl<F, P> fmt::Debug for Engine<F, P> {
@@ -127,7 +127,7 @@ impl<F: FileSystem> Engine<F> {
         let fs = adapted(file_system);
         let raw = RawEngine::open_with_listeners(&fs, &dir, options, listeners)?;
         Ok(Self {
-            raw,
+            manager: PurgeManager::new(raw),
             dir: cfg.dir,
             marker: PhantomData,
         })
@@ -225,7 +225,7 @@ impl<F, P> Engine<F, P> {
     /// [`Error::Io`]. Nothing of the batch is then seen, and it can be written again. After a failed sync
     /// [`Error::Other`] until the directory is opened again.
     pub fn write(&self, log_batch: &mut LogBatch, sync: bool) -> Result<usize> {
-        Ok(self.raw.write(&mut log_batch.0, sync)?)
+        Ok(self.manager.raw.write(&mut log_batch.0, sync)?)
     }
 
     /// Makes all that was written survive a power loss.
@@ -233,7 +233,7 @@ impl<F, P> Engine<F, P> {
     /// # Errors
     /// [`Error::Io`]; [`Error::Other`] if an earlier sync failed.
     pub fn sync(&self) -> Result<()> {
-        Ok(self.raw.sync()?)
+        Ok(self.manager.raw.sync()?)
     }
 
     /// The message that is the value of a key.
@@ -241,14 +241,14 @@ impl<F, P> Engine<F, P> {
     /// # Errors
     /// [`Error::Protobuf`] if it is none of this type.
     pub fn get_message<S: Message>(&self, region_id: u64, key: &[u8]) -> Result<Option<S>> {
-        let value = self.raw.get_as_value(region_id, key, decode);
+        let value = self.manager.raw.get_as_value(region_id, key, decode);
         value.transpose()
     }
 
     /// The value of a key.
     #[must_use]
     pub fn get(&self, region_id: u64, key: &[u8]) -> Option<Vec<u8>> {
-        self.raw.get(region_id, key)
+        self.manager.raw.get(region_id, key)
     }
 
     /// Shows the keys of a group from `start_key` up to, and without, `end_key`, whose values are
@@ -289,7 +289,8 @@ impl<F, P> Engine<F, P> {
     where
         C: FnMut(&[u8], &[u8]) -> bool,
     {
-        self.raw
+        self.manager
+            .raw
             .scan(region_id, start_key, end_key, reverse, callback);
         Ok(())
     }
@@ -303,7 +304,7 @@ impl<F, P> Engine<F, P> {
         region_id: u64,
         log_idx: u64,
     ) -> Result<Option<M::Entry>> {
-        self.raw.get_as(region_id, log_idx, |bytes| {
+        self.manager.raw.get_as(region_id, log_idx, |bytes| {
             decode_entry::<M>(log_idx, bytes)
         })
     }
@@ -330,6 +331,7 @@ impl<F, P> Engine<F, P> {
         }
         let make = |index, bytes: &[u8]| decode_entry::<M>(index, bytes).map_err(Fetch::Decode);
         let fetched = self
+            .manager
             .raw
             .fetch_entries_as(region_id, begin, end, max_size, vec, make);
         fetched.map_err(|e| match e {
@@ -343,19 +345,19 @@ impl<F, P> Engine<F, P> {
     /// Index of the first entry.
     #[must_use]
     pub fn first_index(&self, region_id: u64) -> Option<u64> {
-        self.raw.first_index(region_id)
+        self.manager.raw.first_index(region_id)
     }
 
     /// Index of the last entry.
     #[must_use]
     pub fn last_index(&self, region_id: u64) -> Option<u64> {
-        self.raw.last_index(region_id)
+        self.manager.raw.last_index(region_id)
     }
 
     /// Drops the entries below `index`, without a sync; how many those were. An error is logged, and
     /// nothing is dropped then.
     pub fn compact_to(&self, region_id: u64, index: u64) -> u64 {
-        match self.raw.compact_to(region_id, index) {
+        match self.manager.raw.compact_to(region_id, index) {
             Ok(count) => count,
             Err(e) => {
                 let command = Command::Compact { index };
@@ -368,25 +370,25 @@ impl<F, P> Engine<F, P> {
     /// Every group that anything was written of, those included that are empty now.
     #[must_use]
     pub fn raft_groups(&self) -> Vec<u64> {
-        self.raw.raft_groups()
+        self.manager.raw.raft_groups()
     }
 
     /// True if there is no group.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.raw.is_empty()
+        self.manager.raw.is_empty()
     }
 
     /// Numbers of the oldest and the newest file of a queue; twice 1 if it has none yet.
     #[must_use]
     pub fn file_span(&self, queue: LogQueue) -> (u64, u64) {
-        self.raw.file_span(queue).unwrap_or((1, 1))
+        self.manager.raw.file_span(queue).unwrap_or((1, 1))
     }
 
     /// Bytes that the files would take if each were as long as a full one.
     #[must_use]
     pub fn get_used_size(&self) -> usize {
-        usize::try_from(self.raw.get_used_size()).unwrap_or(usize::MAX)
+        usize::try_from(self.manager.raw.get_used_size()).unwrap_or(usize::MAX)
     }
 
     /// Deletes files that are not needed any more, and makes those needed no more that hold little. Returns the groups
@@ -395,13 +397,19 @@ impl<F, P> Engine<F, P> {
     /// # Errors
     /// [`Error::Corruption`]; [`Error::Io`]. Nothing is lost then.
     pub fn purge_expired_files(&self) -> Result<Vec<u64>> {
-        Ok(self.raw.purge_expired_files()?)
+        Ok(self.manager.raw.purge_expired_files()?)
+    }
+
+    /// Purges that do not ask whether they pay.
+    #[must_use]
+    pub fn purge_manager(&self) -> &PurgeManager<P> {
+        &self.manager
     }
 
     /// What it has counted and what it has: see [`crate::raw::Engine::metrics`].
     #[must_use]
     pub fn metrics(&self) -> Metrics {
-        self.raw.metrics()
+        self.manager.raw.metrics()
     }
 
     /// The directory.

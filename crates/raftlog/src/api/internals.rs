@@ -3,6 +3,9 @@
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use super::Result;
+use crate::engine::{Engine as RawEngine, RewriteSteps};
+
 pub use super::Version;
 pub use super::look::{
     CompressionType, EntryIndex, EntryIndexes, KeyValue, LogItem, LogItemContent, LogItemReader,
@@ -13,6 +16,64 @@ pub use crate::names::{FileId, Queue as LogQueue};
 
 /// The way in which [`Engine`](crate::Engine) writes files: the name of one, and nothing to be called.
 pub struct FilePipeLog<F>(PhantomData<fn() -> F>);
+
+/// Purges of an engine, as its owner asks for them: see [`Engine::purge_manager`](crate::Engine::purge_manager).
+///
+/// Where the original panics these give errors, and what it refuses while another thread purges waits for that.
+pub struct PurgeManager<P> {
+    pub(super) raw: RawEngine,
+    marker: PhantomData<fn() -> P>,
+}
+
+impl<P> PurgeManager<P> {
+    pub(super) fn new(raw: RawEngine) -> Self {
+        let marker = PhantomData;
+        Self { raw, marker }
+    }
+
+    /// As [`Engine::purge_expired_files`](crate::Engine::purge_expired_files).
+    ///
+    /// # Errors
+    /// The same.
+    pub fn purge_expired_files(&self) -> Result<Vec<u64>> {
+        Ok(self.raw.purge_expired_files()?)
+    }
+
+    /// Moves all that lives in files of the append queue up to number `watermark`, or in all of them, to the rewrite queue, and deletes the files. With
+    /// `exit_after_step` 1 only removals are written, with 2 no file is deleted.
+    ///
+    /// # Errors
+    /// [`Error::Corruption`](crate::Error::Corruption); [`Error::Io`](crate::Error::Io). Nothing is lost then.
+    pub fn must_rewrite_append_queue(
+        &self,
+        watermark: Option<FileSeq>,
+        exit_after_step: Option<u64>,
+    ) -> Result<()> {
+        let steps = match exit_after_step {
+            Some(1) => RewriteSteps::Removals,
+            Some(2) => RewriteSteps::Moves,
+            _ => RewriteSteps::All,
+        };
+        Ok(self.raw.rewrite_append_queue(watermark, steps)?)
+    }
+
+    /// Writes the rewrite queue anew.
+    ///
+    /// # Errors
+    /// As [`Self::must_rewrite_append_queue`].
+    pub fn must_rewrite_rewrite_queue(&self) -> Result<()> {
+        Ok(self.raw.rewrite_rewrite_queue()?)
+    }
+
+    /// Deletes all files that nothing living is in. The rewrite queue is written anew for that, which the original does not do: a file
+    /// of it is of use as long as others count on what it removes.
+    ///
+    /// # Errors
+    /// As [`Self::must_rewrite_append_queue`].
+    pub fn must_purge_all_stale(&self) -> Result<()> {
+        Ok(self.raw.purge_all_stale()?)
+    }
+}
 
 /// Number of a file in its queue.
 pub type FileSeq = u64;

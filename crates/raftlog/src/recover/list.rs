@@ -1,12 +1,14 @@
 //! Which files count.
 
+use std::path::{Path, PathBuf};
+
 use orogen_base::{Error, Result};
 use orogen_env::{Access, FileSystem};
 
 use super::{Window, damage};
 use crate::dirs::{Dirs, Place};
 use crate::format::{FILE_HEADER_LEN_MAX, FileHeader};
-use crate::names::{Name, Queue};
+use crate::names::{FileId, Name, Queue};
 
 /// True if nothing but zeros stands behind the header, whole or not: the file was being made.
 fn is_empty(fs: &dyn FileSystem, place: &Place) -> Result<bool> {
@@ -68,6 +70,25 @@ fn sorted(fs: &dyn FileSystem, dirs: &Dirs, queue: Queue) -> Result<(Vec<Place>,
 /// `Corruption` if two have the same number; those of the file system.
 pub(crate) fn list(fs: &dyn FileSystem, dirs: &Dirs, queue: Queue) -> Result<Vec<Place>> {
     Ok(sorted(fs, dirs, queue)?.0)
+}
+
+/// The files of a log that count and where they are, those of its second directory included if it has one: in the order in which an open reads
+/// them, the rewrite queue first. Nothing is locked or changed.
+///
+/// # Errors
+/// `Corruption` if two have the same number; those of the file system.
+pub fn log_files(
+    fs: &dyn FileSystem,
+    dir: &Path,
+    spill_dir: Option<&Path>,
+) -> Result<Vec<(FileId, PathBuf)>> {
+    let dirs = Dirs::new(dir, spill_dir)?;
+    let mut files = list(fs, &dirs, Queue::Rewrite)?;
+    files.extend(list(fs, &dirs, Queue::Append)?);
+    Ok(files
+        .into_iter()
+        .map(|place| (place.id, place.path()))
+        .collect())
 }
 
 /// As [`list`], and removes what was being made and has a number twice.

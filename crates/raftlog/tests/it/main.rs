@@ -7,6 +7,7 @@ mod calls;
 mod crash;
 mod digests;
 mod durable;
+mod manager;
 mod metrics;
 mod model;
 mod purge;
