@@ -125,16 +125,18 @@ fn a_file_that_tables_point_to_more_often_than_is_counted_gives_nothing_up() {
 
 /// Adds an edit to the MANIFEST of a database that is closed.
 fn say_of_garbage(fs: &MemFileSystem, garbage: BlobFileGarbage) {
-    let current = read_file(fs, &Path::new(DIR).join("CURRENT")).unwrap();
-    let name = String::from_utf8(current).unwrap();
+    let current = read_file(fs, &Path::new(DIR).join("CURRENT")).expect("it is there");
+    let name = String::from_utf8(current).expect("it is a name");
     let path = Path::new(DIR).join(name.trim_end());
-    let size = fs.metadata(&path).unwrap().size;
-    let number: u64 = name.trim_end().rsplit('-').next().unwrap().parse().unwrap();
-    let mut manifest = Writer::resume(fs.open_append(&path).unwrap(), number, false, size);
+    let size = fs.metadata(&path).expect("it is there").size;
+    let (_, number) = name.trim_end().rsplit_once('-').expect("it has a number");
+    let number: u64 = number.parse().expect("it is a number");
+    let file = fs.open_append(&path).expect("it is there");
+    let mut manifest = Writer::resume(file, number, false, size);
     let mut edit = VersionEdit::of_column_family(0);
     edit.blob_file_garbages.push(garbage);
-    manifest.add_record(&edit.encode()).unwrap();
-    manifest.sync().unwrap();
+    manifest.add_record(&edit.encode()).expect("there is room");
+    manifest.sync().expect("the disk is well");
 }
 
 #[test]
