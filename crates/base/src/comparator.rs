@@ -74,6 +74,13 @@ impl UserComparator {
         matches!(self.0, Order::Bytewise)
     }
 
+    /// True for [`Self::REVERSE_BYTEWISE`].
+    #[inline]
+    #[must_use]
+    pub fn is_reverse_bytewise(&self) -> bool {
+        matches!(self.0, Order::ReverseBytewise)
+    }
+
     /// Orders two user keys.
     #[inline]
     #[must_use]

@@ -4,7 +4,7 @@
 //! entries  for each operation on a key: where it is in the batch, and the one before on the same key
 //! table    family and key -> newest entry: for look-ups
 //! trie     per family a root, key -> newest entry: for cursors, of the first entries, up to when one was last placed
-//! sorted   per family, instead of both, where the order is not by bytes: the newest entry of each key, in order
+//! sorted   per family, instead of both, where the order is neither by bytes nor against them: the newest entry of each key, in order
 //! ```
 //! 1. Entries and operations on keys are in the same order, so undoing the newest entries is undoing the newest operations.
 //!    An undo takes an entry off its key's chain, and the key away with the first.
@@ -22,7 +22,7 @@ use orogen_trie::{BLOCK_MAX, LocalTrie, Root};
 use super::table::Table;
 use super::{Family, Place, WHAT};
 
-/// Families whose keys are in the trie; those of more are in sorted lists.
+/// Families whose keys are in the trie; those of more are in sorted lists, into which each key is moved.
 const ROOTS: u32 = 64;
 
 #[derive(Clone, Copy, Debug)]
@@ -46,6 +46,14 @@ pub(super) struct Found<'b> {
     pub(super) before: u32,
 }
 
+/// Where the keys of a family are.
+enum Keys {
+    /// In the table, and in the trie in the order of bytes; for the family that may be backwards.
+    Hashed { backwards: bool },
+    /// The newest entry of each key, in order.
+    Sorted(Vec<u32>),
+}
+
 #[derive(Default)]
 pub(super) struct Index {
     entries: Vec<Entry>,
@@ -55,9 +63,8 @@ pub(super) struct Index {
     map: Option<LocalTrie>,
     /// Entries that it has.
     mapped: usize,
-    /// Of each family that has a key: where keys are not in the order of their bytes, or there is no root left, the newest
-    /// entry of each key, in order.
-    sorted: Vec<Option<Vec<u32>>>,
+    /// Of each family that has a key.
+    keys: Vec<Keys>,
     /// Bytes of the batch whose operations are here; 0 is none.
     end: usize,
 }
@@ -65,12 +72,11 @@ pub(super) struct Index {
 impl Index {
     pub(super) fn memory_usage(&self) -> usize {
         let map = self.map.as_ref().map_or(0, |map| map.bytes().0);
-        let sorted = self
-            .sorted
-            .iter()
-            .flatten()
-            .map(Vec::capacity)
-            .sum::<usize>();
+        let sorted = self.keys.iter().map(|keys| match keys {
+            Keys::Sorted(sorted) => sorted.capacity(),
+            Keys::Hashed { .. } => 0,
+        });
+        let sorted = sorted.sum::<usize>();
         map + self.table.memory_usage()
             + self.entries.capacity() * size_of::<Entry>()
             + sorted * size_of::<u32>()
@@ -86,7 +92,7 @@ impl Index {
         self.mapped = 0;
         self.table.clear();
         self.entries.clear();
-        self.sorted.clear();
+        self.keys.clear();
         self.end = 0;
     }
 
@@ -135,12 +141,17 @@ impl Index {
         keys: u32,
     ) -> Result<()> {
         memory::reserve(&mut self.entries, 1, WHAT)?;
-        while self.sorted.len() <= at as usize {
-            let place = self.sorted.len();
-            let is_hashed = families[place].order.is_bytewise() && place < ROOTS as usize;
-            self.sorted.push((!is_hashed).then(Vec::new));
+        while self.keys.len() <= at as usize {
+            let place = self.keys.len();
+            let order = &families[place].order;
+            let backwards = order.is_reverse_bytewise();
+            let is_hashed = (order.is_bytewise() || backwards) && place < ROOTS as usize;
+            self.keys.push(match is_hashed {
+                true => Keys::Hashed { backwards },
+                false => Keys::Sorted(Vec::new()),
+            });
         }
-        let (before, hash) = if self.sorted[at as usize].is_some() {
+        let (before, hash) = if self.sorted(at).is_some() {
             (self.make_newest_of_list(batch, families, at, key)?, 0)
         } else {
             let hash = self.hash(at, key);
@@ -169,7 +180,8 @@ impl Index {
     #[cold]
     fn grow_table(&mut self, keys: usize) -> Result<()> {
         let hashed = self.entries.iter().zip(1..);
-        let hashed = hashed.filter(|(e, _)| self.sorted[e.family as usize].is_none());
+        let is_hashed = |e: &Entry| matches!(self.keys[e.family as usize], Keys::Hashed { .. });
+        let hashed = hashed.filter(|(e, _)| is_hashed(e));
         self.table
             .grow(keys, hashed.map(|(e, n)| (e.hash, e.before, n)))
     }
@@ -200,7 +212,7 @@ impl Index {
     ) -> Result<u32> {
         let newest = self.entries.len() as u32 + 1;
         let place = self.search(batch, families, at, key)?;
-        let Some(sorted) = &mut self.sorted[at as usize] else {
+        let Keys::Sorted(sorted) = &mut self.keys[at as usize] else {
             return Ok(0);
         };
         match place {
@@ -220,7 +232,7 @@ impl Index {
     fn fill_map(&mut self, batch: &WriteBatch) -> Result<()> {
         while let Some(&Entry { family, .. }) = self.entries.get(self.mapped) {
             let entry = self.mapped as u32 + 1;
-            if self.sorted[family as usize].is_none() {
+            if self.sorted(family).is_none() {
                 let key = self.key(batch, entry)?;
                 let map = match &mut self.map {
                     Some(map) => map,
@@ -243,11 +255,22 @@ impl Index {
 
     /// False if the family has none: it may not have a root either.
     fn has_keys(&self, at: u32) -> bool {
-        (at as usize) < self.sorted.len()
+        (at as usize) < self.keys.len()
     }
 
     fn sorted(&self, at: u32) -> Option<&[u32]> {
-        self.sorted.get(at as usize)?.as_deref()
+        match self.keys.get(at as usize)? {
+            Keys::Sorted(sorted) => Some(sorted),
+            Keys::Hashed { .. } => None,
+        }
+    }
+
+    /// True if the family's order is the trie's backwards.
+    fn is_backwards(&self, at: u32) -> bool {
+        matches!(
+            self.keys.get(at as usize),
+            Some(Keys::Hashed { backwards: true })
+        )
     }
 
     /// The place of a key in the sorted list, or where it would be.
@@ -340,7 +363,7 @@ impl Index {
             } = self.entries[newest as usize - 1];
             if self.sorted(family).is_some() {
                 let place = self.search(batch, families, family, key)?;
-                if let (Ok(i), Some(sorted)) = (place, &mut self.sorted[family as usize]) {
+                if let (Ok(i), Keys::Sorted(sorted)) = (place, &mut self.keys[family as usize]) {
                     match before {
                         0 => drop(sorted.remove(i)),
                         _ => sorted[i] = before,
@@ -395,10 +418,14 @@ impl Index {
             return self.go_to(batch, place, sorted, Some(i));
         }
         self.fill_map(batch)?;
-        match (&self.map, key) {
-            (Some(map), Some(key)) => place.trie.seek(map, Root(at), key),
-            (Some(map), None) => place.trie.first(map, Root(at)),
-            (None, _) => {}
+        let Some(map) = &self.map else {
+            return Ok(());
+        };
+        match (key, self.is_backwards(at)) {
+            (Some(key), false) => place.trie.seek(map, Root(at), key),
+            (Some(key), true) => place.trie.seek_for_prev(map, Root(at), key),
+            (None, false) => place.trie.first(map, Root(at)),
+            (None, true) => place.trie.last(map, Root(at)),
         }
         Ok(())
     }
@@ -427,10 +454,14 @@ impl Index {
             return self.go_to(batch, place, sorted, i);
         }
         self.fill_map(batch)?;
-        match (&self.map, key) {
-            (Some(map), Some(key)) => place.trie.seek_for_prev(map, Root(at), key),
-            (Some(map), None) => place.trie.last(map, Root(at)),
-            (None, _) => {}
+        let Some(map) = &self.map else {
+            return Ok(());
+        };
+        match (key, self.is_backwards(at)) {
+            (Some(key), false) => place.trie.seek_for_prev(map, Root(at), key),
+            (Some(key), true) => place.trie.seek(map, Root(at), key),
+            (None, false) => place.trie.last(map, Root(at)),
+            (None, true) => place.trie.first(map, Root(at)),
         }
         Ok(())
     }
@@ -442,7 +473,10 @@ impl Index {
             return self.go_to(batch, place, sorted, next);
         }
         if let Some(map) = &self.map {
-            place.trie.next(map);
+            match self.is_backwards(at) {
+                false => place.trie.next(map),
+                true => place.trie.prev(map),
+            }
         }
         Ok(())
     }
@@ -454,7 +488,10 @@ impl Index {
             return self.go_to(batch, place, sorted, before);
         }
         if let Some(map) = &self.map {
-            place.trie.prev(map);
+            match self.is_backwards(at) {
+                false => place.trie.prev(map),
+                true => place.trie.next(map),
+            }
         }
         Ok(())
     }

@@ -1,10 +1,11 @@
 //! Every history runs on an indexed batch and on a map at the same time.
 
 use std::cell::RefCell;
+use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use orogen_base::{ErrorKind, UserComparator};
+use orogen_base::{Comparator, ErrorKind, UserComparator};
 use orogen_engine::plugin::merge_operator;
 use orogen_engine::{ColumnFamily, ColumnFamilyOptions, Db, Options, ReadOptions, WriteBatch};
 use orogen_env::MemFileSystem;
@@ -413,10 +414,27 @@ fn histories_equal_those_of_a_map() {
     }
 }
 
+/// Short keys before long ones.
+struct ByLength;
+
+impl Comparator for ByLength {
+    fn name(&self) -> &'static str {
+        "orogen.test.ByLength"
+    }
+
+    fn compare(&self, a: &[u8], b: &[u8]) -> Ordering {
+        (a.len(), a).cmp(&(b.len(), b))
+    }
+}
+
 #[test]
 fn keys_in_another_order_are_found_too() {
+    let by_length = UserComparator::custom(Arc::new(ByLength));
     for seed in 0..20 {
         history(seed, &[UserComparator::REVERSE_BYTEWISE], None);
+        history(seed, std::slice::from_ref(&by_length), None);
+        let mixed = [by_length.clone(), UserComparator::REVERSE_BYTEWISE];
+        history(seed, &mixed, None);
     }
 }
 
