@@ -61,7 +61,7 @@ usage: cargo x bench blob [--gib X] [--sizes A,B] [--settings A,B] [--engines A,
                           [--pairs N] [--reads N] [--update-factor X] [--memory-mib N]
                           [--rate-mib N] [--recycled-logs N] [--mmap-reads] [--write-buffer-mib N]
                           [--min-blob-size N]
-                          [--force-threshold X] [--dir DIR]
+                          [--force-threshold X] [--max-space-amp X] [--dir DIR]
                           [--json FILE] [--markdown FILE]
        cargo x bench gc   the same but for --phases and --reads
 
@@ -91,6 +91,7 @@ output says so.
   --write-buffer-mib N  a memtable and a table file of each engine, a quarter of its level 1
                      (default 64: RocksDB's); an eighth shapes the tree as eight times the data do
   --min-blob-size N  bytes from which values are kept apart (default 512)
+  --max-space-amp X  Orogen's max_space_amp (default 0: no bound)
   --force-threshold X  RocksDB's blob_garbage_collection_force_threshold (default 1, its own: never)
   --dir DIR          as above; it needs the space that is told before the run begins
   --json FILE, --markdown FILE  the figures, written anew after each cell

@@ -9,7 +9,7 @@ const USAGE: &str = "usage: --dir DIR --phases A,B [--num N] [--reads N] [--recy
 large values: --value-len BYTES [--updates N] [--memory BYTES] [--rate-limit BYTES]
               [--write-buffer BYTES]
               [--min-blob-size BYTES [--blob-gc off|auto|punch|merge|move]
-              [--blob-gc-force-threshold SHARE]]";
+              [--blob-gc-force-threshold SHARE] [--max-space-amp X]]";
 
 const WRITE_BUFFER_BYTES: u64 = 64 << 20;
 const CACHE_BYTES: u64 = 256 << 20;
@@ -41,6 +41,7 @@ pub(crate) fn parse(mut args: impl Iterator<Item = String>) -> Result<Arguments>
     let mut mmap_reads = false;
     let mut write_buffer_bytes = WRITE_BUFFER_BYTES;
     let (mut min_blob_size, mut gc, mut force_threshold) = (None, None, None);
+    let mut max_space_amp = None;
     while let Some(name) = args.next() {
         let value = args.next().ok_or_else(|| format!("{name} needs a value"))?;
         match name.as_str() {
@@ -57,6 +58,7 @@ pub(crate) fn parse(mut args: impl Iterator<Item = String>) -> Result<Arguments>
             "--write-buffer" => write_buffer_bytes = value.parse::<u64>()?,
             "--min-blob-size" => min_blob_size = Some(value.parse::<u64>()?),
             "--blob-gc" => gc = Some(value.parse::<BlobGc>()?),
+            "--max-space-amp" => max_space_amp = Some(value.parse::<f64>()?),
             "--blob-gc-force-threshold" => force_threshold = Some(value.parse::<f64>()?),
             _ => return Err(format!("unknown option `{name}`").into()),
         }
@@ -68,7 +70,8 @@ pub(crate) fn parse(mut args: impl Iterator<Item = String>) -> Result<Arguments>
     if value_len.is_none() && (of_large || rate_limit.is_some()) {
         return Err("options of large values need --value-len".into());
     }
-    if min_blob_size.is_none() && (gc.is_some() || force_threshold.is_some()) {
+    let of_gc = gc.is_some() || force_threshold.is_some() || max_space_amp.is_some();
+    if min_blob_size.is_none() && of_gc {
         return Err("options of --blob-gc need --min-blob-size".into());
     }
     Ok(Arguments {
@@ -85,6 +88,7 @@ pub(crate) fn parse(mut args: impl Iterator<Item = String>) -> Result<Arguments>
                 gc: gc.unwrap_or(BlobGc::Auto),
                 garbage_collection_age_cutoff: 0.25,
                 garbage_collection_force_threshold: force_threshold.unwrap_or(1.0),
+                max_space_amp: max_space_amp.unwrap_or(0.0),
             }),
         },
         phases,

@@ -87,6 +87,9 @@ pub struct Blob {
     /// The share of garbage in the oldest files from which compactions are made to empty them.
     /// 1.0, RocksDB's default: never.
     pub garbage_collection_force_threshold: f64,
+    /// Bytes of blob files for each that lives, beyond which engines that can empty them at any cost;
+    /// 0: no bound.
+    pub max_space_amp: f64,
 }
 
 /// How the space of dead values comes back.

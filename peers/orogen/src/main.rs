@@ -37,6 +37,7 @@ fn separate_values(options: &mut ColumnFamilyOptions, blob: &Blob) {
     options.blob_compression_type = CompressionType::Lz4;
     options.blob_garbage_collection_age_cutoff = blob.garbage_collection_age_cutoff;
     options.blob_garbage_collection_force_threshold = blob.garbage_collection_force_threshold;
+    options.max_space_amp = blob.max_space_amp;
 }
 
 impl Engine for Orogen {

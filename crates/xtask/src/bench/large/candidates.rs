@@ -103,6 +103,7 @@ impl Candidate {
                 "--blob-gc-force-threshold",
                 options.force_threshold.to_string(),
             ),
+            ("--max-space-amp", options.max_space_amp.to_string()),
         ];
         pairs
             .into_iter()
@@ -140,7 +141,7 @@ mod tests {
         assert!(BLOB[1].arguments(&options).is_empty());
         assert_eq!(
             BLOB[3].arguments(&options).join(" "),
-            "--min-blob-size 512 --blob-gc auto --blob-gc-force-threshold 1"
+            "--min-blob-size 512 --blob-gc auto --blob-gc-force-threshold 1 --max-space-amp 0"
         );
     }
 }

@@ -36,6 +36,8 @@ pub(super) struct Options {
     pub(super) write_buffer_mib: u64,
     pub(super) min_blob_size: u64,
     pub(super) force_threshold: f64,
+    /// 0: no bound.
+    pub(super) max_space_amp: f64,
     pub(super) dir: PathBuf,
     pub(super) json: Option<PathBuf>,
     pub(super) markdown: Option<PathBuf>,
@@ -68,6 +70,7 @@ impl Options {
             write_buffer_mib: 64,
             min_blob_size: 512,
             force_threshold: 1.0,
+            max_space_amp: 0.0,
             dir: crate::workspace::root().join("target/bench-peers"),
             json: None,
             markdown: None,
@@ -91,6 +94,7 @@ impl Options {
             "write_buffer_mib": self.write_buffer_mib,
             "min_blob_size": self.min_blob_size,
             "blob_garbage_collection_force_threshold": self.force_threshold,
+            "max_space_amp": self.max_space_amp,
         })
     }
 }
@@ -118,6 +122,7 @@ pub(super) fn parse(bench: Bench, args: &[String]) -> Result<Options, String> {
             "--recycled-logs" => options.recycled_logs = number(value()?)?,
             "--write-buffer-mib" => options.write_buffer_mib = number(value()?)?,
             "--min-blob-size" => options.min_blob_size = number(value()?)?,
+            "--max-space-amp" => options.max_space_amp = fraction(value()?)?,
             "--force-threshold" => options.force_threshold = fraction(value()?)?,
             "--dir" => options.dir = PathBuf::from(value()?),
             "--json" => options.json = Some(PathBuf::from(value()?)),
