@@ -202,7 +202,7 @@ fn what_was_promised_is_enough_and_not_much() {
     );
     assert_eq!(
         small.promise(1, 3 << 30).unwrap_err().kind(),
-        ErrorKind::InvalidArgument
+        ErrorKind::TooLarge
     );
     assert!(TrieMemTable::new(11 << 30).is_err());
 }
