@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use orogen_base::sync::Mutex;
-use orogen_base::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
+use orogen_base::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use orogen_base::{Error, Result};
 use orogen_env::{Clock, FileLock, FileSystem};
 
@@ -42,7 +42,7 @@ const PROBE_NAME: &str = "PROBE";
 const PROBE_BYTES: usize = 4 << 10;
 
 /// Probes in a row that must be quick.
-const PROBES_WELL: u32 = 3;
+const PROBES_WELL: u64 = 3;
 
 /// Whether the first directory stalls.
 struct Stalls {
@@ -50,7 +50,7 @@ struct Stalls {
     threshold_micros: u64,
     is_stalled: AtomicBool,
     /// Quick probes in a row. Only who purges changes it, or who finds a stall.
-    well: AtomicU32,
+    well: AtomicU64,
     meters: Arc<Meters>,
 }
 
@@ -127,7 +127,7 @@ impl Dirs {
             clock,
             threshold_micros: u64::try_from(threshold.as_micros()).unwrap_or(u64::MAX),
             is_stalled: AtomicBool::new(false),
-            well: AtomicU32::new(0),
+            well: AtomicU64::new(0),
             meters,
         });
         self.stalls = stalls.map(Arc::new);
