@@ -131,8 +131,8 @@ pub struct DbOptions {
     /// SIGBUS where a call would return an error. Default false.
     pub allow_mmap_writes: bool,
     /// Reads blocks of tables and values of blob files out of mappings of the files instead of by
-    /// system calls: a get of a value of 32 KiB that LZ4 halves takes a sixth less, and no copy is
-    /// made before it is decompressed. For data that the system's memory holds: pages that it does
+    /// system calls: gets take a fifth to a quarter less, since no copy is made before the bytes
+    /// are decompressed. For data that the system's memory holds: pages that it does
     /// not hold come one or a few at a time. The memory then counts as the process's, too (shared,
     /// and the system's to take away). A page that the device cannot read raises SIGBUS, which a
     /// handler, installed with the first such file, turns into the error that a call would have

@@ -21,11 +21,12 @@ use orogen_wal::Writer;
 
 use crate::blob_collection::{any_garbage, collect, garbage, half_garbage, quiet};
 use crate::blob_faults::{get, put};
+use crate::blob_hazards::held_before_a_table_is_synced;
 use crate::blobs::{
     Map, assert_exact, assert_holds, assert_no_strays, compact_all, key, separated, w,
 };
 use crate::holes::punching;
-use crate::steer::{Gate, HookFileSystem, Op, ends, on_thread, until};
+use crate::steer::{Gate, ends, on_thread, until};
 use crate::support::{DIR, scan};
 
 #[test]
@@ -97,16 +98,8 @@ fn values_come_back_although_the_file_of_others_is_missing() {
 #[test]
 fn garbage_is_collected_while_a_flush_of_the_same_family_is_under_way() {
     let fs = MemFileSystem::new();
-    let (gate, armed) = (Gate::new(), Arc::new(AtomicBool::new(false)));
-    let (theirs, is_armed) = (gate.clone(), armed.clone());
-    let mut options = quiet(&fs);
     // The blob file of the flush is whole by then, and no version lists it.
-    options.db.fs = Arc::new(HookFileSystem::new(&fs, move |op, path| {
-        let is_table = path.extension().is_some_and(|e| e == "sst");
-        if op == Op::Sync && is_table && is_armed.swap(false, Ordering::SeqCst) {
-            theirs.pass();
-        }
-    }));
+    let (options, gate, armed) = held_before_a_table_is_synced(&fs);
     let db = Db::open(DIR, &options).unwrap();
     let family = db.default_column_family();
     let mut map = Map::new();

@@ -8,7 +8,7 @@ use orogen_base::ErrorKind;
 use orogen_engine::plugin::compaction_filter::{
     CompactionFilter, CompactionFilterFactory, FilterContext, FilterDecision,
 };
-use orogen_engine::{ColumnFamily, Db, FlushOptions, ReadOptions, UserKeyRange};
+use orogen_engine::{ColumnFamily, Db, FlushOptions, Options, ReadOptions, UserKeyRange};
 use orogen_env::fs::{read_file, write_file};
 use orogen_env::{Fault, FaultFileSystem, FileSystem, MemFileSystem, OpKind, PowerCut};
 
@@ -77,19 +77,27 @@ fn what_is_written_and_deleted_while_its_value_moves_stays_so() {
     assert_no_strays(&fs, &db);
 }
 
-#[test]
-fn files_of_a_flush_under_way_are_left_alone() {
-    let fs = MemFileSystem::new();
+/// Once armed, the next sync of a table waits at the gate.
+pub(crate) fn held_before_a_table_is_synced(
+    fs: &MemFileSystem,
+) -> (Options, Arc<Gate>, Arc<AtomicBool>) {
     let (gate, armed) = (Gate::new(), Arc::new(AtomicBool::new(false)));
     let (theirs, is_armed) = (gate.clone(), armed.clone());
-    let mut options = quiet(&fs);
-    // Its blob file is whole by then, and no version lists it.
-    options.db.fs = Arc::new(HookFileSystem::new(&fs, move |op, path| {
+    let mut options = quiet(fs);
+    options.db.fs = Arc::new(HookFileSystem::new(fs, move |op, path| {
         let is_table = path.extension().is_some_and(|e| e == "sst");
         if op == Op::Sync && is_table && is_armed.swap(false, Ordering::SeqCst) {
             theirs.pass();
         }
     }));
+    (options, gate, armed)
+}
+
+#[test]
+fn files_of_a_flush_under_way_are_left_alone() {
+    let fs = MemFileSystem::new();
+    // Its blob file is whole by then, and no version lists it.
+    let (options, gate, armed) = held_before_a_table_is_synced(&fs);
     let db = Db::open(DIR, &options).unwrap();
     let other = db.create_column_family("f", options.cf).unwrap();
     let mut map = Map::new();

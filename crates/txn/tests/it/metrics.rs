@@ -13,7 +13,8 @@ use orogen_txn::{
     TransactionDb, TransactionDbOptions, TransactionOptions,
 };
 
-fn options() -> Options {
+/// A new database in memory.
+pub(crate) fn options() -> Options {
     let mut options = Options::default();
     options.db.fs = Arc::new(MemFileSystem::new());
     options.db.create_if_missing = true;

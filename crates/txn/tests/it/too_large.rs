@@ -2,27 +2,19 @@
 
 use std::sync::Arc;
 
+use crate::metrics::options;
 use orogen_base::range_del::FragmentedRangeTombstones;
 use orogen_base::{
     Error, ErrorKind, InternalIterator, ParsedInternalKey, Result, SeqNo, ValueKind,
 };
 use orogen_engine::options::{MemTableFactory, MemTableRequest};
-use orogen_engine::{ColumnFamilyOptions, Db, Options, ReadOptions};
-use orogen_env::MemFileSystem;
+use orogen_engine::{ColumnFamilyOptions, Db, ReadOptions};
 use orogen_memtable::{GuidedListMemTable, MemTable, Visit};
 use orogen_txn::indexed_batch::IndexedBatch;
 use orogen_txn::{
     OptimisticTransactionDb, OptimisticTransactionDbOptions, OptimisticTransactionOptions,
     TransactionDb, TransactionDbOptions, TransactionOptions,
 };
-
-fn options() -> Options {
-    let mut options = Options::default();
-    options.db.fs = Arc::new(MemFileSystem::new());
-    options.db.create_if_missing = true;
-    options.db.info_log = false;
-    options
-}
 
 #[track_caller]
 fn assert_too_large<T: std::fmt::Debug>(result: Result<T>, bytes_max: usize) {
