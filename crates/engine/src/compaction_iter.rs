@@ -14,8 +14,8 @@
 //! ```
 //! Invariants:
 //! 1. For every live snapshot and for the present, each key reads the same before and after,
-//!    whatever older versions lie below the output (but for what a compaction filter changes,
-//!    and single deletes on keys that were not written exactly once).
+//!    whatever older versions lie below the output (but for what a compaction filter changes or
+//!    skips, and single deletes on keys that were not written exactly once).
 //! 2. Keys come out in strict internal order.
 //! 3. A tombstone goes only if no older version can be below: none beyond the output level and,
 //!    above the oldest snapshot, none left in the inputs.
@@ -34,7 +34,7 @@ use orogen_base::sync::atomic::{AtomicBool, Ordering as Memory};
 use std::cmp::Ordering;
 use std::sync::Arc;
 
-use orogen_base::key::{TRAILER_LEN, pack, trailer};
+use orogen_base::key::{TRAILER_LEN, append_seek_key, pack, trailer, user_key};
 use orogen_base::range_del::FragmentedRangeTombstones;
 use orogen_base::seqno::SEQNO_MAX;
 use orogen_base::{
@@ -74,6 +74,9 @@ pub struct CompactionIterOptions {
     pub merge_operator: Option<Arc<dyn MergeOperator>>,
     /// The user's say, and the level it is told. A flush has none.
     pub filter: Option<(Box<dyn CompactionFilter>, usize)>,
+    /// False if the inputs have no pointers to blob files: what a filter skips need not be counted,
+    /// and is not read.
+    pub counts_pointers: bool,
     /// True if nothing of the job's key range lies below the output.
     pub bottommost: bool,
     /// Whether a single key has nothing below the output; `None`: never known.
@@ -123,6 +126,7 @@ impl CompactionIterOptions {
             earliest_write_conflict_snapshot: SEQNO_MAX,
             merge_operator,
             filter: None,
+            counts_pointers: true,
             bottommost: false,
             key_not_exists_beyond_output_level: None,
             range_not_exists_beyond_output_level: None,
@@ -157,7 +161,7 @@ pub struct CompactionIterStats {
     pub dropped_obsolete: u64,
     /// Dropped: under a range tombstone of their stripe.
     pub dropped_range_del: u64,
-    /// Dropped: the compaction filter removed them.
+    /// Dropped: the compaction filter removed them, as far as they were read.
     pub dropped_user: u64,
     /// Single deletes that met something else than one value.
     pub single_delete_mismatches: u64,
@@ -299,7 +303,7 @@ impl<I: InternalIterator> CompactionIter<I> {
             None => self.input.seek_to_first(),
             Some(start) => {
                 let mut target = Vec::new();
-                orogen_base::key::append_seek_key(&mut target, start, SEQNO_MAX);
+                append_seek_key(&mut target, start, SEQNO_MAX);
                 self.input.seek(&target);
             }
         }
@@ -456,6 +460,12 @@ impl<I: InternalIterator> CompactionIter<I> {
             };
             match decision {
                 FilterDecision::Keep => {}
+                FilterDecision::RemoveAndSkipUntil(until) => {
+                    if self.options.comparator.less(user_key, &until) {
+                        self.skip_until(&until)?;
+                        return Ok(false);
+                    }
+                }
                 FilterDecision::ChangeValue(value) => {
                     self.own = value;
                     at = ValueAt::OwnOverInput;
@@ -469,6 +479,32 @@ impl<I: InternalIterator> CompactionIter<I> {
             }
         }
         Ok(self.emit_value(seqno, kind, stripe, at))
+    }
+
+    /// Drops what there is from the entry under the input cursor up to the user key `until`.
+    fn skip_until(&mut self, until: &[u8]) -> Result<()> {
+        loop {
+            self.stats.dropped_user += 1;
+            self.advance_input();
+            self.let_watch()?;
+            match self.peek()? {
+                Peek::End => return Ok(()),
+                Peek::SameKey(..) => {}
+                Peek::OtherKey(..) => {
+                    let next = user_key(self.input.key());
+                    if !self.options.comparator.less(next, until) {
+                        return Ok(());
+                    }
+                    if !self.options.counts_pointers {
+                        let mut target = Vec::new();
+                        append_seek_key(&mut target, until, SEQNO_MAX);
+                        self.input.seek(&target);
+                        return Ok(());
+                    }
+                    self.begin_key();
+                }
+            }
+        }
     }
 
     /// A tombstone that answers its stripe; the input is past it.

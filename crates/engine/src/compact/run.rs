@@ -77,6 +77,9 @@ pub fn rules_of(plan: &Plan, version: &Arc<Version>) -> CompactionIterOptions {
         earliest_write_conflict_snapshot: SEQNO_MAX,
         merge_operator: None,
         filter: None,
+        counts_pointers: plan
+            .input_files()
+            .any(|(_, f)| f.oldest_blob_file_number != 0),
         bottommost: plan.bottommost,
         // Older files of level 0 lie beside an output there.
         key_not_exists_beyond_output_level: (level > 0)

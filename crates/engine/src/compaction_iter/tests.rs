@@ -1,4 +1,5 @@
 pub(crate) mod lsm;
+mod skips;
 
 use orogen_base::sync::atomic::AtomicBool;
 use std::sync::Arc;

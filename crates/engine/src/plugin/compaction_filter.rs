@@ -11,6 +11,16 @@ pub enum FilterDecision {
     Remove,
     /// It gets another value.
     ChangeValue(Vec<u8>),
+    /// All that the compaction has of the keys from this one up to but not including the given one is
+    /// dropped, of whatever kind it is, and the filter is asked about none of it. Values are not read;
+    /// where no input points into blob files, neither are the tables in between. A user key that is
+    /// not after this one: it stays.
+    ///
+    /// As in RocksDB no tombstones take the place of what is dropped, so older versions below the
+    /// output come back; and snapshots do not see it any more, nor do transactions that check
+    /// for conflicts. Range tombstones stay. It ends where the compaction ends, or the stretch of
+    /// it that this filter was made for.
+    RemoveAndSkipUntil(Vec<u8>),
 }
 
 /// What a compaction tells its filters.
