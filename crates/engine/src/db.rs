@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::{Arc, Weak};
 
 use orogen_base::metrics::Statistics;
-use orogen_base::{Error, FileNo, PinnedValue, Result, SeqNo};
+use orogen_base::{Error, PinnedValue, Result, SeqNo};
 
 use crate::activity::JobInfo;
 use crate::batch::WriteBatch;
@@ -30,7 +30,7 @@ use crate::options_map;
 use crate::prepared::PreparedWrite;
 use crate::properties;
 use crate::quarantine;
-use crate::ranges::{self, SizeApproximationOptions, UserKeyRange};
+use crate::ranges::{self, DeletedFiles, SizeApproximationOptions, UserKeyRange};
 use crate::read::{ReadOptions, Snapshot, Written};
 use crate::report::{self, Holders};
 use crate::resume;
@@ -866,7 +866,8 @@ impl Db {
     }
 
     /// Drops the tables of a family that lie wholly inside one of `ranges`, in one step and
-    /// without reading them; returns their numbers.
+    /// without reading them, and with them what blob files have for them alone; tells what went.
+    /// With `include_end` (RocksDB's default) each range has its `end`, too.
     ///
     /// It frees space, it does not delete keys. Keys of the ranges remain where they are in
     /// memtables, in level 0, in tables that reach beyond a range or that a compaction reads;
@@ -880,9 +881,10 @@ impl Db {
         &self,
         family: &ColumnFamily,
         ranges: &[UserKeyRange<'_>],
-    ) -> Result<Vec<FileNo>> {
+        include_end: bool,
+    ) -> Result<DeletedFiles> {
         self.check_own(std::slice::from_ref(family))?;
-        ranges::delete_files(self.context(), &family.0, ranges)
+        ranges::delete_files(self.context(), &family.0, ranges, include_end)
             .inspect_err(|_| self.context().tell_failure())
     }
 

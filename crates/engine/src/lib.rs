@@ -71,7 +71,7 @@ pub use options::{
     FlushOptions, Options, PrepopulateBlobCache, WriteOptions,
 };
 pub use properties::LiveFile;
-pub use ranges::{SizeApproximationOptions, UserKeyRange};
+pub use ranges::{DeletedFiles, SizeApproximationOptions, UserKeyRange};
 pub use read::{ReadOptions, Snapshot, Written};
 pub use report::{Holders, ObsoleteFile, SnapshotHolder, ViewHolder};
 pub use scrub::{FilesVerified, Scrubbed, VerifyOptions};

@@ -303,7 +303,9 @@ fn picks() {
         let family = theirs.default_column_family();
         for _ in 0..4 {
             let range = UserKeyRange::new(b"g", b"n");
-            theirs.delete_files_in_ranges(&family, &[range]).unwrap();
+            theirs
+                .delete_files_in_ranges(&family, &[range], false)
+                .unwrap();
         }
     });
     for (n, key) in (1..).zip([b"a", b"h", b"h", b"h", b"h", b"z"]) {

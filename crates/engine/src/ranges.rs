@@ -15,6 +15,7 @@ use std::sync::Arc;
 
 use orogen_base::key::{append_seek_key, user_key};
 use orogen_base::seqno::SEQNO_MAX;
+use orogen_base::sync::Mutex;
 use orogen_base::{Error, FileNo, InternalIterator as _, Result, UserComparator};
 use orogen_memtable::MemTable;
 
@@ -75,6 +76,21 @@ enum Lies {
     Inside,
 }
 
+/// What went with the tables inside ranges: see [`crate::Db::delete_files_in_ranges`].
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DeletedFiles {
+    /// The tables' numbers, by level and then in key order.
+    pub tables: Vec<FileNo>,
+    /// Bytes of these tables.
+    pub table_bytes: u64,
+    /// Values of blob files that they pointed to, and that are garbage now.
+    pub garbage_blob_count: u64,
+    /// Bytes of those values' records.
+    pub garbage_blob_bytes: u64,
+    /// The blob files that went, rising: no table points into them any more.
+    pub blob_files: Vec<FileNo>,
+}
+
 impl UserKeyRange<'_> {
     fn is_empty(&self, order: &UserComparator) -> bool {
         matches!((self.start, self.end), (Some(start), Some(end)) if !order.less(start, end))
@@ -98,6 +114,17 @@ impl UserKeyRange<'_> {
         } else {
             Lies::Cut
         }
+    }
+
+    /// True if a table lies wholly inside; the range has its `end`, too, where `include_end` is set.
+    fn has_file(&self, order: &UserComparator, file: &FileMeta, include_end: bool) -> bool {
+        let end = self.end.filter(|_| include_end);
+        let reaches = end.is_some_and(|end| order.compare(file.largest_user_key(), end).is_le());
+        if !reaches {
+            return self.of_file(order, file) == Lies::Inside;
+        }
+        let first = file.smallest_user_key();
+        self.start.is_none_or(|start| !order.less(first, start))
     }
 }
 
@@ -183,7 +210,7 @@ fn memtable_size(
     Ok(bytes)
 }
 
-/// Drops the tables that lie wholly inside one of `ranges`; returns their numbers.
+/// Drops the tables that lie wholly inside one of `ranges`; tells what went.
 ///
 /// # Errors
 /// `ReadOnly`, `Closed`, `Aborted` if the family is dropped meanwhile; `Io`, `NoSpace`.
@@ -191,7 +218,8 @@ pub(crate) fn delete_files(
     context: &Context,
     family: &Arc<ColumnFamilyData>,
     ranges: &[UserKeyRange<'_>],
-) -> Result<Vec<FileNo>> {
+    include_end: bool,
+) -> Result<DeletedFiles> {
     let _job = context.enter_job()?;
     let chosen = {
         // Under the lock under which compactions choose theirs.
@@ -203,7 +231,7 @@ pub(crate) fn delete_files(
             .enumerate()
             .skip(1)
             .flat_map(|(n, level)| {
-                let files = files_inside(&family.icmp.user, level, ranges);
+                let files = files_inside(&family.icmp.user, level, ranges, include_end);
                 files.into_iter().map(move |f| (n, f))
             })
             .collect();
@@ -211,20 +239,38 @@ pub(crate) fn delete_files(
         chosen
     };
     if chosen.is_empty() {
-        return Ok(Vec::new());
+        return Ok(DeletedFiles::default());
     }
     let mut edit = VersionEdit::of_column_family(family.id);
     for (level, file) in &chosen {
         edit.delete_file(*level, file.number);
     }
+    let mut deleted = DeletedFiles {
+        tables: chosen.iter().map(|(_, f)| f.number).collect(),
+        table_bytes: chosen.iter().map(|(_, f)| f.size).sum(),
+        ..DeletedFiles::default()
+    };
+    let gone = Arc::new(Mutex::new(Vec::new()));
     let result = garbage_of(family, &chosen).and_then(|garbage| {
+        deleted.garbage_blob_count = garbage.iter().map(|g| g.garbage_blob_count).sum();
+        deleted.garbage_blob_bytes = garbage.iter().map(|g| g.garbage_blob_bytes).sum();
+        let numbers: Vec<FileNo> = garbage.iter().map(|g| g.number).collect();
+        let found = gone.clone();
         edit.blob_file_garbages = garbage;
         context.set.apply(vec![Change {
             family: family.clone(),
             edit,
-            install: None,
+            // This change's own version: others' changes do not count.
+            install: Some(Box::new(move |state| {
+                let blobs = state.version.blob_files();
+                let numbers = numbers.into_iter();
+                found
+                    .lock()
+                    .extend(numbers.filter(|n| !blobs.contains_key(n)));
+            })),
         }])
     });
+    deleted.blob_files = std::mem::take(&mut gone.lock());
     {
         let _state = family.state();
         chosen
@@ -233,19 +279,21 @@ pub(crate) fn delete_files(
     }
     context.update_stall(family);
     if result.is_ok() {
-        let bytes: u64 = chosen.iter().map(|(_, f)| f.size).sum();
         context.log.info(format_args!(
-            "[{}] files in ranges deleted: files={} bytes={bytes}",
+            "[{}] files in ranges deleted: files={} bytes={} garbage_blob_bytes={} blob_files={}",
             family.name,
-            chosen.len()
+            deleted.tables.len(),
+            deleted.table_bytes,
+            deleted.garbage_blob_bytes,
+            deleted.blob_files.len()
         ));
     }
-    let numbers = chosen.into_iter().map(|(_, f)| f.number).collect();
+    drop(chosen);
     obsolete::purge(context);
     // A compaction may have found these files taken.
     context.work.raise();
     context.progress.raise();
-    result.map(|()| numbers)
+    result.map(|()| deleted)
 }
 
 /// What blob files lose with these tables.
@@ -265,6 +313,7 @@ fn files_inside(
     order: &UserComparator,
     level: &Level,
     ranges: &[UserKeyRange<'_>],
+    include_end: bool,
 ) -> Vec<Arc<FileMeta>> {
     let files = level.files();
     let mut chosen: Vec<bool> = files
@@ -273,7 +322,7 @@ fn files_inside(
             !f.being_compacted.get()
                 && ranges
                     .iter()
-                    .any(|range| range.of_file(order, f) == Lies::Inside)
+                    .any(|range| range.has_file(order, f, include_end))
         })
         .collect();
     let share = |i: usize| {
@@ -323,9 +372,13 @@ mod tests {
         Level::new(1, &icmp, files.collect())
     }
 
-    fn inside(level: &Level, ranges: &[UserKeyRange<'_>]) -> Vec<u64> {
-        let files = files_inside(&UserComparator::BYTEWISE, level, ranges);
+    fn chosen(level: &Level, ranges: &[UserKeyRange<'_>], include_end: bool) -> Vec<u64> {
+        let files = files_inside(&UserComparator::BYTEWISE, level, ranges, include_end);
         files.iter().map(|f| f.number).collect()
+    }
+
+    fn inside(level: &Level, ranges: &[UserKeyRange<'_>]) -> Vec<u64> {
+        chosen(level, ranges, false)
     }
 
     #[test]
@@ -340,6 +393,26 @@ mod tests {
         assert!(inside(&level, &[range("z", "a")]).is_empty());
         level.files()[1].being_compacted.set(true);
         assert_eq!(inside(&level, &[UserKeyRange::default()]), [1, 3]);
+    }
+
+    #[test]
+    fn a_range_with_its_end_has_the_file_that_ends_there() {
+        let level = run(&[("a", 9, "c", 9), ("d", 9, "d", 9), ("g", 9, "i", 9)]);
+        let with_end = |a: &str, b: &str| {
+            chosen(
+                &level,
+                &[UserKeyRange::new(a.as_bytes(), b.as_bytes())],
+                true,
+            )
+        };
+        assert_eq!(with_end("a", "c"), [1]);
+        assert_eq!(with_end("a", "b"), []);
+        assert_eq!(with_end("d", "d"), [2]);
+        assert_eq!(with_end("b", "i"), [2, 3]);
+        assert_eq!(with_end("h", "i"), []);
+        assert_eq!(with_end("z", "a"), []);
+        assert_eq!(chosen(&level, &[UserKeyRange::default()], true), [1, 2, 3]);
+        assert_eq!(inside(&level, &[UserKeyRange::new(b"d", b"d")]), []);
     }
 
     #[test]

@@ -129,10 +129,10 @@ pub use orogen_engine::{
     BlobRunMode, BottommostLevelCompaction, CollectBlobGarbageOptions, ColumnFamily,
     ColumnFamilyOptions, CompactOnDeletion, CompactRangeOptions, CompactionHandle,
     CompactionProgress, ConversionHandle, ConversionProgress, ConvertTo, ConvertValuesOptions,
-    DEFAULT_COLUMN_FAMILY_NAME, Db, DbIterator, DbOptions, FilesVerified, FlushOptions, LiveFile,
-    MemoryBudget, MemoryUsage, Options, PrepopulateBlobCache, ReadOptions, Scrubbed,
-    SizeApproximationOptions, Snapshot, Update, UpdatesIterator, UserKeyRange, VerifyOptions,
-    WriteBatch, WriteOptions, Written,
+    DEFAULT_COLUMN_FAMILY_NAME, Db, DbIterator, DbOptions, DeletedFiles, FilesVerified,
+    FlushOptions, LiveFile, MemoryBudget, MemoryUsage, Options, PrepopulateBlobCache, ReadOptions,
+    Scrubbed, SizeApproximationOptions, Snapshot, Update, UpdatesIterator, UserKeyRange,
+    VerifyOptions, WriteBatch, WriteOptions, Written,
 };
 pub use orogen_env::{
     Clock, FaultFileSystem, FileSystem, IoPriority, ManualClock, MemFileSystem, PosixFileSystem,

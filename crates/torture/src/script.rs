@@ -220,7 +220,7 @@ pub fn call(db: &Db, step: &Step, options: &Options) -> Result<()> {
             Some(family) => {
                 db.flush_opt(&FlushOptions::default(), std::slice::from_ref(&family))?;
                 db.compact_range(&CompactRangeOptions::default(), &family, None, None)?;
-                db.delete_files_in_ranges(&family, &[UserKeyRange::default()])
+                db.delete_files_in_ranges(&family, &[UserKeyRange::default()], false)
                     .map(|_| ())
             }
             None => Ok(()),
@@ -228,7 +228,7 @@ pub fn call(db: &Db, step: &Step, options: &Options) -> Result<()> {
         Step::DropRange(name, from, to) => match db.column_family(name) {
             Some(family) => {
                 db.delete_range_opt(&synced(true), &family, from, to)?;
-                db.delete_files_in_ranges(&family, &[UserKeyRange::new(from, to)])
+                db.delete_files_in_ranges(&family, &[UserKeyRange::new(from, to)], false)
                     .map(|_| ())
             }
             None => Ok(()),

@@ -80,6 +80,9 @@ pub(crate) struct DeleteFilesArgs {
     /// Needed where neither end is given.
     #[arg(long, conflicts_with_all = ["from", "to"])]
     all_keys: bool,
+    /// The key given by --to is in the range, too.
+    #[arg(long, requires = "to", conflicts_with = "all_keys")]
+    include_end: bool,
 }
 
 /// Frees space: keys in level 0, in the log and in tables that the range cuts stay.
@@ -92,23 +95,30 @@ pub(crate) fn delete_files(args: &DeleteFilesArgs, terminal: &mut Terminal) -> R
     }
     let db = open::read_write(&args.at.dir.path, terminal)?;
     let family = open::family(&db, &args.at.column_family)?;
-    let before = db.live_files();
     let range = UserKeyRange {
         start: from.as_deref(),
         end: to.as_deref(),
     };
-    let gone = db.delete_files_in_ranges(&family, &[range])?;
+    let gone = db.delete_files_in_ranges(&family, &[range], args.include_end)?;
     db.close()?;
-    let bytes: u64 = before
-        .iter()
-        .filter(|f| gone.contains(&f.number))
-        .map(|f| f.size)
-        .sum();
     if terminal.json {
-        terminal.document(&json!({ "tables": gone, "bytes": bytes }))?;
+        terminal.document(&json!({
+            "tables": gone.tables,
+            "bytes": gone.table_bytes,
+            "garbage_blob_count": gone.garbage_blob_count,
+            "garbage_blob_bytes": gone.garbage_blob_bytes,
+            "blob_files": gone.blob_files,
+        }))?;
     } else {
-        let tables = text::plural(gone.len() as u64, "table");
-        terminal.note(&format!("{tables} of {} deleted", text::size(bytes)));
+        let tables = text::plural(gone.tables.len() as u64, "table");
+        let mut told = format!("{tables} of {} deleted", text::size(gone.table_bytes));
+        if gone.garbage_blob_count > 0 {
+            let values = text::plural(gone.garbage_blob_count, "value");
+            let bytes = text::size(gone.garbage_blob_bytes);
+            let files = text::plural(gone.blob_files.len() as u64, "blob file");
+            told.push_str(&format!("; {values} of {bytes} died, {files} went"));
+        }
+        terminal.note(&told);
     }
     Ok(())
 }

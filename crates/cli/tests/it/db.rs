@@ -375,8 +375,23 @@ fn ranges_have_sizes_and_their_tables_can_be_dropped() {
     let none = json(&["db", "delete-files", &db, "--all-keys"]);
     assert_eq!(none["tables"].as_array().unwrap().len(), 0);
     ok(&["db", "compact", &db, "--force"]);
-    let gone = json(&["db", "delete-files", &db, "--from", "key", "--to", "l"]);
+    let upto_last = [
+        "db",
+        "delete-files",
+        &db,
+        "--from",
+        "key",
+        "--to",
+        "key001999",
+    ];
+    assert_eq!(json(&upto_last)["tables"].as_array().unwrap().len(), 0);
+    let gone = json(&[&upto_last[..], &["--include-end"]].concat());
     assert_eq!(gone["tables"].as_array().unwrap().len(), 1);
+    assert_eq!(gone["blob_files"].as_array().unwrap().len(), 0);
+    fails(
+        2,
+        &["db", "delete-files", &db, "--all-keys", "--include-end"],
+    );
     assert_eq!(ok(&["db", "scan", &db, "--count"]), "0\n");
     assert_eq!(
         ok(&["db", "scan", &db, "--cf", "rocks", "--count"]),

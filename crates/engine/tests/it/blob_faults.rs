@@ -578,7 +578,7 @@ fn older_values_that_dropped_tables_uncover_are_there() {
         start: Some(&key(4)),
         end: Some(&key(11)),
     };
-    db.delete_files_in_ranges(&family, &[range]).unwrap();
+    db.delete_files_in_ranges(&family, &[range], false).unwrap();
     for n in 0..20 {
         let found = get(&db, n);
         assert!(

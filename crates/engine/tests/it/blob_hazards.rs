@@ -132,7 +132,7 @@ fn files_of_a_flush_under_way_are_left_alone() {
         start: None,
         end: None,
     };
-    db.delete_files_in_ranges(&other, &[all]).unwrap();
+    db.delete_files_in_ranges(&other, &[all], false).unwrap();
     assert!(young.iter().all(|n| blobs().contains(n)));
     gate.open();
     ends(&flushing);
@@ -158,16 +158,16 @@ fn tables_are_not_dropped_from_under_values_that_move() {
         start: Some(&start),
         end: Some(&end),
     };
-    let taken = db.delete_files_in_ranges(&family, &[all]).unwrap();
+    let taken = db.delete_files_in_ranges(&family, &[all], false).unwrap();
     let left: Vec<u64> = db.live_files().iter().map(|f| f.number).collect();
-    assert!(!left.is_empty() && taken.iter().all(|n| !left.contains(n)));
+    assert!(!left.is_empty() && taken.tables.iter().all(|n| !left.contains(n)));
     let held: Map = scan(&db, &family).into_iter().collect();
     gate.open();
     handle.wait().unwrap();
     assert_eq!(scan(&db, &family).into_iter().collect::<Map>(), held);
     assert!(held.len() <= map.len() && !held.is_empty());
     assert_exact(&db, &family);
-    db.delete_files_in_ranges(&family, &[all]).unwrap();
+    db.delete_files_in_ranges(&family, &[all], false).unwrap();
     assert_eq!(db.live_blob_files(), []);
     db.wait_for_background_work().unwrap();
     assert_no_strays(&fs, &db);

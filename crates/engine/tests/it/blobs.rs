@@ -11,8 +11,8 @@ use orogen_engine::plugin::compaction_filter::{
 };
 use orogen_engine::plugin::merge_operator::StringAppend;
 use orogen_engine::{
-    BottommostLevelCompaction, ColumnFamily, CompactRangeOptions, Db, FlushOptions, Options,
-    ReadOptions, Snapshot, UserKeyRange, WriteOptions,
+    BottommostLevelCompaction, ColumnFamily, CompactRangeOptions, Db, DeletedFiles, FlushOptions,
+    Options, ReadOptions, Snapshot, UserKeyRange, WriteOptions,
 };
 use orogen_env::fs::{read_file, write_file};
 use orogen_env::{Clock, FileSystem, MemFileSystem, SystemClock};
@@ -401,6 +401,27 @@ fn write_some_puts(db: &Db, map: &mut Map) {
     db.flush().expect("the disk is well");
 }
 
+/// Drops tables; what is told of their values is what the files say before and after, to the byte.
+fn drop_tables(db: &Db, range: UserKeyRange<'_>) -> DeletedFiles {
+    let family = db.default_column_family();
+    let before = db.live_blob_files();
+    let gone = db
+        .delete_files_in_ranges(&family, &[range], false)
+        .expect("the disk is well");
+    let after = db.live_blob_files();
+    let mut died = (0, 0);
+    for file in &before {
+        let now = after.iter().find(|f| f.number == file.number);
+        assert_eq!(gone.blob_files.contains(&file.number), now.is_none());
+        let all = (file.total_blob_count, file.total_blob_bytes);
+        let now = now.map_or(all, |f| (f.garbage_blob_count, f.garbage_blob_bytes));
+        died.0 += now.0 - file.garbage_blob_count;
+        died.1 += now.1 - file.garbage_blob_bytes;
+    }
+    assert_eq!((gone.garbage_blob_count, gone.garbage_blob_bytes), died);
+    gone
+}
+
 #[test]
 fn tables_that_are_dropped_whole_give_up_what_they_point_to() {
     let fs = MemFileSystem::new();
@@ -416,11 +437,12 @@ fn tables_that_are_dropped_whole_give_up_what_they_point_to() {
         start: Some(&start),
         end: Some(&end),
     };
-    assert!(
-        !db.delete_files_in_ranges(&family, &[range])
-            .unwrap()
-            .is_empty()
-    );
+    assert!(drop_tables(&db, range).garbage_blob_count > 0);
+    assert_exact(&db, &family);
+    assert_no_strays(&fs, &db);
+    // With the last table that points into it a file goes.
+    let left = drop_tables(&db, UserKeyRange::new(&key(0), &key(20)));
+    assert!(!left.blob_files.is_empty(), "{left:?}");
     assert_exact(&db, &family);
     assert_no_strays(&fs, &db);
     // The same by a range tombstone, whose tables are not read.

@@ -148,9 +148,9 @@ fn compactions_leave_a_damaged_table_and_the_database_takes_writes() {
     let mut end = victim.largest.clone();
     end.push(0);
     let gone = db
-        .delete_files_in_ranges(&family, &[UserKeyRange::new(&victim.smallest, &end)])
+        .delete_files_in_ranges(&family, &[UserKeyRange::new(&victim.smallest, &end)], false)
         .unwrap();
-    assert!(gone.contains(&victim.number));
+    assert!(gone.tables.contains(&victim.number));
     assert!(db.damaged_tables().is_empty());
     assert_eq!(db.property(&family, "orogen.damaged-files").unwrap(), "");
     db.compact_range(&CompactRangeOptions::default(), &family, None, None)

@@ -1,6 +1,8 @@
 //! Sizes of ranges, and dropping the tables inside them.
 
-use orogen_engine::{CompactRangeOptions, Db, ReadOptions, SizeApproximationOptions, UserKeyRange};
+use orogen_engine::{
+    CompactRangeOptions, Db, DeletedFiles, ReadOptions, SizeApproximationOptions, UserKeyRange,
+};
 use orogen_env::MemFileSystem;
 
 use crate::support::{DIR, scan, small};
@@ -85,18 +87,21 @@ fn tables_inside_a_range_go_and_everything_outside_stays() {
     let before = db.live_files();
     let (from, to) = (key(1000), key(3000));
     let gone = db
-        .delete_files_in_ranges(&family, &[UserKeyRange::new(&from, &to)])
+        .delete_files_in_ranges(&family, &[UserKeyRange::new(&from, &to)], false)
         .unwrap();
-    assert!(gone.len() > 2, "{gone:?}");
+    assert!(gone.tables.len() > 2, "{gone:?}");
+    let sizes = before.iter().filter(|f| gone.tables.contains(&f.number));
+    assert_eq!(gone.table_bytes, sizes.map(|f| f.size).sum::<u64>());
+    assert_eq!((gone.garbage_blob_count, gone.blob_files.len()), (0, 0));
     for file in &before {
         let inside = file.level > 0 && file.smallest >= from && file.largest < to;
-        assert_eq!(gone.contains(&file.number), inside, "{file:?}");
+        assert_eq!(gone.tables.contains(&file.number), inside, "{file:?}");
     }
     let check = |db: &Db| {
         let kept = |n: u32| {
             before.iter().any(|f| {
                 f.level > 0
-                    && !gone.contains(&f.number)
+                    && !gone.tables.contains(&f.number)
                     && (f.smallest.as_slice()..=f.largest.as_slice()).contains(&key(n).as_slice())
             })
         };
@@ -125,9 +130,24 @@ fn tables_inside_a_range_go_and_everything_outside_stays() {
     db.close().unwrap();
     let db = Db::open(DIR, &small(&fs)).unwrap();
     check(&db);
-    assert!(
-        db.delete_files_in_ranges(&db.default_column_family(), &[])
-            .unwrap()
-            .is_empty()
-    );
+    let none = db
+        .delete_files_in_ranges(&db.default_column_family(), &[], false)
+        .unwrap();
+    assert_eq!(none, DeletedFiles::default());
+}
+
+#[test]
+fn a_range_that_has_its_end_takes_the_table_that_ends_there() {
+    let fs = MemFileSystem::new();
+    let db = filled(&fs);
+    let family = db.default_column_family();
+    let (first, second) = (db.live_files()[0].clone(), db.live_files()[1].clone());
+    let range = UserKeyRange::new(&first.smallest, &second.largest);
+    let without = db.delete_files_in_ranges(&family, &[range], false).unwrap();
+    assert_eq!(without.tables, [first.number]);
+    let with = db.delete_files_in_ranges(&family, &[range], true).unwrap();
+    assert_eq!(with.tables, [second.number]);
+    assert_eq!(with.table_bytes, second.size);
+    let left = scan(&db, &family);
+    assert!(left[0].0 > second.largest);
 }
