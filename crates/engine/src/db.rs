@@ -23,8 +23,8 @@ use crate::obsolete;
 use crate::open;
 use crate::option_changes;
 use crate::options::{
-    CollectBlobGarbageOptions, ColumnFamilyOptions, CompactRangeOptions, ConvertTo,
-    ConvertValuesOptions, DbOptions, FlushOptions, Options, WriteOptions,
+    CheckpointOptions, CollectBlobGarbageOptions, ColumnFamilyOptions, CompactRangeOptions,
+    ConvertTo, ConvertValuesOptions, DbOptions, FlushOptions, Options, WriteOptions,
 };
 use crate::options_map;
 use crate::prepared::PreparedWrite;
@@ -977,17 +977,33 @@ impl Db {
         properties::live_files(self.context())
     }
 
-    /// Makes `target` a database of its own that holds what this one holds now. Tables are
-    /// linked, not copied, where the file system can.
+    /// [`Self::checkpoint_opt`] with the default options: everything is flushed first.
     ///
     /// # Errors
-    /// `InvalidArgument` if `target` exists; `Io`, `NoSpace`: what was made of it is removed.
+    /// See [`Self::checkpoint_opt`].
     pub fn checkpoint(&self, target: impl AsRef<Path>) -> Result<()> {
-        let families = self.column_families();
-        if !self.context().read_only {
-            self.flush_opt(&FlushOptions::default(), &families)?;
+        self.checkpoint_opt(&CheckpointOptions::default(), target)
+    }
+
+    /// Makes `target` a database of its own that holds what this one holds now. Tables and blob
+    /// files are linked, not copied, where the file system can; logs are copied as far as they are
+    /// needed. When this returns it survives a power loss.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if `target` exists; `Io`, `NoSpace`: what was made of it is removed; what
+    /// a flush met.
+    pub fn checkpoint_opt(
+        &self,
+        options: &CheckpointOptions,
+        target: impl AsRef<Path>,
+    ) -> Result<()> {
+        let context = self.context();
+        let unlogged = self.core.unlogged.load(Ordering::Relaxed);
+        let log_bytes = context.logs.total_bytes();
+        if !context.read_only && (unlogged || log_bytes >= options.log_size_for_flush) {
+            self.flush_opt(&FlushOptions::default(), &self.column_families())?;
         }
-        checkpoint::create(self.context(), &self.core.write, target.as_ref())
+        checkpoint::create(context, &self.core.write, target.as_ref())
     }
 
     /// Reads every block of every table and checks it.

@@ -66,9 +66,9 @@ pub use jobs::blob_conversion::{ConversionHandle, ConversionProgress};
 pub use jobs::compaction_handle::{CompactionHandle, CompactionProgress};
 pub use memory::{MemoryBudget, MemoryUsage};
 pub use options::{
-    BlobRunMode, BottommostLevelCompaction, CollectBlobGarbageOptions, ColumnFamilyOptions,
-    CompactOnDeletion, CompactRangeOptions, ConvertTo, ConvertValuesOptions, DbOptions,
-    FlushOptions, Options, PrepopulateBlobCache, WriteOptions,
+    BlobRunMode, BottommostLevelCompaction, CheckpointOptions, CollectBlobGarbageOptions,
+    ColumnFamilyOptions, CompactOnDeletion, CompactRangeOptions, ConvertTo, ConvertValuesOptions,
+    DbOptions, FlushOptions, Options, PrepopulateBlobCache, WriteOptions,
 };
 pub use properties::LiveFile;
 pub use ranges::{DeletedFiles, SizeApproximationOptions, UserKeyRange};

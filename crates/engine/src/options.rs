@@ -894,6 +894,18 @@ impl Default for FlushOptions {
     }
 }
 
+/// How a checkpoint is made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CheckpointOptions {
+    /// Bytes of the logs in use from which on all families are flushed first. With fewer nothing is flushed,
+    /// and the logs are copied. Default 0: always flushed; `u64::MAX`: never.
+    ///
+    /// A larger one makes checkpoints shorter and leaves no small tables behind; who opens them reads the
+    /// logs. Where something was written without a log it is flushed all the same, and logs that
+    /// prepared writes need are copied in any case.
+    pub log_size_for_flush: u64,
+}
+
 /// What a collection of garbage in blob files that is asked for does.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct CollectBlobGarbageOptions {

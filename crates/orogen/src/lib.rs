@@ -126,8 +126,8 @@ pub use orogen_engine::plugin::merge_operator::{
     self, Max, MergeOperator, PutLast, StringAppend, UInt64Add,
 };
 pub use orogen_engine::{
-    BlobRunMode, BottommostLevelCompaction, CollectBlobGarbageOptions, ColumnFamily,
-    ColumnFamilyOptions, CompactOnDeletion, CompactRangeOptions, CompactionHandle,
+    BlobRunMode, BottommostLevelCompaction, CheckpointOptions, CollectBlobGarbageOptions,
+    ColumnFamily, ColumnFamilyOptions, CompactOnDeletion, CompactRangeOptions, CompactionHandle,
     CompactionProgress, ConversionHandle, ConversionProgress, ConvertTo, ConvertValuesOptions,
     DEFAULT_COLUMN_FAMILY_NAME, Db, DbIterator, DbOptions, DeletedFiles, FilesVerified,
     FlushOptions, LiveFile, MemoryBudget, MemoryUsage, Options, PrepopulateBlobCache, ReadOptions,

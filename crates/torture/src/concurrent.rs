@@ -24,8 +24,9 @@ use orogen_testkit::Rng;
 
 use crate::content;
 use crate::engine::{
-    CollectBlobGarbageOptions, ColumnFamily, CompactRangeOptions, ConvertTo, ConvertValuesOptions,
-    Db, Error, FlushOptions, Options, ReadOptions, Result, WriteBatch, WriteOptions,
+    CheckpointOptions, CollectBlobGarbageOptions, ColumnFamily, CompactRangeOptions, ConvertTo,
+    ConvertValuesOptions, Db, Error, FlushOptions, Options, ReadOptions, Result, WriteBatch,
+    WriteOptions,
 };
 use crate::guard::{Guard, Outcome, timed};
 use crate::report::{Failure, Figure};
@@ -520,7 +521,10 @@ impl Shared {
     fn copy(&self, options: &Options, n: u64) -> std::result::Result<(), String> {
         let dir = format!("/copy{n}");
         let fine = |e: Error| format!("checkpoint: {e}");
-        self.db.checkpoint(&dir).map_err(fine)?;
+        let how = CheckpointOptions {
+            log_size_for_flush: if n.is_multiple_of(2) { 0 } else { u64::MAX },
+        };
+        self.db.checkpoint_opt(&how, &dir).map_err(fine)?;
         let mut options = options.clone();
         options.cf.disable_auto_compactions = true;
         let db = Db::open(&dir, &options).map_err(fine)?;

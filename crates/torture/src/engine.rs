@@ -4,8 +4,8 @@ pub use orogen_base::{Error, ErrorKind, PinnedValue, Result, UserComparator};
 pub use orogen_engine::backup::{BackupEngine, BackupOptions};
 pub use orogen_engine::plugin::merge_operator::{self, MergeOperator};
 pub use orogen_engine::{
-    BlobRunMode, BottommostLevelCompaction, CollectBlobGarbageOptions, ColumnFamily,
-    ColumnFamilyOptions, CompactOnDeletion, CompactRangeOptions, CompactionHandle, ConvertTo,
-    ConvertValuesOptions, Db, DbIterator, DbOptions, FlushOptions, Options, ReadOptions, Snapshot,
-    UserKeyRange, WriteBatch, WriteOptions,
+    BlobRunMode, BottommostLevelCompaction, CheckpointOptions, CollectBlobGarbageOptions,
+    ColumnFamily, ColumnFamilyOptions, CompactOnDeletion, CompactRangeOptions, CompactionHandle,
+    ConvertTo, ConvertValuesOptions, Db, DbIterator, DbOptions, FlushOptions, Options, ReadOptions,
+    Snapshot, UserKeyRange, WriteBatch, WriteOptions,
 };

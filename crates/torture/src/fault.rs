@@ -29,7 +29,7 @@ use crate::engine::{Db, Error, ErrorKind, Options, WriteOptions};
 use crate::guard::{Guard, Outcome, timed};
 use crate::model::{Family, Model, Op, Prints};
 use crate::report::{Failure, Figure};
-use crate::script::{DIR, Script, Step, backups, call};
+use crate::script::{self, DIR, Script, Step, backups, call};
 
 /// More unknown outcomes than this in one run are not followed.
 const CANDIDATES_MAX: usize = 256;
@@ -613,11 +613,10 @@ impl World<'_> {
             | Step::CommitPrepared(_, sync)
             | Step::RollbackPrepared(_, sync) => *sync,
             Step::SyncWal | Step::DropRange(..) => true,
-            Step::Flush(_)
-            | Step::Compact(_)
-            | Step::CompactPaused(_)
-            | Step::DropFiles(_)
-            | Step::Checkpoint(_) => one_family,
+            Step::Flush(_) | Step::Compact(_) | Step::CompactPaused(_) | Step::DropFiles(_) => {
+                one_family
+            }
+            Step::Checkpoint(n) => one_family && script::flushes_before_checkpoint(*n),
             _ => false,
         };
         if durable {

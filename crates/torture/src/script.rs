@@ -6,9 +6,10 @@ use std::sync::Arc;
 use orogen_env::FileSystem;
 
 use crate::engine::{
-    BackupEngine, BackupOptions, CollectBlobGarbageOptions, ColumnFamily, ColumnFamilyOptions,
-    CompactRangeOptions, CompactionHandle, ConvertTo, ConvertValuesOptions, Db, Error, ErrorKind,
-    FlushOptions, Options, Result, UserKeyRange, WriteBatch, WriteOptions, merge_operator,
+    BackupEngine, BackupOptions, CheckpointOptions, CollectBlobGarbageOptions, ColumnFamily,
+    ColumnFamilyOptions, CompactRangeOptions, CompactionHandle, ConvertTo, ConvertValuesOptions,
+    Db, Error, ErrorKind, FlushOptions, Options, Result, UserKeyRange, WriteBatch, WriteOptions,
+    merge_operator,
 };
 use crate::model::{Family, Model, Op, Prints};
 
@@ -206,7 +207,16 @@ pub fn call(db: &Db, step: &Step, options: &Options) -> Result<()> {
             Some(family) => db.drop_column_family(&family),
             None => Ok(()),
         },
-        Step::Checkpoint(n) => db.checkpoint(checkpoint_dir(*n)),
+        Step::Checkpoint(n) => {
+            let options = CheckpointOptions {
+                log_size_for_flush: if flushes_before_checkpoint(*n) {
+                    0
+                } else {
+                    u64::MAX
+                },
+            };
+            db.checkpoint_opt(&options, checkpoint_dir(*n))
+        }
         Step::Backup => backups(options)?.create_backup(db).map(|_| ()),
         Step::Purge(keep) => backups(options)?.purge_old(*keep).map(|_| ()),
         Step::Restore(n) => {
@@ -382,6 +392,11 @@ fn batch_of(db: &Db, ops: &[Op]) -> WriteBatch {
 #[must_use]
 pub fn restored_dir(n: u32) -> String {
     format!("/restored{n}")
+}
+
+/// Whether checkpoint `n` of a script has everything in tables, or the logs as they are.
+pub(crate) fn flushes_before_checkpoint(n: u32) -> bool {
+    n.is_multiple_of(2)
 }
 
 /// Where checkpoint `n` of a script is.
@@ -586,9 +601,12 @@ impl Progress {
                 self.flushed(script, &[*name]);
             }
             Step::Create(_) | Step::Drop(_) => self.changes_done = self.changes_begun,
-            Step::Checkpoint(_) => {
+            Step::Checkpoint(n) => {
                 if let Some(last) = self.checkpoints.last_mut() {
                     last.3 = true;
+                }
+                if !flushes_before_checkpoint(*n) {
+                    return;
                 }
                 let all: Vec<Family> = self.touched.keys().copied().collect();
                 self.flushed(script, &all);

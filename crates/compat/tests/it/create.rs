@@ -6,7 +6,7 @@ use orogen_base::checksum::ChecksumType;
 use orogen_base::{UserComparator, slice_transform};
 use orogen_compat::{Case, programs};
 use orogen_engine::plugin::merge_operator;
-use orogen_engine::{ColumnFamilyOptions, Db, Options};
+use orogen_engine::{CheckpointOptions, ColumnFamilyOptions, Db, Options};
 use orogen_sst::{BlockBasedOptions, BlockIndex, CompressionType};
 use orogen_testkit::Rng;
 
@@ -143,7 +143,11 @@ fn make(dir: &Path, seed: u64) -> Case {
         1 => db.wait_for_background_work().unwrap(),
         _ => {
             let checkpoint = dir.join("checkpoint");
-            db.checkpoint(&checkpoint).unwrap();
+            // The logs or what they hold.
+            let how = CheckpointOptions {
+                log_size_for_flush: if rng.chance(1, 2) { 0 } else { u64::MAX },
+            };
+            db.checkpoint_opt(&how, &checkpoint).unwrap();
             for model in &mut models {
                 model.write(&db, &mut rng, 50);
             }

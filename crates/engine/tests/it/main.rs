@@ -18,6 +18,7 @@ mod blob_modes;
 mod blob_reads;
 mod blob_skips;
 mod blobs;
+mod checkpoint;
 mod compaction;
 mod due;
 mod families;

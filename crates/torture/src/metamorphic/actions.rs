@@ -9,9 +9,9 @@ use super::family::Family;
 use super::setup::{self, Fixed};
 use super::world::{DIR, Opened, Taken, World};
 use crate::engine::{
-    BottommostLevelCompaction, CollectBlobGarbageOptions, ColumnFamily, CompactRangeOptions,
-    CompactionHandle, ConvertTo, ConvertValuesOptions, Db, ErrorKind, FlushOptions, Options,
-    Result as EngineResult, WriteBatch, WriteOptions,
+    BottommostLevelCompaction, CheckpointOptions, CollectBlobGarbageOptions, ColumnFamily,
+    CompactRangeOptions, CompactionHandle, ConvertTo, ConvertValuesOptions, Db, ErrorKind,
+    FlushOptions, Options, Result as EngineResult, WriteBatch, WriteOptions,
 };
 
 /// Families at most.
@@ -491,7 +491,10 @@ impl World {
     fn checkpoint(&mut self) -> Result<(), String> {
         self.count += 1;
         let dir = format!("/checkpoint{}", self.count);
-        fine(self.db().checkpoint(&dir))?;
+        let options = CheckpointOptions {
+            log_size_for_flush: *self.rng.pick(&[0, 20_000, u64::MAX]),
+        };
+        fine(self.db().checkpoint_opt(&options, &dir))?;
         let read_only = self.rng.chance(1, 2);
         self.compare_checkpoint(&dir, read_only)
     }
