@@ -21,7 +21,7 @@ use orogen_sst::BlockCache;
 
 use crate::activity::Activity;
 use crate::column_family::{ColumnFamilyData, FamilyState};
-use crate::compact::collect::Lull;
+use crate::compact::collect::{Ceiling, Lull};
 use crate::compact::{Moment, Scores};
 use crate::events::{DamagedBlobFile, DamagedTable, EventListener, StallInfo};
 use crate::health::Health;
@@ -561,9 +561,10 @@ impl Context {
         if is_off || state.has_nothing_to_collect(options, Lull::Short) {
             return None;
         }
-        let (disk, live) = state.version.blob_space();
-        let most = live as f64 * options.max_space_amp * BLOB_SPACE_SLOWDOWN;
+        let ceiling = Ceiling::of(&state.version, options.max_space_amp)?;
+        let most = ceiling.most_bytes * BLOB_SPACE_SLOWDOWN;
         let unwritten = 2 * options.write_buffer_size;
+        let disk = ceiling.disk_bytes as u64;
         Some((disk, (most as u64).saturating_add(unwritten)))
     }
 

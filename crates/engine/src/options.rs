@@ -510,7 +510,7 @@ pub struct ColumnFamilyOptions {
     /// With 4096 all of a dead value comes back as a hole ([`Self::blob_hole_punching`]), at the cost of half
     /// an alignment for each value, on average; a value a little longer than the alignment takes twice its
     /// size. So not for values of less than some 16 KiB. Padding counts in
-    /// [`Self::blob_file_size`], and in no count of bytes of values or of garbage.
+    /// [`Self::blob_file_size`] and [`Self::max_space_amp`], and in no count of bytes of values or of garbage.
     pub blob_record_alignment: u32,
     /// Let compactions write anew the values that they meet and that are in the oldest blob files,
     /// so that these files go. Default false.
@@ -561,6 +561,8 @@ pub struct ColumnFamilyOptions {
     /// The most that blob files of the family may take for each byte that is live in them. Beyond it the files with most
     /// garbage are emptied at any cost in tables, whatever the ratio, and a tenth
     /// beyond it writers are slowed while that goes on. 1.05 or more; 0.0, the default: no bound.
+    /// Padding ([`Self::blob_record_alignment`]) counts; but where that of live values takes more than half of
+    /// what is left for garbage, garbage still gets that half, and the files take more than this.
     /// Files that only readers of older versions keep do not count.
     pub max_space_amp: f64,
     /// Bytes of blob files that are worth a step, unless what lives in them fills a new file.

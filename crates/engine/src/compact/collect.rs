@@ -87,6 +87,41 @@ pub struct Rules {
     pub after_holes: bool,
 }
 
+/// What the blob files of a family take, and what they may.
+///
+/// Padding counts as what it is, bytes on disk. But that of live values comes back in no way: where it takes
+/// more than half of what `max_space_amp` leaves for garbage, or more than all, garbage is still
+/// given that half. Else values would be moved, and writers slowed, for a bound that cannot be held.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Ceiling {
+    /// Bytes that the files take, padding included.
+    pub disk_bytes: f64,
+    /// The most that they should.
+    pub most_bytes: f64,
+    /// The part of the records that is garbage where they take as much.
+    pub garbage_share: f64,
+}
+
+impl Ceiling {
+    /// `None` without a bound, and without blob files.
+    #[must_use]
+    pub fn of(version: &Version, max_space_amp: f64) -> Option<Self> {
+        let (records, live) = version.blob_space();
+        if max_space_amp <= 0.0 || records == 0 {
+            return None;
+        }
+        let padding = version.blob_padding() as f64;
+        let with_padding = 1.0 + padding / records as f64;
+        let least = with_padding * (1.0 + (max_space_amp - 1.0) / 2.0);
+        let amp = max_space_amp.max(least);
+        Some(Self {
+            disk_bytes: records as f64 + padding,
+            most_bytes: live as f64 * amp,
+            garbage_share: 1.0 - with_padding / amp,
+        })
+    }
+}
+
 impl Rules {
     /// Those of a family's settings, for this version of it.
     #[must_use]
@@ -114,15 +149,13 @@ impl Rules {
             by_cost: is_auto,
             made_before: FileNo::MAX,
         };
-        let is_bounded = options.max_space_amp > 0.0;
-        let (disk, live) = version.blob_space();
-        if !is_bounded || disk as f64 <= live as f64 * options.max_space_amp {
+        let ceiling = Ceiling::of(version, options.max_space_amp);
+        let Some(ceiling) = ceiling.filter(|c| c.disk_bytes > c.most_bytes) else {
             return rules;
-        }
+        };
         // Beyond the ceiling some file has more garbage than the ceiling allows on average.
-        let average = 1.0 - 1.0 / options.max_space_amp;
         Self {
-            discardable_ratio: rules.discardable_ratio.min(average),
+            discardable_ratio: rules.discardable_ratio.min(ceiling.garbage_share),
             min_batch_bytes: 0,
             at_any_cost: true,
             after_holes: false,

@@ -234,6 +234,16 @@ impl BlobFileMeta {
         total.saturating_sub(self.holes())
     }
 
+    /// About the bytes that padding and meta records take: where holes were made they went along with what
+    /// is dead.
+    #[must_use]
+    pub fn padding_bytes(&self) -> u64 {
+        let addition = &self.file.addition;
+        let total = u128::from(addition.total_blob_bytes.max(1));
+        let left = u128::from(addition.overhead_bytes) * u128::from(self.disk_bytes()) / total;
+        u64::try_from(left).unwrap_or(u64::MAX)
+    }
+
     /// True if holes are not expected to bring much more: almost all of the garbage was there when
     /// dead places were looked for, or the file is left alone. Not of one with other names: moving its values frees
     /// nothing either while they are there, and it is looked at again.
@@ -269,6 +279,7 @@ impl BlobFileMeta {
 pub(crate) struct BlobSpace {
     disk: u128,
     live: u128,
+    padding: u128,
 }
 
 impl BlobSpace {
@@ -276,18 +287,25 @@ impl BlobSpace {
     pub(crate) fn add(&mut self, blob: &BlobFileMeta) {
         self.disk += u128::from(blob.disk_bytes());
         self.live += u128::from(blob.live_bytes());
+        self.padding += u128::from(blob.padding_bytes());
     }
 
     /// Counts it no more.
     pub(crate) fn remove(&mut self, blob: &BlobFileMeta) {
         self.disk -= u128::from(blob.disk_bytes());
         self.live -= u128::from(blob.live_bytes());
+        self.padding -= u128::from(blob.padding_bytes());
     }
 
-    /// Bytes that they take, and those of them that are live.
+    /// Bytes that records take, and those of them that are live.
     pub(crate) fn get(self) -> (u64, u64) {
         let bytes = |sum| u64::try_from(sum).unwrap_or(u64::MAX);
         (bytes(self.disk), bytes(self.live))
+    }
+
+    /// About the bytes that lie between them.
+    pub(crate) fn padding(self) -> u64 {
+        u64::try_from(self.padding).unwrap_or(u64::MAX)
     }
 }
 

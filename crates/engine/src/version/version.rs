@@ -169,6 +169,12 @@ impl Version {
         self.blob_space.get()
     }
 
+    /// About the bytes that padding and meta records take in the blob files.
+    #[must_use]
+    pub fn blob_padding(&self) -> u64 {
+        self.blob_space.padding()
+    }
+
     /// Where the next round-robin compaction of a level starts: an internal key.
     #[must_use]
     pub fn compact_cursor(&self, level: usize) -> Option<&[u8]> {

@@ -132,6 +132,56 @@ fn space_is_held_below_the_ceiling() {
     }
 }
 
+/// Bytes of the blob files, and of the live records in them, for each live byte.
+fn padded_amp(fs: &MemFileSystem, db: &Db) -> (f64, f64) {
+    let files = db.live_blob_files();
+    let size = |number| {
+        let path = filename::blob_path(Path::new(DIR), number);
+        fs.metadata(&path).expect("it is listed").size
+    };
+    let disk: u64 = files.iter().map(|f| size(f.number)).sum();
+    let records: u64 = files.iter().map(|f| f.total_blob_bytes).sum();
+    let garbage: u64 = files.iter().map(|f| f.garbage_blob_bytes).sum();
+    let live = (records - garbage) as f64;
+    (disk as f64 / live, records as f64 / live)
+}
+
+#[test]
+fn padding_counts_below_the_ceiling_as_far_as_that_can_be_held() {
+    // A sixth of padding leaves room; as much padding as values leaves none.
+    for (len, ceiling, most_of_records) in [(14_000, 1.45, 1.25), (4_200, 1.2, 1.11)] {
+        let fs = MemFileSystem::new();
+        let mut options = automatic(&fs);
+        options.cf.blob_gc_auto = false;
+        options.cf.blob_hole_punching = false;
+        options.cf.blob_record_alignment = 4096;
+        options.cf.max_space_amp = ceiling;
+        let db = Db::open(DIR, &options).expect("it opens");
+        let family = db.default_column_family();
+        let write = |keys: &dyn Fn(usize) -> bool| {
+            for n in (0..100).filter(|&n| keys(n)) {
+                db.put(&key(n), &vec![n as u8; len])
+                    .expect("the disk is well");
+            }
+            db.compact_range(&Default::default(), &family, None, None)
+                .expect("the disk is well");
+            db.wait_for_background_work().expect("the disk is well");
+        };
+        write(&|_| true);
+        let moved = || db.statistics().get(Ticker::BlobDbGcNumKeysRelocated);
+        assert_eq!(moved(), 0, "padding alone moves nothing");
+        // Of records there are 1.4 for each live one at most, so one ceiling is kept without padding.
+        for at in 0..4 {
+            write(&|n| (n + at) % 5 < 2);
+            let (disk, records) = padded_amp(&fs, &db);
+            assert!(records <= most_of_records, "{len}: {records}");
+            assert!(disk <= ceiling || len == 4_200, "{len}: {disk}");
+        }
+        assert!(moved() > 0);
+        assert_exact(&db, &family);
+    }
+}
+
 #[test]
 fn values_are_moved_for_less_garbage_when_flushes_no_longer_wait() {
     let fs = MemFileSystem::new();

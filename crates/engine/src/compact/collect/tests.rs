@@ -288,6 +288,59 @@ fn beyond_the_ceiling_the_files_with_most_garbage_go_first_at_any_cost() {
 }
 
 #[test]
+fn padding_counts_below_the_ceiling_and_leaves_garbage_half_of_what_it_says() {
+    let padded = |overhead_bytes, garbage: u64, holes: u64| {
+        let icmp = InternalKeyComparator::default();
+        let mut edit = VersionEdit::of_column_family(0);
+        let drawn = text::parse(&icmp, 7, TABLES).unwrap();
+        for (level, file) in drawn.iter_files() {
+            edit.add_file(level, file.clone());
+        }
+        edit.blob_file_additions.push(BlobFileAddition {
+            number: 10,
+            total_blob_count: 1000,
+            total_blob_bytes: 1000,
+            overhead_bytes,
+            ..BlobFileAddition::default()
+        });
+        edit.blob_file_garbages.push(BlobFileGarbage {
+            number: 10,
+            garbage_blob_count: 1,
+            garbage_blob_bytes: garbage,
+            given_up_bytes: (holes > 0).then_some(holes),
+        });
+        let mut builder = VersionBuilder::new(&Arc::new(Version::empty(icmp, 7)));
+        builder.apply(&edit).unwrap();
+        builder.build().unwrap()
+    };
+    let told = |v: &Version, amp| {
+        let c = Ceiling::of(v, amp).unwrap();
+        let share = (c.garbage_share * 1000.0).round() as u64;
+        (c.disk_bytes as u64, c.most_bytes.round() as u64, share)
+    };
+    assert_eq!(Ceiling::of(&padded(0, 0, 0), 0.0), None);
+    assert_eq!(told(&padded(0, 200, 0), 1.5), (1000, 1200, 333));
+    // A tenth of padding is part of what is allowed.
+    assert_eq!(told(&padded(100, 200, 0), 1.5), (1100, 1200, 267));
+    // Holes took theirs along.
+    assert_eq!(told(&padded(100, 200, 100), 1.5), (990, 1200, 267));
+    // As much padding as records: 1.5 cannot be had, 2.5 leaves garbage a fifth.
+    assert_eq!(told(&padded(1000, 200, 0), 1.5), (2000, 2000, 200));
+    let options = |max_space_amp| ColumnFamilyOptions {
+        blob_gc_auto: false,
+        max_space_amp,
+        merge_small_file_threshold: 0,
+        ..ColumnFamilyOptions::default()
+    };
+    let is_chosen = |v: &Version, amp| !chosen(v, &Rules::of(v, &options(amp))).is_empty();
+    assert!(!is_chosen(&padded(0, 250, 0), 1.4));
+    assert!(is_chosen(&padded(100, 250, 0), 1.4));
+    assert!(!is_chosen(&padded(1000, 0, 0), 1.1), "for nothing");
+    assert!(!is_chosen(&padded(1000, 190, 0), 1.5));
+    assert!(is_chosen(&padded(1000, 210, 0), 1.5));
+}
+
+#[test]
 fn the_tables_that_bring_most_along_are_rewritten_first_but_none_of_level_0() {
     let v = version(TABLES, &[(10, 10_000, 6000), (12, 10_000, 9000)]);
     let points: &[(FileNo, &[(FileNo, u64)])] = &[

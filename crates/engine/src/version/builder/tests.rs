@@ -194,6 +194,7 @@ fn the_space_of_blob_files_is_what_a_count_of_them_says_and_those_that_go_are_to
                 number: next,
                 total_blob_count: 10,
                 total_blob_bytes: 1000 + rng.below(1000),
+                overhead_bytes: rng.below(500),
                 ..BlobFileAddition::default()
             });
             // Some have no table, or one that points to an older file first.
@@ -228,6 +229,8 @@ fn the_space_of_blob_files_is_what_a_count_of_them_says_and_those_that_go_are_to
             blobs().map(|b| b.live_bytes()).sum(),
         );
         assert_eq!(after.blob_space(), counted);
+        let padding: u64 = blobs().map(|b| b.padding_bytes()).sum();
+        assert_eq!(after.blob_padding(), padding);
         let before = version.blob_files().keys().chain(&added).copied();
         let lacking = before.filter(|n| !after.blob_files().contains_key(n));
         let told: Vec<FileNo> = gone.iter().map(|b| b.addition.number).collect();
