@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
 """Lets RocksDB judge directories that Orogen wrote, then write them on.
 
-    check_orogen_dir.py [--read-only] DIR...
+    check_orogen_dir.py [--read-only | --separate] DIR...
 
 Each DIR is laid out as rocks.py says. RocksDB 7.8.3 checks the files against the MANIFEST, reads
 every block of every table, scans, writes and compacts; RocksDB 9.8.4 opens under the options of
 the directory, scans both ways, looks up every key, writes, deletes and compacts. What the
 directory holds then replaces DIR/expected, for Orogen to compare with. `--read-only` leaves the
-directories as they are.
+directories as they are; with `--separate` RocksDB 9.8.4 puts large values into blob files of its
+own, and empties the oldest blob files, whoever wrote them.
 """
 
 import argparse
@@ -19,11 +20,13 @@ import shutil
 import sys
 
 import rocks
-from rocksdict import WriteBatch
+from rocksdict import DBCompressionType, Options, Rdict, WriteBatch
 
 PUTS = 150
 # A value that every merge operator takes for one operand.
 VALUE_BYTES = 8
+# From so many bytes on a value goes to a blob file with `--separate`.
+SEPARATED_BYTES = 1000
 
 
 def check_with_ldb(db, expected, strict):
@@ -102,6 +105,55 @@ def write_with_binding(store, family, pairs, rng):
     return found
 
 
+def open_separating(db):
+    """Opens for writing with blob files and their collection, whatever the directory says."""
+    options, families = Options.load_latest(str(db))
+    for each in [options, *families.values()]:
+        each.set_enable_blob_files(True)
+        each.set_min_blob_size(SEPARATED_BYTES)
+        each.set_blob_file_size(256 << 10)
+        each.set_blob_compression_type(DBCompressionType.lz4())
+        each.set_enable_blob_gc(True)
+        each.set_blob_gc_age_cutoff(0.6)
+        each.set_blob_gc_force_threshold(0.3)
+    options.create_if_missing(False)
+    return Rdict(str(db), options, families)
+
+
+def write_separated(store, family, pairs, rng):
+    """RocksDB 9.8.4 overwrites, deletes and adds large values, flushing and compacting between."""
+    handle = rocks.handle_of(store, family)
+    model = dict(pairs)
+    order = [key for key, _ in pairs]
+    for turn in range(3):
+        for key in rng.sample(order, len(order) // 3) + [b"own%d" % n for n in range(20)]:
+            value = rng.randbytes(rng.randrange(SEPARATED_BYTES // 2, 8 * SEPARATED_BYTES))
+            handle[key] = value
+            model[key] = value
+        for key in rng.sample(order, len(order) // 20):
+            del handle[key]
+            model.pop(key, None)
+        # The last turn stays in the log.
+        if turn < 2:
+            handle.flush()
+            handle.compact_range(None, None)
+    found = rocks.scan(store, family)
+    rocks.compare(f"rocksdict's own values in {family}", sorted(model.items()), found)
+    return found
+
+
+def separate(case_dir):
+    """RocksDB writes large values into one directory; raises where it does not agree."""
+    expected = rocks.expected_of(case_dir)
+    rng = random.Random(rocks.read_meta(case_dir)["name"])
+    store = open_separating(case_dir / "db")
+    for family, pairs in expected.items():
+        check_with_binding(store, family, pairs)
+        found = write_separated(store, family, pairs, rng)
+        rocks.write_dump(case_dir / "expected" / f"{family}.txt", found)
+    store.close()
+
+
 def check(case_dir, read_only):
     """Everything for one directory; raises where RocksDB does not agree."""
     db = case_dir / "db"
@@ -137,10 +189,13 @@ def check(case_dir, read_only):
         rocks.write_dump(case_dir / "expected" / f"{family}.txt", pairs)
 
 
-def judge(case_dir, read_only):
+def judge(case_dir, how):
     """One line about a directory, and whether it is as it should be."""
     try:
-        check(case_dir, read_only)
+        if how.separate:
+            separate(case_dir)
+        else:
+            check(case_dir, how.read_only)
     except Exception as error:  # The binding raises Exception itself.
         return f"{case_dir.name}: {type(error).__name__}: {error}", False
     return f"{case_dir.name}: ok", True
@@ -148,12 +203,14 @@ def judge(case_dir, read_only):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--read-only", action="store_true")
+    ways = parser.add_mutually_exclusive_group()
+    ways.add_argument("--read-only", action="store_true")
+    ways.add_argument("--separate", action="store_true")
     parser.add_argument("dirs", nargs="+", type=pathlib.Path, metavar="DIR")
     args = parser.parse_args()
     dirs = [path.resolve() for path in args.dirs]
     with concurrent.futures.ProcessPoolExecutor(2 * os.cpu_count()) as pool:
-        results = list(pool.map(judge, dirs, [args.read_only] * len(dirs)))
+        results = list(pool.map(judge, dirs, [args] * len(dirs)))
     for line, _ in results:
         print(line)
     good = sum(ok for _, ok in results)

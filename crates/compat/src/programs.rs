@@ -227,6 +227,16 @@ pub fn judge_and_write(cases: &[Case]) -> Result<(), String> {
     run("check_orogen_dir.py", dirs(cases)).map(drop)
 }
 
+/// Lets the newer RocksDB read the cases, write large values into blob files of its own, and empty
+/// the oldest blob files; the cases then expect what it left in them.
+///
+/// # Errors
+/// Names each case that it does not find as expected, and why.
+pub fn separate(cases: &[Case]) -> Result<(), String> {
+    let args = std::iter::once(OsStr::new("--separate")).chain(dirs(cases));
+    run("check_orogen_dir.py", args).map(drop)
+}
+
 fn dirs(cases: &[Case]) -> impl Iterator<Item = &OsStr> {
     cases.iter().map(|case| case.dir().as_os_str())
 }

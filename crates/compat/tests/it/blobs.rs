@@ -1,14 +1,14 @@
 //! RocksDB reads and writes on what each way of bringing space back leaves.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::MetadataExt;
 use std::time::Duration;
 
 use orogen_base::metrics::Ticker;
 use orogen_compat::{Case, programs};
 use orogen_engine::{
-    BottommostLevelCompaction, CompactRangeOptions, ConvertTo, ConvertValuesOptions, Db,
-    LiveBlobFile, Options,
+    BottommostLevelCompaction, CheckpointOptions, CollectBlobGarbageOptions, CompactRangeOptions,
+    ConvertTo, ConvertValuesOptions, Db, FlushOptions, LiveBlobFile, Options, WriteOptions,
 };
 use orogen_env::{Clock, SystemClock};
 use orogen_sst::CompressionType;
@@ -236,6 +236,143 @@ fn rocksdb_reads_and_writes_what_garbage_collection_leaves() {
         db.close().unwrap();
     }
     programs::judge(&cases).unwrap();
+}
+
+/// A crash and a checkpoint leave the same: files of a moment, and logs with what is in no table.
+#[test]
+fn rocksdb_opens_copies_that_have_logs_beside_blob_files() {
+    let ways = [Way::Punch, Way::Collect, Way::Auto];
+    let mut cases: Vec<Case> = ways.map(|way| make("logged", way)).into();
+    for (case, way) in cases.iter_mut().zip(ways) {
+        let mut options = options(case);
+        options.cf = large(way).cf;
+        let db = Db::open(case.db(), &options).unwrap();
+        let other = db.create_column_family("other", options.cf).unwrap();
+        let mut rng = Rng::new(9);
+        let all = case.expected("default").unwrap();
+        let mut maps = [all.into_iter().collect::<BTreeMap<_, _>>(), BTreeMap::new()];
+        let families = [db.default_column_family(), other];
+        for (family, map) in families.iter().zip(&mut maps) {
+            for n in 0..60 {
+                let key = format!("key{n:03}").into_bytes();
+                let len = 100 + rng.below(3000) as usize;
+                let value = rng.bytes(len);
+                db.put_opt(&WriteOptions::default(), family, &key, &value)
+                    .unwrap();
+                map.insert(key, value);
+                if n == 40 && family.name() == "other" {
+                    db.flush_opt(&FlushOptions::default(), std::slice::from_ref(family))
+                        .unwrap();
+                }
+            }
+        }
+        let tables = db.live_files().len();
+        let never_flushed = CheckpointOptions {
+            log_size_for_flush: u64::MAX,
+        };
+        let copy = case.dir().join("checkpoint");
+        db.checkpoint_opt(&never_flushed, &copy).unwrap();
+        assert_eq!(db.live_files().len(), tables);
+        // What the first one goes on with is its own.
+        for family in &families {
+            for n in 0..200 {
+                let key = format!("key{n:03}");
+                db.delete_opt(&WriteOptions::default(), family, key.as_bytes())
+                    .unwrap();
+            }
+            db.compact_range(&CompactRangeOptions::default(), family, None, None)
+                .unwrap();
+        }
+        db.wait_for_background_work().unwrap();
+        db.close().unwrap();
+        std::fs::remove_dir_all(case.db()).unwrap();
+        std::fs::rename(&copy, case.db()).unwrap();
+        for (name, map) in ["default", "other"].iter().zip(maps) {
+            let pairs: Vec<_> = map.into_iter().collect();
+            case.expect(name, &pairs).unwrap();
+        }
+    }
+    programs::judge(&cases).unwrap();
+    programs::judge_and_write(&cases).unwrap();
+    for (case, way) in cases.iter().zip(ways) {
+        let mut options = options(case);
+        options.cf = large(way).cf;
+        let db = Db::open(case.db(), &options).unwrap();
+        assert_holds(&db, case);
+        db.verify_checksums().unwrap();
+        db.close().unwrap();
+    }
+}
+
+/// The numbers of the blob files that the newest version has.
+fn blob_files(db: &Db) -> BTreeSet<u64> {
+    db.live_blob_files().iter().map(|f| f.number).collect()
+}
+
+/// Each writes separated values on the other's, and empties the other's files.
+#[test]
+fn rocksdb_separates_values_beside_what_garbage_collection_leaves() {
+    let ways = [
+        Way::Drop,
+        Way::Punch,
+        Way::PunchAligned,
+        Way::Merge,
+        Way::MergeDictionaries,
+        Way::Order,
+        Way::Collect,
+        Way::Auto,
+    ];
+    let mut cases: Vec<Case> = ways.map(|way| make("separated", way)).into();
+    let mut ours: Vec<BTreeSet<u64>> = Vec::new();
+    for case in &cases {
+        let db = Db::open_read_only(case.db(), &options(case)).unwrap();
+        ours.push(blob_files(&db));
+    }
+    for turn in 0..2 {
+        programs::separate(&cases).unwrap();
+        for ((case, way), ours) in cases.iter_mut().zip(ways).zip(&mut ours) {
+            let mut rng = Rng::new(turn);
+            let mut options = options(case);
+            options.cf = large(way).cf;
+            // RocksDB is to read it again.
+            options.cf.blob_compression_opts.max_dict_bytes = 0;
+            let db = Db::open(case.db(), &options).unwrap();
+            let family = db.default_column_family();
+            let found = blob_files(&db);
+            assert!(found.difference(ours).count() > 0, "{way:?}: it separates");
+            assert!(ours.difference(&found).count() > 0, "{way:?}: it collects");
+            // All values, and what its MANIFEST says of every file.
+            assert_holds(&db, case);
+            db.verify_checksums().unwrap();
+            let mut map: BTreeMap<_, _> = case.expected("default").unwrap().into_iter().collect();
+            for (key, value) in &mut map {
+                if rng.chance(1, 3) {
+                    let len = 500 + rng.below(8000) as usize;
+                    *value = rng.bytes(len);
+                    db.put(key, value).unwrap();
+                }
+            }
+            db.flush().unwrap();
+            let all = CompactRangeOptions::default();
+            db.compact_range(&all, &family, None, None).unwrap();
+            db.wait_for_background_work().unwrap();
+            if way == Way::Collect {
+                let all = CollectBlobGarbageOptions {
+                    discardable_ratio: 0.0,
+                    ..CollectBlobGarbageOptions::default()
+                };
+                db.collect_blob_garbage(&all, &family).unwrap();
+                let left = db.live_blob_files();
+                assert!(left.iter().all(|f| f.garbage_blob_count == 0), "{left:?}");
+            }
+            let pairs: Vec<_> = map.into_iter().collect();
+            case.expect("default", &pairs).unwrap();
+            assert_holds(&db, case);
+            *ours = blob_files(&db);
+            db.close().unwrap();
+        }
+        programs::judge(&cases).unwrap();
+    }
 }
 
 /// Runs RocksDB's tool on `db`.
