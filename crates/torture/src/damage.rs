@@ -15,6 +15,9 @@
 //! make it look so, or whose last byte one bit turns to zero, tells an earlier state; and tables
 //! before format 6 do not say in a block's checksum where the block belongs.
 //!
+//! One more reference has blob files with holes, as a database has that gave up the space of dead values: what
+//! is damaged inside a hole is nothing that anybody reads, and what is around it is found as ever.
+//!
 //! Ways: a flipped bit, two or three, a scrambled row of bits; a file cut off; something behind the end; two pieces of a file exchanged
 //! (sectors, or whole blocks of a table); a file in the place of another.
 
@@ -24,18 +27,19 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use orogen_base::checksum::ChecksumType;
 use orogen_engine::filename::{self, FileKind};
 use orogen_env::fs::read_file;
-use orogen_env::{Access, FileSystem, MemFileSystem};
+use orogen_env::{Access, Clock, FileSystem, MemFileSystem, SystemClock};
 use orogen_sst::{BlockIndex, CompressionType, TableReader, TableReaderOptions};
 use orogen_testkit::Rng;
 
 use crate::content;
 use crate::engine::{
-    ColumnFamilyOptions, CompactRangeOptions, Db, Error, ErrorKind, FlushOptions, Options,
-    ReadOptions, Result, WriteBatch,
+    ColumnFamily, ColumnFamilyOptions, CompactRangeOptions, Db, Error, ErrorKind, FlushOptions,
+    Options, ReadOptions, Result, WriteBatch,
 };
 use crate::guard::{Guard, Outcome, timed};
 use crate::model::Pairs;
@@ -58,6 +62,15 @@ const CUTS_FOR_A_FLIP: usize = 8;
 
 /// Bytes of a value, but for those in the log.
 const VALUE_LEN: usize = 40;
+
+/// Bytes of a value of a family whose blob files have holes: five in a row have whole blocks, compressed too.
+const HOLED_VALUE_LEN: usize = 4000;
+
+/// What the names of such families begin with.
+const HOLED: &str = "holes";
+
+/// How long holes may take: the looks of others at an older version end.
+const HOLES_WAIT: u32 = 2_000;
 
 /// What is merged.
 const OPERAND: &[u8] = b"operand";
@@ -123,6 +136,16 @@ impl std::str::FromStr for Way {
     }
 }
 
+/// The ways that are tried beside holes: what is exchanged with them is zeros.
+pub const WAYS_BESIDE_HOLES: [Way; 6] = [
+    Way::Flip,
+    Way::Cut,
+    Way::Grow,
+    Way::Replace,
+    Way::Bits,
+    Way::Burst,
+];
+
 /// What must hold, in a few words.
 const RULE: &str = "an error, or what was written; wrong answers only at places that the format leaves unprotected";
 
@@ -139,6 +162,8 @@ pub struct Config {
     pub case: Option<u64>,
     /// Which reference database: 0 is the one by hand, the others are drawn.
     pub reference: u64,
+    /// Instead the one whose blob files have holes.
+    pub holes: bool,
     /// Only one piece of so many of the cases: (which, of how many).
     pub piece: (u64, u64),
 }
@@ -151,7 +176,21 @@ impl Default for Config {
             random: 4000,
             case: None,
             reference: 0,
+            holes: false,
             piece: (0, 1),
+        }
+    }
+}
+
+impl Config {
+    /// The gate's, of the directory whose blob files have holes: most of its bytes are theirs.
+    #[must_use]
+    pub fn beside_holes() -> Self {
+        Self {
+            stride: 199,
+            random: 1000,
+            holes: true,
+            ..Self::default()
         }
     }
 }
@@ -197,6 +236,7 @@ impl File {
 /// The database before it is damaged.
 pub(crate) struct Reference {
     number: u64,
+    holes: bool,
     fs: MemFileSystem,
     files: Vec<File>,
     /// What it holds, last; before that, with fewer and fewer batches of the log.
@@ -235,7 +275,11 @@ struct Counts {
 /// If the reference database cannot be made.
 #[must_use]
 pub fn run(way: Way, config: &Config) -> Figure {
-    let reference = Reference::build(config.reference).expect("nothing fails in memory");
+    let reference = match config.holes {
+        true => Reference::with_holes(),
+        false => Reference::build(config.reference),
+    };
+    let reference = reference.expect("nothing fails in memory");
     let cases = reference.cases(way, config.stride, config.random);
     let counts = Counts::default();
     let repeat = |n: u64| {
@@ -247,6 +291,9 @@ pub fn run(way: Way, config: &Config) -> Figure {
         );
         if config.reference > 0 {
             text.push_str(&format!(" --reference {}", config.reference));
+        }
+        if config.holes {
+            text.push_str(" --holes");
         }
         text
     };
@@ -276,7 +323,11 @@ pub fn run(way: Way, config: &Config) -> Figure {
     });
     let bytes: usize = reference.files.iter().map(|f| f.bytes.len()).sum();
     Figure {
-        name: format!("damage/{}", way.name()),
+        name: format!(
+            "damage/{}{}",
+            way.name(),
+            if config.holes { "/holes" } else { "" }
+        ),
         rule: RULE,
         count: passed,
         unit: "cases",
@@ -404,19 +455,63 @@ fn drawn_families(number: u64) -> BTreeMap<String, ColumnFamilyOptions> {
     families
 }
 
+/// Families whose dead values leave holes, and one without blob files.
+fn holed_families() -> BTreeMap<String, ColumnFamilyOptions> {
+    let mut families = families();
+    families.retain(|name, _| name == "default" || name == "large");
+    let Some(mut large) = families.remove("large") else {
+        return families;
+    };
+    large.blob_file_size = 1 << 20;
+    large.enable_blob_garbage_collection = false;
+    large.blob_gc_auto = false;
+    large.blob_hole_punching_threshold = 0.0;
+    large.blob_hole_punching_min_bytes = 1;
+    let plain = ColumnFamilyOptions {
+        blob_compression_type: CompressionType::None,
+        ..large.clone()
+    };
+    let aligned = ColumnFamilyOptions {
+        blob_record_alignment: 512,
+        ..large
+    };
+    families.insert(HOLED.to_owned(), plain);
+    families.insert(format!("{HOLED}-aligned"), aligned);
+    families
+}
+
+/// Has the space of dead values given up.
+fn punch(db: &Db, family: &ColumnFamily) -> Result<()> {
+    db.set_options(family, &[("disable_auto_compactions", "false")])?;
+    let is_punched = || {
+        let files = db.live_blob_files().into_iter();
+        let mut files = files.filter(|f| f.column_family == family.name());
+        files.any(|f| f.given_up_bytes.is_some_and(|n| n > 0))
+    };
+    for _ in 0..HOLES_WAIT {
+        db.wait_for_background_work()?;
+        if is_punched() {
+            return db.set_options(family, &[("disable_auto_compactions", "true")]);
+        }
+        SystemClock.sleep(Duration::from_millis(1));
+    }
+    Err(Error::aborted("no holes were made").with("family", family.name()))
+}
+
 /// Those of [`Reference::of_tables`].
 pub(crate) fn options(fs: &MemFileSystem) -> Options {
-    let mut options = options_of(fs, 0);
+    let mut options = options_of(fs, 0, false);
     for cf in options.families.values_mut() {
         cf.enable_blob_files = false;
     }
     options
 }
 
-fn options_of(fs: &MemFileSystem, number: u64) -> Options {
+fn options_of(fs: &MemFileSystem, number: u64, holes: bool) -> Options {
     let mut options = small_options();
     options.db.fs = Arc::new(fs.clone());
     options.families = match number {
+        _ if holes => holed_families(),
         0 => families(),
         _ => drawn_families(number),
     };
@@ -428,18 +523,25 @@ impl Reference {
     /// The database of a number; see [`Config::reference`].
     pub(crate) fn build(number: u64) -> Result<Self> {
         let fs = MemFileSystem::new();
-        let options = options_of(&fs, number);
-        Self::fill(number, fs, &options)
+        let options = options_of(&fs, number, false);
+        Self::fill(number, false, fs, &options)
+    }
+
+    /// One whose blob files have holes.
+    fn with_holes() -> Result<Self> {
+        let fs = MemFileSystem::new();
+        let options = options_of(&fs, 0, true);
+        Self::fill(0, true, fs, &options)
     }
 
     /// That of number 0 without blob files, which repair does not know.
     pub(crate) fn of_tables() -> Result<Self> {
         let fs = MemFileSystem::new();
         let options = options(&fs);
-        Self::fill(0, fs, &options)
+        Self::fill(0, false, fs, &options)
     }
 
-    fn fill(number: u64, fs: MemFileSystem, options: &Options) -> Result<Self> {
+    fn fill(number: u64, holes: bool, fs: MemFileSystem, options: &Options) -> Result<Self> {
         let db = Db::open(DIR, options)?;
         let mut rng = Rng::new(number + 1);
         let mut written = BTreeSet::new();
@@ -447,11 +549,18 @@ impl Reference {
             for family in db.column_families() {
                 let mut batch = WriteBatch::new();
                 let id = family.id();
-                for n in 0..40 {
-                    let key = format!("key{:03}", (n * 3 + round) % 97);
+                let is_holed = family.name().starts_with(HOLED);
+                for n in 0..if is_holed { 18 } else { 40 } {
+                    let key = match is_holed {
+                        // Of six neighbours five die.
+                        true if round > 0 && n % 6 == 0 => continue,
+                        true => format!("key{n:03}"),
+                        false => format!("key{:03}", (n * 3 + round) % 97),
+                    };
                     // Half of a value can be compressed; all are of one length.
-                    let mut value = rng.bytes(VALUE_LEN / 2);
-                    value.resize(VALUE_LEN, b'.');
+                    let len = if is_holed { HOLED_VALUE_LEN } else { VALUE_LEN };
+                    let mut value = rng.bytes(len / 2);
+                    value.resize(len, b'.');
                     batch.put(id, key.as_bytes(), &value);
                     let family = family.name().to_owned();
                     written.insert((family, key.into_bytes(), value));
@@ -465,6 +574,9 @@ impl Reference {
             if round == 1 {
                 for family in db.column_families() {
                     db.compact_range(&CompactRangeOptions::default(), &family, None, None)?;
+                    if family.name().starts_with(HOLED) {
+                        punch(&db, &family)?;
+                    }
                 }
             }
         }
@@ -482,6 +594,7 @@ impl Reference {
         drop(db);
         let mut reference = Self {
             number,
+            holes,
             fs,
             files: Vec::new(),
             history,
@@ -721,8 +834,15 @@ impl Reference {
         how: &Look<'_>,
     ) -> std::result::Result<Seen, Trouble> {
         let is_wanted = |family: &str| how.only.is_none_or(|only| only == family);
-        let mut options = options_of(fs, self.number);
+        let mut options = options_of(fs, self.number, self.holes);
         options.db.create_if_missing = false;
+        if self.holes {
+            // What is compacted moves out of the files with holes.
+            for cf in options.families.values_mut() {
+                cf.enable_blob_garbage_collection = true;
+                cf.blob_garbage_collection_age_cutoff = 1.0;
+            }
+        }
         let db = match how.read_only {
             true => Db::open_read_only(DIR, &options)?,
             false => Db::open(DIR, &options)?,

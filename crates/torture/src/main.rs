@@ -231,6 +231,9 @@ struct DamageArgs {
     /// Of the directory of this number; from 1 on formats are drawn.
     #[arg(long, default_value_t = 0)]
     reference: u64,
+    /// Of the directory whose blob files have holes.
+    #[arg(long, conflicts_with_all = ["reference", "tables"])]
+    holes: bool,
 }
 
 #[derive(Args)]
@@ -435,6 +438,7 @@ fn main() -> ExitCode {
                 random,
                 case,
                 reference,
+                holes,
                 ..
             } = args;
             let config = damage::Config {
@@ -443,6 +447,7 @@ fn main() -> ExitCode {
                 random,
                 case,
                 reference,
+                holes,
                 ..damage::Config::default()
             };
             if args.tables {

@@ -163,6 +163,22 @@ fn gate() -> Vec<Part> {
             },
         ));
     }
+    for way in damage::WAYS_BESIDE_HOLES {
+        parts.push(Part::new(
+            Size::Gate,
+            &format!("damage/holes/{}", way.name()),
+            move |m| {
+                let threads = m.threads;
+                Ok(damage::run(
+                    way,
+                    &damage::Config {
+                        threads,
+                        ..damage::Config::beside_holes()
+                    },
+                ))
+            },
+        ));
+    }
     for reference in 0..damage::TABLE_REFERENCES {
         parts.push(Part::new(
             Size::Gate,
@@ -403,11 +419,27 @@ fn deep_damage(parts: &mut Vec<Part>) {
                         random,
                         case: None,
                         reference,
+                        holes: false,
                         piece: (n, pieces),
                     },
                 ))
             });
         }
+    }
+    for way in damage::WAYS_BESIDE_HOLES {
+        let name = format!("damage/holes/{}", way.name());
+        numbered(parts, &name, pieces, move |m, n| {
+            Ok(damage::run(
+                way,
+                &damage::Config {
+                    threads: m.threads,
+                    stride: 1,
+                    random,
+                    piece: (n, pieces),
+                    ..damage::Config::beside_holes()
+                },
+            ))
+        });
     }
 }
 

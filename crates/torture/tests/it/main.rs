@@ -91,6 +91,13 @@ fn damage() {
 }
 
 #[test]
+fn damage_beside_holes() {
+    for way in damage::WAYS_BESIDE_HOLES {
+        tell(&damage::run(way, &damage::Config::beside_holes()));
+    }
+}
+
+#[test]
 fn stalls() {
     let config = stalls::Config {
         seconds: 30.0,
