@@ -174,6 +174,10 @@ tickers! {
     BlobDbGcNumNewFiles = "rocksdb.blobdb.gc.num.new.files",
     /// Steps that met an error or were given up: nothing had changed.
     BlobDbGcFailures = "rocksdb.blobdb.gc.failures",
+    /// Blob files that steps of collection took for the garbage in them.
+    BlobGcDiscardable = "orogen.blob.gc.discardable",
+    /// Blob files that they took only because they are small.
+    BlobGcSmallFile = "orogen.blob.gc.small.file",
     /// Bytes of the tables that these steps read.
     BlobGcTableBytesRead = "orogen.blob.gc.table.bytes.read",
     /// Bytes that these steps wrote, tables and blob files.
@@ -275,6 +279,15 @@ histograms! {
     NumSubcompactionsScheduled = "rocksdb.num.subcompactions.scheduled",
     /// Microseconds of each step of collection.
     BlobDbGcMicros = "rocksdb.blobdb.gc.micros",
+    /// Bytes of each blob file that a step of collection took, without holes.
+    BlobGcInputFileSize = "orogen.blob.gc.input.file.size",
+    /// Bytes of each blob file that a step of collection made.
+    BlobGcOutputFileSize = "orogen.blob.gc.output.file.size",
+    /// Bytes of each value that goes from a memtable or a table to a blob file.
+    BlobDbValueSize = "rocksdb.blobdb.value.size",
+    /// Blob files that each iterator read from, where it read from any. One that it comes back to after many values
+    /// of others counts again.
+    BlobIterTouchedFiles = "orogen.blob.iter.touch.file.count",
     /// Microseconds of each call that makes a hole in a blob file.
     BlobHoleMicros = "orogen.blob.hole.micros",
     /// Microseconds of each wait of a transaction for a lock.

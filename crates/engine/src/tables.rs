@@ -433,7 +433,7 @@ impl VersionBlobs {
         Self {
             tables,
             version,
-            rows: Mutex::default(),
+            rows: Mutex::new(BlobRows::of_job()),
             damaged: Mutex::default(),
         }
     }

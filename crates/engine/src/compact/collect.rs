@@ -311,6 +311,8 @@ pub fn level0_waits(version: &Version, options: &ColumnFamilyOptions) -> bool {
 pub struct Step {
     /// The files whose values are moved.
     pub victims: HashSet<FileNo>,
+    /// So many of them only because they are small.
+    pub merged: usize,
     /// The tables, by level and in key order.
     pub tables: Vec<(usize, Arc<FileMeta>)>,
     /// Bytes of values that they bring along.
@@ -415,6 +417,7 @@ pub fn select(
     });
     Ok(Selected::Step(Step {
         victims: victims.numbers(),
+        merged: victims.0.values().filter(|v| v.is_merged).count(),
         moved_bytes: tables.iter().map(|t| t.moved_bytes).sum(),
         tables: tables.iter().map(|t| (t.level, t.file.clone())).collect(),
         bytes_ahead,

@@ -393,6 +393,7 @@ pub fn select(
     let max = limit.depth_max;
     let mut step = Step {
         victims: HashSet::new(),
+        merged: 0,
         tables: Vec::new(),
         moved_bytes: 0,
         bytes_ahead: 0,

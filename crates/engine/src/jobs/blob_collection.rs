@@ -43,6 +43,8 @@ pub(crate) struct CollectionJob {
     step: in_place::Step,
     /// The files that are emptied, or out of which values are moved.
     victims: Vec<FileNo>,
+    /// So many of them only because they are small.
+    merged: usize,
     id: u64,
     bytes_ahead: u64,
 }
@@ -239,6 +241,7 @@ fn pick(
             reason,
         },
         victims,
+        merged: step.merged,
         id: context.new_job_id(),
         bytes_ahead: step.bytes_ahead,
     }))
@@ -329,6 +332,8 @@ impl CollectionJob {
             micros: 0,
         };
         let (family, listed) = (&self.family, (self.id, begun));
+        let is_for_order = self.step.ordered_to.is_some();
+        let sizes = sizes_of(&family.version(), &info.emptied);
         let result = self.step.run(context, family, listed, entries, watch);
         let done = match result {
             Ok(done) => done,
@@ -345,6 +350,18 @@ impl CollectionJob {
         info.bytes_written = done.bytes_written;
         info.micros = context.clock.now_micros().saturating_sub(start);
         count(context, family, &info);
+        if !is_for_order {
+            let statistics = &context.statistics;
+            let for_garbage = info.emptied.len().saturating_sub(self.merged);
+            statistics.add(Ticker::BlobGcDiscardable, for_garbage as u64);
+            statistics.add(Ticker::BlobGcSmallFile, self.merged as u64);
+            for size in sizes {
+                statistics.record(HistogramKind::BlobGcInputFileSize, size);
+            }
+            for file in &done.blob_files {
+                statistics.record(HistogramKind::BlobGcOutputFileSize, file.total_blob_bytes);
+            }
+        }
         tell(context, &info);
         Ok(())
     }
@@ -366,6 +383,12 @@ impl CollectionJob {
             since_secs: Some(context.clock.unix_secs()),
         }
     }
+}
+
+/// Bytes of files, without holes.
+fn sizes_of(version: &Version, files: &[FileNo]) -> Vec<u64> {
+    let blobs = files.iter().filter_map(|n| version.blob_files().get(n));
+    blobs.map(|blob| blob.disk_bytes()).collect()
 }
 
 fn count(context: &Context, family: &ColumnFamilyData, info: &BlobCollectionInfo) {

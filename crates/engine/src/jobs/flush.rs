@@ -549,6 +549,7 @@ pub(crate) fn blob_options(context: &Context, family: &ColumnFamilyData) -> Blob
             file_checksum: context.options.file_checksum == FileChecksumKind::Crc32c,
             ..BlobFileBuilderOptions::default()
         },
+        statistics: Some(context.statistics.clone()),
         reserve_in: context
             .options
             .memory_budget

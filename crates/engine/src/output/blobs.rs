@@ -12,6 +12,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use orogen_base::key::{TRAILER_LEN, ValueKind, trailer, user_key};
+use orogen_base::metrics::{HistogramKind, Statistics};
 use orogen_base::sync::Mutex;
 use orogen_base::{Error, FileNo, PinnedValue, Result};
 use orogen_blob::{BlobFileBuilder, BlobFileBuilderOptions, BlobPointer};
@@ -49,6 +50,8 @@ pub struct BlobOutputOptions {
     pub carry: Option<Arc<BlobCarry>>,
     /// Is given the values that go to blob files. `None`: nobody is.
     pub keeper: Option<Arc<dyn BlobKeeper>>,
+    /// Told how long values are that come to be apart. `None`: nobody is.
+    pub statistics: Option<Arc<Statistics>>,
     /// Reserves the memory of files that are being written beside this cache, which gives way; `None`:
     /// nowhere.
     pub reserve_in: Option<Arc<BlockCache>>,
@@ -178,6 +181,9 @@ impl BlobWriter {
             if !self.is_large(value.len()) {
                 self.inline_bound = self.inline_bound.max(value.len() + 1);
                 return Ok((key, value));
+            }
+            if let Some(statistics) = &self.options.statistics {
+                statistics.record(HistogramKind::BlobDbValueSize, value.len() as u64);
             }
             self.put_apart(key, value, new_file, created)?;
             return Ok((&self.key, &self.pointer));

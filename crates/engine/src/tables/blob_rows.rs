@@ -7,6 +7,9 @@
 //!
 //! Under a budget both are reserved in its cache, as what cursors over tables read ahead is.
 
+use std::sync::Arc;
+
+use orogen_base::metrics::{HistogramKind, Statistics};
 use orogen_base::{FileNo, Result};
 use orogen_blob::{BlobReadahead, WindowAccount};
 use orogen_cache::Reservation;
@@ -88,9 +91,40 @@ pub(crate) struct BlobRows {
     needless: u32,
     /// Of the value that it stands on.
     value: Option<Reservation<CachedBlock>>,
+    touched: Touched,
+}
+
+/// How many files a cursor came to, told when it goes.
+#[derive(Default)]
+struct Touched {
+    files: u64,
+    /// Where it is told, once there was a file.
+    statistics: Option<Arc<Statistics>>,
+    /// It is a job's, and not told of.
+    is_of_job: bool,
+}
+
+impl Drop for Touched {
+    fn drop(&mut self) {
+        if let Some(statistics) = &self.statistics {
+            statistics.record(HistogramKind::BlobIterTouchedFiles, self.files);
+        }
+    }
 }
 
 impl BlobRows {
+    /// That of a job, whose way is no cursor's.
+    pub(super) fn of_job() -> Self {
+        Self {
+            touched: Touched {
+                files: 0,
+                statistics: None,
+                is_of_job: true,
+            },
+            ..Self::default()
+        }
+    }
+
     /// That of a file; the one that was not asked for the longest goes where there are too many.
     pub(super) fn of(
         &mut self,
@@ -133,6 +167,10 @@ impl BlobRows {
 
     #[cold]
     fn begin(&mut self, tables: &FamilyTables, file: FileNo, readahead: Readahead) -> usize {
+        self.touched.files += 1;
+        if self.touched.statistics.is_none() && !self.touched.is_of_job {
+            self.touched.statistics = Some(tables.statistics.clone());
+        }
         let len_max = match readahead {
             Readahead::Auto => ROW_LEN_MAX,
             Readahead::Off => 0,

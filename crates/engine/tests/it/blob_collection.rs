@@ -194,6 +194,9 @@ fn the_background_collects_once_it_is_asked_to() {
         sum(|info| info.table_bytes_read)
     );
     assert_eq!(of(Ticker::BlobDbGcFailures), 0);
+    let for_garbage = of(Ticker::BlobGcDiscardable);
+    let taken = for_garbage + of(Ticker::BlobGcSmallFile);
+    assert!(for_garbage > 0 && taken == sum(|info| info.emptied.len() as u64));
     let steps = statistics.histogram(HistogramKind::BlobDbGcMicros).count();
     assert_eq!(steps, seen.len() as u64);
     let info = seen.first().expect("it is told of");
@@ -343,6 +346,16 @@ fn small_files_are_merged() {
     let files = db.live_blob_files();
     assert_eq!(files.len(), 1, "{files:?}");
     assert_eq!((files[0].total_blob_count, garbage(&files)), (10, 0));
+    let statistics = db.statistics();
+    assert_eq!(statistics.get(Ticker::BlobGcSmallFile), 10);
+    assert_eq!(statistics.get(Ticker::BlobGcDiscardable), 0);
+    let sizes = |kind| {
+        let told = statistics.histogram(kind);
+        (told.count(), told.sum())
+    };
+    let bytes = files[0].total_blob_bytes;
+    assert_eq!(sizes(HistogramKind::BlobGcInputFileSize), (10, bytes));
+    assert_eq!(sizes(HistogramKind::BlobGcOutputFileSize), (1, bytes));
     // One alone stays.
     db.collect_blob_garbage(&small, &family).unwrap();
     assert_eq!(db.live_blob_files(), files);

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use orogen_base::ErrorKind;
-use orogen_base::metrics::Ticker;
+use orogen_base::metrics::{HistogramKind, Ticker};
 use orogen_engine::events::{
     BlobFileCreationInfo, CompactionInfo, DamagedBlobFile, EventListener, FlushInfo,
 };
@@ -286,4 +286,42 @@ fn a_damaged_blob_file_is_told_of_once() {
         db.put(b"more", b"").unwrap();
         db.close().unwrap();
     }
+}
+
+#[test]
+fn lengths_of_values_and_files_that_iterators_read_are_distributions() {
+    let fs = MemFileSystem::new();
+    let (_, mut options) = listened(&fs);
+    options.cf.enable_blob_garbage_collection = false;
+    let db = Db::open(DIR, &options).unwrap();
+    let family = db.default_column_family();
+    for (round, len) in [300, 500, 50, 900].into_iter().enumerate() {
+        for n in 0..5 {
+            db.put(&key(10 * n + round), &vec![b'v'; len]).unwrap();
+        }
+        db.flush().unwrap();
+    }
+    let told = |kind| {
+        let statistics = db.statistics();
+        let histogram = statistics.histogram(kind);
+        (histogram.count(), histogram.sum())
+    };
+    // What is short stays where it is, and what moves was told of before.
+    let lengths = (15, 5 * (300 + 500 + 900));
+    assert_eq!(told(HistogramKind::BlobDbValueSize), lengths);
+    compact_all(&db, &family);
+    assert_eq!(told(HistogramKind::BlobDbValueSize), lengths);
+    assert_eq!(told(HistogramKind::BlobIterTouchedFiles), (0, 0));
+    let scan_first = |values: usize| {
+        let mut iter = db.iter(&ReadOptions::default(), &family).unwrap();
+        iter.seek_to_first();
+        (1..values).for_each(|_| iter.next());
+        assert!(iter.valid() && iter.status().is_ok());
+    };
+    scan_first(20);
+    assert_eq!(told(HistogramKind::BlobIterTouchedFiles), (1, 3));
+    scan_first(1);
+    assert_eq!(told(HistogramKind::BlobIterTouchedFiles), (2, 4));
+    db.get(&key(0)).unwrap();
+    assert_eq!(told(HistogramKind::BlobIterTouchedFiles), (2, 4));
 }
