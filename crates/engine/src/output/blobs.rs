@@ -12,7 +12,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use orogen_base::key::{TRAILER_LEN, ValueKind, trailer, user_key};
-use orogen_base::metrics::{HistogramKind, Statistics};
+use orogen_base::metrics::{Histogram, HistogramKind, Statistics};
 use orogen_base::sync::Mutex;
 use orogen_base::{Error, FileNo, PinnedValue, Result};
 use orogen_blob::{BlobFileBuilder, BlobFileBuilderOptions, BlobPointer};
@@ -132,6 +132,34 @@ pub(super) struct BlobWriter {
     key: Vec<u8>,
     pointer: Vec<u8>,
     fetched: Option<PinnedValue>,
+    lengths: ValueLengths,
+}
+
+/// How long values are that come to be apart. Counted by the writer alone and told when it goes: two
+/// halves of a flush would contend for a count that both use for each value.
+struct ValueLengths {
+    statistics: Option<Arc<Statistics>>,
+    counted: Option<Histogram>,
+}
+
+impl ValueLengths {
+    fn count(&mut self, len: usize) {
+        if self.statistics.is_some() {
+            self.counted
+                .get_or_insert_with(Histogram::new)
+                .record(len as u64);
+        }
+    }
+}
+
+impl Drop for ValueLengths {
+    fn drop(&mut self) {
+        if let (Some(statistics), Some(counted)) = (&self.statistics, &self.counted) {
+            statistics
+                .histogram(HistogramKind::BlobDbValueSize)
+                .merge(counted);
+        }
+    }
 }
 
 impl BlobWriter {
@@ -156,6 +184,10 @@ impl BlobWriter {
             samples,
             identity: None,
             reservation: account.map(|cache| Reservation::new(cache.clone())),
+            lengths: ValueLengths {
+                statistics: options.statistics.clone(),
+                counted: None,
+            },
             options,
             written: BlobsWritten::default(),
             table: BlobCounts::default(),
@@ -182,9 +214,7 @@ impl BlobWriter {
                 self.inline_bound = self.inline_bound.max(value.len() + 1);
                 return Ok((key, value));
             }
-            if let Some(statistics) = &self.options.statistics {
-                statistics.record(HistogramKind::BlobDbValueSize, value.len() as u64);
-            }
+            self.lengths.count(value.len());
             self.put_apart(key, value, new_file, created)?;
             return Ok((&self.key, &self.pointer));
         }
