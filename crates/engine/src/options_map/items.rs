@@ -30,6 +30,9 @@ pub(crate) struct Item<T> {
     pub(crate) read: fn(&mut T, &str) -> Option<()>,
 }
 
+/// Bits for each key of a filter of which only the name is told.
+const FILTER_BITS_WHERE_UNTOLD: f64 = 10.0;
+
 const FIXED: bool = false;
 const MUTABLE: bool = true;
 
@@ -240,22 +243,35 @@ fn value_in<T: Copy>(names: &[(T, &'static str)], name: &str) -> Option<T> {
     found.map(|(v, _)| *v)
 }
 
+/// Bits for each key of a filter, in the ways in which RocksDB's versions write them:
+///
+/// ```text
+/// bloomfilter:10:false                                also what `set_options` takes
+/// {bits_per_key=10;id=bloomfilter;}, {id=bloomfilter:10:false;}
+/// ribbonfilter:10:0                                   as good as a Bloom filter of so many bits, which is written instead
+/// bloomfilter                                         of who came by the C interface, which loses the bits
+/// ```
+/// RocksDB itself takes the last for no filter.
 fn read_filter(text: &str) -> Option<f64> {
     if text == "nullptr" {
         return Some(0.0);
     }
-    // `bloomfilter:10:false`, and as RocksDB 9 writes it `{bits_per_key=10;id=bloomfilter;}`.
-    if let Some(rest) = text.strip_prefix("bloomfilter:") {
-        return value::parse_f64(rest.split(':').next()?);
-    }
-    let map = value::parse_map(text)?;
+    let map = match text.starts_with('{') {
+        true => value::parse_map(text)?,
+        false => vec![("id".to_owned(), text.to_owned())],
+    };
     let get = |key: &str| map.iter().find(|(k, _)| k == key).map(|(_, v)| v.as_str());
-    let id = get("id")?;
-    match id.strip_prefix("bloomfilter") {
-        Some("") => value::parse_f64(get("bits_per_key")?),
-        Some(bits) => value::parse_f64(bits.strip_prefix(':')?.split(':').next()?),
-        None => None,
-    }
+    let mut parts = get("id")?.split(':');
+    let kind = parts.next()?;
+    let bits = match parts.next().or_else(|| get("bits_per_key")) {
+        Some(bits) => value::parse_f64(bits)?,
+        None => FILTER_BITS_WHERE_UNTOLD,
+    };
+    let is_known = matches!(
+        kind,
+        "bloomfilter" | "rocksdb.BloomFilter" | "ribbonfilter" | "rocksdb.RibbonFilter"
+    );
+    is_known.then_some(bits)
 }
 
 /// RocksDB 7 and later write `{id=StringAppendOperator;delimiter=,;}` for operators with options.

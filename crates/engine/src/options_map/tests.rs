@@ -128,3 +128,36 @@ fn changes_are_all_made_or_none_and_the_culprit_is_named() {
         assert_eq!(error.context("option"), Some(name));
     }
 }
+
+#[test]
+fn filters_are_read_in_every_way_in_which_they_are_written() {
+    let bits = |text: &str| {
+        let text = format!("{{filter_policy={text};}}");
+        let changes = [("block_based_table_factory", text.as_str())];
+        let cf = ColumnFamilyOptions::default();
+        let (after, _) = change_family(&cf, &changes).map_err(|e| e.kind())?;
+        Ok(after.table.filter_bits_per_key)
+    };
+    for (text, expected) in [
+        ("nullptr", 0.0),
+        ("bloomfilter:12:false", 12.0),
+        ("bloomfilter:9.5", 9.5),
+        ("rocksdb.BloomFilter:7:false", 7.0),
+        ("{bits_per_key=8;id=bloomfilter;}", 8.0),
+        ("{id=bloomfilter:6:false;}", 6.0),
+        ("ribbonfilter:11:0", 11.0),
+        ("{id=ribbonfilter:11:0;bloom_before_level=0;}", 11.0),
+        ("bloomfilter", 10.0),
+        ("{id=bloomfilter;}", 10.0),
+    ] {
+        assert_eq!(bits(text), Ok(expected), "{text}");
+    }
+    for text in [
+        "bloomfilter:many",
+        "xorfilter:10",
+        "{bits_per_key=8;}",
+        "bloomfilter:",
+    ] {
+        assert_eq!(bits(text), Err(ErrorKind::InvalidArgument), "{text}");
+    }
+}
