@@ -5,13 +5,14 @@ use std::sync::Arc;
 
 use foldhash::fast::FixedState;
 
-use orogen_base::metrics::Ticker;
+use orogen_base::UserComparator;
 use orogen_base::sync::Mutex;
 use orogen_base::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-use orogen_base::{Error, ErrorKind, Result, UserComparator};
 
 use super::range::Ranges;
 use super::stripe::Stripe;
+use super::tally::Tally;
+use super::waits::Waits;
 use super::{Core, range_cost};
 
 /// A stripe with its mutex, on cache lines of its own.
@@ -33,7 +34,7 @@ pub struct FamilyLocks {
     pub(crate) range_count: AtomicUsize,
     /// Rank: below the waits, above the stripes.
     pub(crate) ranges: Mutex<Ranges>,
-    /// Keys and ranges that are locked or waited for; counted only where there is a limit.
+    /// Who holds or waits for a key or a range; counted only where there is a limit.
     pub(crate) limited_count: AtomicUsize,
 }
 
@@ -78,18 +79,28 @@ impl FamilyLocks {
         self.cells.iter().map(|cell| cell.0.lock().len()).sum()
     }
 
-    /// Bytes that these keys count in the tables, in the same way.
+    /// Bytes that these keys count, with those who hold or wait for them, in the same way.
     #[must_use]
     pub fn used_bytes(&self) -> usize {
-        let used = |cell: &Cell| cell.0.lock().used_bytes();
+        let used = |cell: &Cell| cell.0.lock().tally().bytes;
         self.cells.iter().map(used).sum()
     }
 
-    /// Ranges that are locked, and bytes that they count.
-    pub(crate) fn ranges_held(&self) -> (usize, usize) {
+    /// What all its keys and ranges count; ranges as they are at one moment, keys stripe by stripe.
+    pub(crate) fn tally(&self, waits: &Waits) -> Tally {
+        let mut sum = Tally::default();
         let ranges = self.ranges.lock();
-        let bytes = ranges.held.iter().map(|held| range_cost(&held.range));
-        (ranges.held.len(), bytes.sum())
+        for held in &ranges.held {
+            sum.add(Tally::lock(range_cost(&held.range)));
+        }
+        for &number in &ranges.waiting {
+            sum.add(waits.get(number).cost());
+        }
+        drop(ranges);
+        for cell in &self.cells {
+            sum.add(cell.0.lock().tally());
+        }
+        sum
     }
 
     /// Bytes that the tables have allocated, at least those of the keys.
@@ -103,51 +114,6 @@ impl FamilyLocks {
     #[inline]
     pub(crate) fn has_ranges(&self) -> bool {
         self.range_count.load(Relaxed) != 0
-    }
-
-    /// Counts a key or a range of so many bytes, where there are limits.
-    ///
-    /// # Errors
-    /// `LockLimit` if it is one too many; it is not counted then.
-    #[inline]
-    pub(crate) fn count(&self, bytes: usize) -> Result<()> {
-        if self.core.is_limited {
-            return self.count_limited(bytes);
-        }
-        Ok(())
-    }
-
-    fn count_limited(&self, bytes: usize) -> Result<()> {
-        let options = &self.core.options;
-        let count = self.limited_count.fetch_add(1, Relaxed);
-        if count >= options.max_num_locks.unwrap_or(usize::MAX) {
-            self.limited_count.fetch_sub(1, Relaxed);
-            self.core.statistics.add(Ticker::TxnLockLimits, 1);
-            return Err(Error::new(ErrorKind::LockLimit, "too many locks")
-                .with("cf", self.id)
-                .with("max_num_locks", count));
-        }
-        let used = self.core.used_bytes.fetch_add(bytes, Relaxed);
-        let limit = options.memory_limit_bytes.unwrap_or(usize::MAX);
-        if used.saturating_add(bytes) > limit {
-            self.uncount(bytes);
-            self.core.statistics.add(Ticker::TxnLockLimits, 1);
-            return Err(
-                Error::new(ErrorKind::LockLimit, "locks take too much memory")
-                    .with("cf", self.id)
-                    .with("memory_limit_bytes", limit),
-            );
-        }
-        Ok(())
-    }
-
-    /// Takes back what [`Self::count`] counted.
-    #[inline]
-    pub(crate) fn uncount(&self, bytes: usize) {
-        if self.core.is_limited {
-            self.limited_count.fetch_sub(1, Relaxed);
-            self.core.used_bytes.fetch_sub(bytes, Relaxed);
-        }
     }
 
     #[inline]

@@ -12,8 +12,10 @@ use orogen_base::sync::atomic::Ordering::Relaxed;
 use super::family::FamilyLocks;
 use super::owner::{LockMode, Outcome, Owner, TxnId};
 use super::range::{OwnedRange, RangeLock, Ranges};
+use super::range_cost;
 use super::stripe::Stripe;
-use super::waits::{Found, Target, Waits, Witness};
+use super::tally::{Account, Tally};
+use super::waits::{Found, Target, Wait, Waits, Witness};
 
 /// Threads to wake once no mutex is held.
 pub(crate) type Woken = Vec<Arc<Owner>>;
@@ -32,6 +34,7 @@ impl Waits {
     ) -> Option<R> {
         let mut ranges = family.has_ranges().then(|| family.ranges.lock());
         let mut stripe = family.cell(stripe_number).lock();
+        let mut account = Account::open(family, &stripe);
         let changed = change(self, &mut stripe)?;
         let mut at = 0;
         while let Some(&number) = self.queue(stripe.queue(entry)).get(at) {
@@ -49,14 +52,15 @@ impl Waits {
                 &mut found,
             );
             if found.is_empty() {
+                // What the wait counts is more than what the lock does, so no limit refuses it.
+                let wait = self.remove_from_key(&mut stripe, entry, number);
                 let (txn, mode) = (wait.owner.id, wait.mode);
                 let held = ranges.as_deref_mut();
-                let granted = self.grant_key(family, held, &mut stripe, entry, txn, mode);
+                let granted = self.grant_key(held, &mut stripe, &mut account, entry, txn, mode);
                 let outcome = match granted {
                     Ok(()) => Outcome::Granted,
                     Err(_) => Outcome::NoMemory,
                 };
-                let wait = self.remove_from_key(&mut stripe, entry, number);
                 Self::tell(&wait, outcome, woken);
             } else if ranges.is_none() && wait.is_newcomer() {
                 // All behind it conflict with it, or with what it conflicts with.
@@ -65,24 +69,27 @@ impl Waits {
                 at += 1;
             }
         }
-        if let Some(bytes) = stripe.remove_if_unused(entry) {
-            family.uncount(bytes);
-        }
+        stripe.remove_if_unused(entry);
+        account.close(&stripe);
         Some(changed)
     }
 
     /// Gives an entry to a transaction that has no blockers, taking it from those who are gone.
     /// `ranges` is there if the family has any.
+    ///
+    /// # Errors
+    /// `LockLimit`, `NoMemory`; it is not granted then.
     pub(crate) fn grant_key(
         &self,
-        family: &FamilyLocks,
         ranges: Option<&mut Ranges>,
         stripe: &mut Stripe,
+        account: &mut Account<'_>,
         entry: u32,
         txn: TxnId,
         mode: LockMode,
     ) -> orogen_base::Result<()> {
         if !self.expirable.is_empty() {
+            let family = account.family();
             if let Some(ranges) = ranges {
                 let key = stripe.key(entry);
                 steal_ranges(family, ranges, txn, mode, |r| {
@@ -91,6 +98,7 @@ impl Waits {
             }
             steal_key(family, stripe, entry, txn, mode);
         }
+        account.reserve(stripe, stripe.cost_of_grant(entry, txn))?;
         stripe.grant(entry, txn, mode)
     }
 
@@ -121,6 +129,7 @@ impl Waits {
                 continue;
             }
             let wait = self.remove_from_ranges(&mut ranges, number);
+            family.uncount(Tally::bytes(Wait::bytes(wait.passes.len())));
             Self::tell(&wait, Outcome::Granted, woken);
             if let Target::Range { id, range } = wait.target {
                 self.grant_range(family, &mut ranges, id, wait.owner.id, wait.mode, range);
@@ -202,16 +211,16 @@ fn steal_key(family: &FamilyLocks, stripe: &mut Stripe, entry: u32, txn: TxnId, 
 fn steal_keys(family: &FamilyLocks, txn: TxnId, mode: LockMode, range: &OwnedRange) {
     for cell in &family.cells {
         let mut stripe = cell.0.lock();
+        let account = Account::open(family, &stripe);
         let inside: Vec<u32> = stripe
             .entries()
             .filter(|&entry| range.contains(&family.order, stripe.key(entry)))
             .collect();
         for entry in inside {
             steal_key(family, &mut stripe, entry, txn, mode);
-            if let Some(bytes) = stripe.remove_if_unused(entry) {
-                family.uncount(bytes);
-            }
+            stripe.remove_if_unused(entry);
         }
+        account.close(&stripe);
     }
 }
 
@@ -227,7 +236,7 @@ fn steal_ranges(
         let stolen = held.holder != txn && held.mode.conflicts(mode) && meets(&held.range);
         if stolen {
             family.range_count.fetch_sub(1, Relaxed);
-            family.uncount(super::range_cost(&held.range));
+            family.uncount(Tally::lock(range_cost(&held.range)));
             family.core.statistics.add(Ticker::TxnLockSteals, 1);
         }
         !stolen

@@ -25,6 +25,7 @@
 //!
 //! Source: docs/adr/2026-11-23-locks-of-transactions.md.
 
+mod tally;
 mod key_pool;
 mod stripe;
 mod range;
@@ -61,6 +62,7 @@ pub use status::{LockStatus, Waiting};
 pub use wait_for::{DeadlockEdge, DeadlockPath, Wanted};
 
 use owner::{Owner, Record, Taken};
+use tally::Tally;
 use waits::Waits;
 
 /// Settings of a lock manager, under RocksDB's names.
@@ -69,11 +71,11 @@ pub struct LockManagerOptions {
     /// Stripes of each family, a mutex each. More: fewer threads meet at one, 384 bytes each. Default
     /// 16; 1 to 65,535.
     pub num_stripes: usize,
-    /// Keys and ranges of one family that may be locked or waited for at once. Default `None`: no
-    /// limit.
+    /// Locks of one family at once: each transaction that holds a key or a range or waits for it is one, so a key that three
+    /// share and one waits for is four (RocksDB: keys, however many share them or wait). Default `None`: no limit.
     pub max_num_locks: Option<usize>,
-    /// Bytes that keys and ranges of all families may take in the tables, about 64 and the key for each
-    /// key. Default `None`: no limit.
+    /// Bytes that locks of all families may take in the tables: about 48 and the key for each key, 28 for each further one that
+    /// shares it, and some 200 for each that waits. Default `None`: no limit.
     pub memory_limit_bytes: Option<usize>,
     /// Deadlocks that are remembered. Default 5.
     pub max_num_deadlocks: usize,
@@ -93,9 +95,10 @@ impl Default for LockManagerOptions {
 /// How much is locked; see [`LockManager::usage`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LockUsage {
-    /// Keys and ranges.
+    /// Transactions that hold a key or a range or wait for it, each once for each: what
+    /// [`LockManagerOptions::max_num_locks`] counts.
     pub locks: usize,
-    /// What they count in the tables.
+    /// What they count against [`LockManagerOptions::memory_limit_bytes`].
     pub bytes: usize,
 }
 
@@ -283,17 +286,20 @@ impl LockManager {
         waits.deadlocks.drain(..surplus);
     }
 
-    /// Keys and ranges that are locked, and keys that are waited for, of all families, and bytes that they count in the tables. They are
-    /// counted stripe by stripe: no moment had just so many.
+    /// Locks that are held or waited for, of all families, and bytes that they count: what limits are compared with, also where there are
+    /// none. Who waits is counted at one moment, who holds stripe by stripe: no moment had just so many.
     #[must_use]
     pub fn usage(&self) -> LockUsage {
-        let mut sum = LockUsage::default();
-        for family in self.families() {
-            let (ranges, bytes) = family.ranges_held();
-            sum.locks += family.key_count() + ranges;
-            sum.bytes += family.used_bytes() + bytes;
+        let families = self.families();
+        let waits = self.0.waits.lock();
+        let mut sum = Tally::default();
+        for family in &families {
+            sum.add(family.tally(&waits));
         }
-        sum
+        LockUsage {
+            locks: sum.locks,
+            bytes: sum.bytes,
+        }
     }
 
     fn families(&self) -> Vec<Arc<FamilyLocks>> {

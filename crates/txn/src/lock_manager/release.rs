@@ -9,6 +9,7 @@ use orogen_base::sync::{Mistake, makes};
 use super::family::FamilyLocks;
 use super::grant::Woken;
 use super::owner::{Outcome, TxnId};
+use super::tally::{Account, Tally};
 use super::waits::{Target, Wait, Waits};
 use super::{Core, range_cost};
 
@@ -45,10 +46,10 @@ impl Core {
             stripe = family.cell(stripe_number).lock();
         }
         if alone {
+            let account = Account::open(family, &stripe);
             stripe.release(entry, txn);
-            if let Some(bytes) = stripe.remove_if_unused(entry) {
-                family.uncount(bytes);
-            }
+            stripe.remove_if_unused(entry);
+            account.close(&stripe);
             return true;
         }
         drop(stripe);
@@ -109,7 +110,7 @@ impl Core {
             at.map(|at| ranges.held.swap_remove(at))
         };
         if let Some(held) = held {
-            family.uncount(range_cost(&held.range));
+            family.uncount(Tally::lock(range_cost(&held.range)));
             family.range_count.fetch_sub(1, Relaxed);
             waits.range_changed(family, &mut woken);
         }
@@ -127,7 +128,7 @@ impl Core {
             return removed.expect("a wait is always removed");
         }
         let wait = waits.remove_from_ranges(&mut family.ranges.lock(), number);
-        family.uncount(range_cost(wait.range()));
+        family.uncount(wait.cost());
         family.range_count.fetch_sub(1, Relaxed);
         waits.range_changed(&family, woken);
         wait

@@ -8,9 +8,10 @@ use orogen_base::sync::{Mistake, MutexGuard, makes};
 use orogen_base::{Error, ErrorKind, Result, limits, memory};
 
 use super::family::{FamilyLocks, Place};
-use super::owner::{LockMode, Outcome, Record, Taken, TxnLocks};
+use super::owner::{LockMode, Outcome, Record, Taken, TxnId, TxnLocks};
 use super::range::{KeyRange, OwnedRange, RangeLock, Ranges};
 use super::stripe::{Fast, Stripe};
+use super::tally::{Account, Tally};
 use super::waits::{Ask, Found, Target, Wait, Waits};
 use super::{Core, LockManager, range_cost};
 
@@ -57,24 +58,30 @@ impl LockManager {
             if family.has_ranges() {
                 Fast::Contended
             } else {
-                match stripe.try_fast(place.hash, key, txn.owner.id, mode) {
+                let id = txn.owner.id;
+                match stripe.try_fast(place.hash, key, id, mode) {
                     Fast::Absent => {
-                        Fast::Joined(insert(family, &mut stripe, place, key, txn.owner.id, mode)?)
+                        let mut account = Account::open(family, &stripe);
+                        let entry = insert(&mut account, &mut stripe, place, key, id, mode);
+                        account.close(&stripe);
+                        Fast::Granted(entry?)
+                    }
+                    Fast::Shareable(entry) => {
+                        share(family, &mut stripe, entry, id)?;
+                        Fast::Granted(entry)
                     }
                     fast => fast,
                 }
             }
         };
         let (locked, entry) = match fast {
-            Fast::Joined(entry) => (Locked::New, entry),
+            Fast::Granted(entry) => (Locked::New, entry),
             Fast::Upgraded(entry) => (Locked::Upgraded, entry),
             Fast::Held => return Ok(Locked::Held),
-            Fast::Absent | Fast::Contended => {
-                match self.lock_key(txn, family, key, mode, timeout)? {
-                    (Locked::Held, _) => return Ok(Locked::Held),
-                    granted => granted,
-                }
-            }
+            _ => match self.lock_key(txn, family, key, mode, timeout)? {
+                (Locked::Held, _) => return Ok(Locked::Held),
+                granted => granted,
+            },
         };
         txn.note_key(family, place.stripe, entry, locked);
         Ok(locked)
@@ -151,23 +158,27 @@ pub(super) enum Step<'a> {
     Waits(MutexGuard<'a, Waits>, u32),
 }
 
-/// Makes an entry of a key that has none, held or not.
+/// Makes an entry of a key that has none, held or not: whoever it is made for holds or waits then, and is counted.
 #[inline]
 fn insert(
-    family: &FamilyLocks,
+    account: &mut Account<'_>,
     stripe: &mut Stripe,
     place: Place,
     key: &[u8],
     holder: u64,
     mode: LockMode,
 ) -> Result<u32> {
-    let bytes = Stripe::cost(key.len());
-    family.count(bytes)?;
-    let entry = stripe.insert(place.hash, key, holder, mode);
-    if entry.is_err() {
-        family.uncount(bytes);
-    }
-    entry
+    account.reserve(stripe, Tally::lock(Stripe::cost(key.len())))?;
+    stripe.insert(place.hash, key, holder, mode)
+}
+
+/// Makes a transaction one more of those who share an entry.
+fn share(family: &FamilyLocks, stripe: &mut Stripe, entry: u32, txn: TxnId) -> Result<()> {
+    let mut account = Account::open(family, stripe);
+    account.reserve(stripe, stripe.cost_of_grant(entry, txn))?;
+    let granted = stripe.grant(entry, txn, LockMode::Shared);
+    account.close(stripe);
+    granted
 }
 
 #[cold]
@@ -274,9 +285,16 @@ impl Core {
             passes = txn.passes(&waits, family, ranges, mode, meets);
         }
         let mut stripe = family.cell(place.stripe).lock();
+        let mut account = Account::open(family, &stripe);
         let entry = match stripe.find(place.hash, key) {
             Some(entry) => entry,
-            None => insert(family, &mut stripe, place, key, 0, mode)?,
+            None => match insert(&mut account, &mut stripe, place, key, 0, mode) {
+                Ok(entry) => entry,
+                Err(e) => {
+                    account.close(&stripe);
+                    return Err(e);
+                }
+            },
         };
         let holds = stripe.holds(entry, id);
         if holds && (mode == LockMode::Shared || stripe.is_exclusive(entry)) {
@@ -293,19 +311,22 @@ impl Core {
         waits.point_blockers(family, ranges.as_deref(), &stripe, entry, ask, &mut found);
         let refused = if found.is_empty() {
             let held = ranges.as_deref_mut();
-            match waits.grant_key(family, held, &mut stripe, entry, id, mode) {
-                Ok(()) => return Ok((locked, entry, Step::Granted)),
+            match waits.grant_key(held, &mut stripe, &mut account, entry, id, mode) {
+                Ok(()) => {
+                    account.close(&stripe);
+                    return Ok((locked, entry, Step::Granted));
+                }
                 Err(e) => Some(e),
             }
         } else if !may_wait {
             Some(timed_out(txn, family))
         } else {
-            None
+            let cost = Tally::lock(Wait::bytes(passes.len()));
+            account.reserve(&stripe, cost).err()
         };
         if let Some(error) = refused {
-            if let Some(bytes) = stripe.remove_if_unused(entry) {
-                family.uncount(bytes);
-            }
+            stripe.remove_if_unused(entry);
+            account.close(&stripe);
             return Err(error);
         }
         let wait = Wait {
@@ -323,6 +344,7 @@ impl Core {
         };
         *txn.owner.outcome.lock() = Outcome::Waiting;
         let number = waits.add_to_key(&mut stripe, entry, wait);
+        account.close(&stripe);
         drop(stripe);
         drop(ranges);
         Ok((locked, entry, Step::Waits(waits, number)))
@@ -349,8 +371,8 @@ impl Core {
         {
             return Ok(None);
         }
-        let bytes = range_cost(range);
-        family.count(bytes)?;
+        let cost = Tally::lock(range_cost(range));
+        family.count(cost)?;
         let late = makes(Mistake::CountRangeLate);
         if !late {
             family.range_count.fetch_add(1, Relaxed);
@@ -375,10 +397,15 @@ impl Core {
             waits.grant_range(family, &mut ranges, number, id, mode, range.to_owned());
             return Ok(Some((number, Step::Granted)));
         }
-        if !may_wait {
+        let waits_cost = Tally::bytes(Wait::bytes(passes.len()));
+        let refused = match may_wait {
+            true => family.count(waits_cost).err(),
+            false => Some(timed_out(txn, family)),
+        };
+        if let Some(error) = refused {
             family.range_count.fetch_sub(1, Relaxed);
-            family.uncount(bytes);
-            return Err(timed_out(txn, family));
+            family.uncount(cost);
+            return Err(error);
         }
         let wait = Wait {
             owner: txn.owner.clone(),

@@ -11,13 +11,17 @@
 use orogen_base::{Result, memory};
 
 use super::key_pool::KeyPool;
+use super::owner::Record;
+use super::tally::Tally;
 use super::{LockMode, TxnId};
 
 /// No entry, no node.
 pub(crate) const NONE: u32 = u32::MAX;
 const EXCLUSIVE: u32 = 1 << 31;
-/// Bytes of an entry, its bucket and its record in the transaction's list.
-const ENTRY_COST: usize = size_of::<Entry>() + 4 + 12;
+/// Bytes of an entry, its bucket and its record in the list of the transaction that holds it.
+const ENTRY_COST: usize = size_of::<Entry>() + 4 + size_of::<Record>();
+/// Bytes of a further holder, and of its record.
+const SHARER_COST: usize = size_of::<Sharer>() + size_of::<Record>();
 /// An empty table of more entries gives their memory back.
 const KEPT_ENTRIES_MAX: usize = 1024;
 
@@ -46,8 +50,10 @@ struct Sharer {
 pub(crate) enum Fast {
     /// Held in this mode or a stronger one already.
     Held,
-    /// Granted beside other holders.
-    Joined(u32),
+    /// Granted; nobody had it, or those who have it share it.
+    Granted(u32),
+    /// It can be granted beside those who share it.
+    Shareable(u32),
     /// It was held shared by this transaction alone, and is exclusive now.
     Upgraded(u32),
     /// Nobody has this key.
@@ -64,7 +70,8 @@ pub(crate) struct Stripe {
     live: u32,
     free_sharers: u32,
     sharers: Vec<Sharer>,
-    used_bytes: usize,
+    /// Of its keys: who holds them, and who waits.
+    tally: Tally,
     keys: KeyPool,
 }
 
@@ -78,7 +85,7 @@ impl Stripe {
             sharers: Vec::new(),
             free_sharers: NONE,
             keys: KeyPool::new(),
-            used_bytes: 0,
+            tally: Tally::default(),
         }
     }
 
@@ -92,9 +99,30 @@ impl Stripe {
         self.live as usize
     }
 
-    /// Bytes that they count.
-    pub(crate) fn used_bytes(&self) -> usize {
-        self.used_bytes
+    /// What its keys count, with those who wait for them.
+    #[inline]
+    pub(crate) fn tally(&self) -> Tally {
+        self.tally
+    }
+
+    /// What it counts more once a transaction is granted an entry in any mode.
+    #[inline]
+    pub(crate) fn cost_of_grant(&self, at: u32, txn: TxnId) -> Tally {
+        match self.entries[at as usize].holder {
+            0 => Tally::lock(0),
+            _ if self.holds(at, txn) => Tally::default(),
+            _ => Tally::lock(SHARER_COST),
+        }
+    }
+
+    /// Counts one that waits for an entry.
+    pub(crate) fn add_wait(&mut self, cost: Tally) {
+        self.tally.add(cost);
+    }
+
+    /// Undoes [`Self::add_wait`].
+    pub(crate) fn remove_wait(&mut self, cost: Tally) {
+        self.tally.sub(cost);
     }
 
     /// Bytes that its lists have allocated.
@@ -172,7 +200,10 @@ impl Stripe {
         };
         self.buckets[bucket] = at;
         self.live += 1;
-        self.used_bytes += Self::cost(key.len());
+        self.tally.add(Tally {
+            locks: usize::from(holder != 0),
+            bytes: Self::cost(key.len()),
+        });
         Ok(at)
     }
 
@@ -197,12 +228,12 @@ impl Stripe {
         Ok(())
     }
 
-    /// Frees the entry if nobody holds it and nobody waits; tells the bytes that it counted.
+    /// Frees the entry if nobody holds it and nobody waits.
     #[inline]
-    pub(crate) fn remove_if_unused(&mut self, at: u32) -> Option<usize> {
+    pub(crate) fn remove_if_unused(&mut self, at: u32) {
         let entry = &self.entries[at as usize];
         if entry.holder != 0 || entry.state & !EXCLUSIVE != 0 {
-            return None;
+            return;
         }
         let (next, place, len) = (entry.next, entry.key_place, entry.key_len);
         let bucket = self.bucket(entry.hash);
@@ -220,14 +251,12 @@ impl Stripe {
         slot.next = self.free_entries;
         self.free_entries = at;
         self.live -= 1;
-        let cost = Self::cost(len as usize);
-        self.used_bytes -= cost;
+        self.tally.sub(Tally::bytes(Self::cost(len as usize)));
         if self.live == 0 && self.entries.capacity() > KEPT_ENTRIES_MAX {
             *self = Self::new();
         } else if self.live == 0 {
             self.keys.clear_if_large();
         }
-        Some(cost)
     }
 
     /// Decides what needs nobody else: see [`Fast`].
@@ -246,8 +275,8 @@ impl Stripe {
                 self.entries[at as usize].state |= EXCLUSIVE;
                 return Fast::Upgraded(at);
             }
-        } else if free && !exclusive && mode == LockMode::Shared && self.add_sharer(at, txn) {
-            return Fast::Joined(at);
+        } else if free && !exclusive && mode == LockMode::Shared {
+            return Fast::Shareable(at);
         }
         Fast::Contended
     }
@@ -295,16 +324,14 @@ impl Stripe {
             || (entry.sharers != NONE && self.holders(at).skip(1).any(|holder| holder == txn))
     }
 
-    fn add_sharer(&mut self, at: u32, txn: TxnId) -> bool {
+    fn add_sharer(&mut self, at: u32, txn: TxnId) -> Result<()> {
         let node = Sharer {
             holder: txn,
             next: self.entries[at as usize].sharers,
         };
         let free = self.free_sharers;
         let place = if free == NONE {
-            if memory::push(&mut self.sharers, node, "locks").is_err() {
-                return false;
-            }
+            memory::push(&mut self.sharers, node, "locks")?;
             self.sharers.len() as u32 - 1
         } else {
             let slot = &mut self.sharers[free as usize];
@@ -313,8 +340,8 @@ impl Stripe {
             free
         };
         self.entries[at as usize].sharers = place;
-        self.used_bytes += size_of::<Sharer>();
-        true
+        self.tally.add(Tally::lock(SHARER_COST));
+        Ok(())
     }
 
     /// Makes `txn` a holder in `mode`, or makes its lock exclusive. Nobody may hold it who conflicts.
@@ -323,10 +350,11 @@ impl Stripe {
     /// `NoMemory`; nothing has changed.
     pub(crate) fn grant(&mut self, at: u32, txn: TxnId, mode: LockMode) -> Result<()> {
         let entry = &mut self.entries[at as usize];
-        if entry.holder == 0 || entry.holder == txn {
+        if entry.holder == 0 {
             entry.holder = txn;
-        } else if !self.holds(at, txn) && !self.add_sharer(at, txn) {
-            return Err(memory::refused("locks", size_of::<Sharer>()));
+            self.tally.add(Tally::lock(0));
+        } else if !self.holds(at, txn) {
+            self.add_sharer(at, txn)?;
         }
         if mode == LockMode::Exclusive {
             debug_assert_eq!(self.entries[at as usize].sharers, NONE);
@@ -346,6 +374,7 @@ impl Stripe {
             if first == NONE {
                 entry.holder = 0;
                 entry.state &= !EXCLUSIVE;
+                self.tally.sub(Tally::lock(0));
             } else {
                 entry.holder = self.sharers[first as usize].holder;
                 entry.sharers = self.sharers[first as usize].next;
@@ -373,7 +402,7 @@ impl Stripe {
     fn free_sharer(&mut self, node: u32) {
         self.sharers[node as usize].next = self.free_sharers;
         self.free_sharers = node;
-        self.used_bytes -= size_of::<Sharer>();
+        self.tally.sub(Tally::lock(SHARER_COST));
     }
 
     /// Makes an exclusive lock shared; false if `txn` does not hold it so.

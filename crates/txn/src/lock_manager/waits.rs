@@ -16,7 +16,9 @@ use orogen_env::Clock;
 use super::family::FamilyLocks;
 use super::owner::{LockMode, Outcome, Owner, TxnId};
 use super::range::{KeyRange, OwnedRange, Ranges};
+use super::range_cost;
 use super::stripe::Stripe;
+use super::tally::Tally;
 use super::wait_for::DeadlockPath;
 
 type Map<V> = HashMap<TxnId, V, FixedState>;
@@ -210,6 +212,7 @@ impl Waits {
     /// Puts one that waits for an entry into its queue.
     pub(crate) fn add_to_key(&mut self, stripe: &mut Stripe, entry: u32, wait: Wait) -> u32 {
         let place = wait.place;
+        stripe.add_wait(wait.cost());
         let number = self.add(wait);
         let mut queue = stripe.queue(entry);
         if queue == 0 {
@@ -234,7 +237,9 @@ impl Waits {
             self.free_queues.push(queue);
             stripe.set_queue(entry, 0);
         }
-        self.remove(number)
+        let wait = self.remove(number);
+        stripe.remove_wait(wait.cost());
+        wait
     }
 
     /// Puts one that waits for a range into its family's list.
@@ -478,6 +483,20 @@ impl Waits {
 }
 
 impl Wait {
+    /// Bytes of a wait that passes so many: itself, and its number in a queue and by its transaction.
+    pub(crate) const fn bytes(passes: usize) -> usize {
+        size_of::<Self>() + size_of::<u32>() + size_of::<(TxnId, u32)>() + passes * size_of::<u64>()
+    }
+
+    /// What it counts; one for a range has the range counted as it will be held.
+    pub(crate) fn cost(&self) -> Tally {
+        let bytes = Self::bytes(self.passes.len());
+        match &self.target {
+            Target::Point { .. } => Tally::lock(bytes),
+            Target::Range { range, .. } => Tally::lock(bytes + range_cost(range)),
+        }
+    }
+
     /// True if it queues behind those who wait before it.
     pub(crate) fn is_newcomer(&self) -> bool {
         self.place >= NEWCOMER

@@ -76,6 +76,7 @@ struct Reference {
     now: u64,
     expires: [Option<u64>; TXNS],
     kept: [bool; TXNS],
+    max_num_locks: Option<usize>,
 }
 
 impl Reference {
@@ -191,7 +192,8 @@ impl Reference {
         false
     }
 
-    fn ask(&mut self, txn: usize, what: What, mode: LockMode) -> &'static str {
+    /// `refused` if a limit of memory did, which is looked at when the lock or the wait is to be counted.
+    fn ask(&mut self, txn: usize, what: What, mode: LockMode, refused: bool) -> &'static str {
         if self.is_gone(txn) {
             return "expired";
         }
@@ -214,7 +216,15 @@ impl Reference {
             what,
             mode,
         };
-        if self.blockers(&ask).is_empty() {
+        let free = self.blockers(&ask).is_empty();
+        // A lock that is made exclusive at once is no other one.
+        let same = |hold: &Hold| hold.txn == ask.txn && hold.what == ask.what;
+        let upgraded = matches!(ask.what, What::Key(_)) && self.holds.iter().any(same);
+        let full = self.max_num_locks == Some(self.holds.len() + self.waits.len());
+        if (full || refused) && !(free && upgraded) {
+            return "limit";
+        }
+        if free {
             self.give(&ask);
             return "got";
         }
@@ -381,6 +391,7 @@ struct Seen {
     range_waits: usize,
     upgrades: usize,
     expired: usize,
+    limits: usize,
 }
 
 /// Moves both clocks; who would expire while it waits gives up before.
@@ -400,14 +411,30 @@ fn time_passes(sim: &mut Sim, reference: &mut Reference, micros: u64) {
 
 /// One history; `ranges` of 100 requests are for ranges; in some transactions expire.
 fn history(seed: u64, ranges: usize, expiring: bool, seen: &mut Seen) {
-    let options = LockManagerOptions {
-        num_stripes: 1 + seed as usize % 4,
+    let limits = LockManagerOptions {
         max_num_locks: Some(1000),
         ..LockManagerOptions::default()
     };
+    history_within(seed, ranges, expiring, limits, seen);
+}
+
+fn history_within(
+    seed: u64,
+    ranges: usize,
+    expiring: bool,
+    limits: LockManagerOptions,
+    seen: &mut Seen,
+) {
+    let options = LockManagerOptions {
+        num_stripes: 1 + seed as usize % 4,
+        ..limits
+    };
     let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
     let mut sim = Sim::with(TXNS, options, TxnLockOptions::default());
-    let mut reference = Reference::default();
+    let mut reference = Reference {
+        max_num_locks: limits.max_num_locks,
+        ..Reference::default()
+    };
     let mut points: Vec<Vec<(SavePoint, usize)>> = vec![Vec::new(); TXNS];
     for step in 0..300 {
         let txn = random.below(TXNS);
@@ -495,13 +522,19 @@ fn history(seed: u64, ranges: usize, expiring: bool, seen: &mut Seen) {
                             seen.expired += 1;
                             "expired"
                         }
+                        Answer::Refused(e) if e.kind() == ErrorKind::LockLimit => {
+                            seen.limits += 1;
+                            "limit"
+                        }
                         Answer::Refused(e) => {
                             assert_eq!(e.kind(), ErrorKind::Deadlock);
                             seen.deadlocks += 1;
                             "deadlock"
                         }
                     };
-                    let wanted = reference.ask(txn, what.clone(), mode);
+                    // Which bytes there are is looked at behind each step; whether these were too many is not said again here.
+                    let refused = got == "limit" && limits.memory_limit_bytes.is_some();
+                    let wanted = reference.ask(txn, what.clone(), mode, refused);
                     assert_eq!(
                         got, wanted,
                         "seed {seed} step {step}: {txn} {what:?} {mode:?}"
@@ -519,6 +552,7 @@ fn history(seed: u64, ranges: usize, expiring: bool, seen: &mut Seen) {
             );
         }
         assert_eq!(print(&sim), reference.print(), "seed {seed} step {step}");
+        sim.assert_counted();
     }
     sim.end();
 }
@@ -558,4 +592,51 @@ fn histories_in_which_transactions_expire_agree_with_the_reference() {
         seen.expired > 1000 && seen.grants > 1000 && seen.deadlocks > 100,
         "{seen:?}"
     );
+}
+
+#[test]
+fn histories_within_a_limit_of_locks_agree_with_the_reference() {
+    let mut seen = Seen::default();
+    for seed in 2000..2300 {
+        let limits = LockManagerOptions {
+            max_num_locks: Some(4 + seed as usize % 9),
+            ..LockManagerOptions::default()
+        };
+        history_within(
+            seed,
+            [0, 3, 20][seed as usize % 3],
+            false,
+            limits,
+            &mut seen,
+        );
+    }
+    assert!(
+        seen.limits > 1000 && seen.waits > 1000 && seen.grants > 1000,
+        "{seen:?}"
+    );
+    assert!(seen.deadlocks > 10 && seen.upgrades > 100, "{seen:?}");
+}
+
+#[test]
+fn histories_within_a_limit_of_memory_agree_with_the_reference() {
+    let mut seen = Seen::default();
+    for seed in 3000..3300 {
+        let limits = LockManagerOptions {
+            memory_limit_bytes: Some(300 + 100 * (seed as usize % 9)),
+            ..LockManagerOptions::default()
+        };
+        let expiring = seed % 2 == 0;
+        history_within(
+            seed,
+            [0, 3, 20][seed as usize % 3],
+            expiring,
+            limits,
+            &mut seen,
+        );
+    }
+    assert!(
+        seen.limits > 1000 && seen.waits > 1000 && seen.grants > 500,
+        "{seen:?}"
+    );
+    assert!(seen.upgrades > 100 && seen.expired > 100, "{seen:?}");
 }

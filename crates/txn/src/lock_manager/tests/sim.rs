@@ -3,14 +3,18 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use orogen_base::sync::atomic::Ordering::SeqCst;
 use orogen_base::{Error, ErrorKind, UserComparator};
 use orogen_env::ManualClock;
 
 use crate::lock_manager::owner::Outcome;
 use crate::lock_manager::request::Step;
+use crate::lock_manager::stripe::Stripe;
+use crate::lock_manager::tally::Tally;
+use crate::lock_manager::waits::{Wait, Waits};
 use crate::lock_manager::{
-    FamilyLocks, KeyRange, LockManager, LockManagerOptions, LockMode, LockStatus, Locked,
-    TxnLockOptions, TxnLocks, Wanted,
+    FamilyLocks, KeyRange, LockManager, LockManagerOptions, LockMode, LockStatus, LockUsage,
+    Locked, TxnLockOptions, TxnLocks, Wanted, range_cost,
 };
 
 pub(super) const NO_WAIT: Option<Duration> = Some(Duration::ZERO);
@@ -94,7 +98,10 @@ impl Sim {
         }
         let core = &manager.0;
         let asked = core.ask_for_key(locks, family, key.as_bytes(), mode, true);
-        let (locked, entry, step) = asked.unwrap();
+        let (locked, entry, step) = match asked {
+            Ok(asked) => asked,
+            Err(e) => return Answer::Refused(e),
+        };
         let Step::Waits(waits, number) = step else {
             panic!("it was refused a moment ago")
         };
@@ -120,8 +127,11 @@ impl Sim {
             Err(_) => {}
         }
         let core = &manager.0;
-        let asked = core.ask_for_range(locks, family, range, mode, true);
-        let Some((id, Step::Waits(waits, number))) = asked.unwrap() else {
+        let asked = match core.ask_for_range(locks, family, range, mode, true) {
+            Ok(asked) => asked,
+            Err(e) => return Answer::Refused(e),
+        };
+        let Some((id, Step::Waits(waits, number))) = asked else {
             panic!("it was refused a moment ago")
         };
         if let Err(e) = core.search(waits, number, locks) {
@@ -198,6 +208,55 @@ impl Sim {
         status
     }
 
+    /// What counts, added up anew from what is listed.
+    pub(super) fn recounted(&self) -> Tally {
+        let waits = self.manager.0.waits.lock();
+        let bytes_of_waits = |status: &LockStatus| -> usize {
+            let numbers = status.waiting.iter().map(|w| waits.by_txn[&w.txn]);
+            let bytes = numbers.map(|n| Wait::bytes(waits.get(n).passes.len()));
+            bytes.sum()
+        };
+        let mut sum = Tally::default();
+        for status in &self.listed(&waits) {
+            sum.locks += status.holders.len() + status.waiting.len();
+            sum.bytes += bytes_of_waits(status);
+            sum.bytes += match &status.what {
+                Wanted::Key(key) => {
+                    // A record and a node of the list each.
+                    Stripe::cost(key.len()) + status.holders.len().saturating_sub(1) * (16 + 12)
+                }
+                Wanted::Range(range) => range_cost(range),
+            };
+        }
+        sum
+    }
+
+    fn listed(&self, waits: &Waits) -> Vec<LockStatus> {
+        crate::lock_manager::status::of(waits, &self.family)
+    }
+
+    /// Shows that what is counted is what is there, and within the limits.
+    pub(super) fn assert_counted(&self) {
+        let there = self.recounted();
+        let usage = self.manager.usage();
+        assert_eq!((usage.locks, usage.bytes), (there.locks, there.bytes));
+        let core = &self.manager.0;
+        if core.is_limited {
+            let counted = Tally {
+                locks: self.family.limited_count.load(SeqCst),
+                bytes: core.used_bytes.load(SeqCst),
+            };
+            assert_eq!(counted, there);
+        }
+        let LockManagerOptions {
+            max_num_locks,
+            memory_limit_bytes,
+            ..
+        } = core.options;
+        assert!(there.locks <= max_num_locks.unwrap_or(usize::MAX));
+        assert!(there.bytes <= memory_limit_bytes.unwrap_or(usize::MAX));
+    }
+
     /// Ends all transactions, waits first, and shows that nothing is left.
     pub(super) fn end(mut self) {
         for txn in 0..self.txns.len() {
@@ -219,10 +278,8 @@ impl Sim {
         let core = &self.manager.0;
         assert_eq!(core.waits.lock().iter().count(), 0);
         assert!(core.waits.lock().by_txn.is_empty());
-        let count = |n: &orogen_base::sync::atomic::AtomicUsize| {
-            n.load(orogen_base::sync::atomic::Ordering::SeqCst)
-        };
-        assert_eq!(count(&core.used_bytes), 0);
-        assert_eq!(count(&self.family.limited_count), 0);
+        assert_eq!(core.used_bytes.load(SeqCst), 0);
+        assert_eq!(self.family.limited_count.load(SeqCst), 0);
+        assert_eq!(self.manager.usage(), LockUsage::default());
     }
 }
