@@ -57,6 +57,11 @@ impl Histogram {
         self.max = self.max.max(other.max);
     }
 
+    /// How many were added.
+    pub(crate) fn count(&self) -> u64 {
+        self.count
+    }
+
     pub(crate) fn max(&self) -> u64 {
         self.max
     }

@@ -46,12 +46,15 @@ impl Watch {
         }
     }
 
+    /// Nanoseconds that it took.
     #[inline]
-    pub(crate) fn done(&mut self, ops: u64) {
+    pub(crate) fn done(&mut self, ops: u64) -> u64 {
         let now = Instant::now();
-        self.work.latencies.add((now - self.last).as_nanos() as u64);
+        let took = (now - self.last).as_nanos() as u64;
+        self.work.latencies.add(took);
         self.last = now;
         self.work.ops += ops;
+        took
     }
 }
 

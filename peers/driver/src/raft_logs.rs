@@ -8,18 +8,25 @@
 //! | `open` | the directory is opened; `--cold 1`: after its files were put out of memory | entries that are there |
 //! | `tail` | the last 100 entries of any of those groups, for `--seconds` | entries |
 //! | `purge` | entries of 1 KiB and a key of 40 bytes to any of `--groups` groups, each of which is compacted to half of `--lag` entries when it has `--lag`, for `--gib` GiB; a purge after each 64 MiB | batches |
+//! | `purge-skewed` | the same, a tenth of the groups has 56 % of the entries, half of them 16 % (a power law) | batches |
+//! | `purge-synced` | the same, by 16 threads, each batch synced | batches |
+//! | `recycled-16t-4096`, ... | the same with entries of so many bytes to 64 groups: for `--seconds` once three times `--purge-bytes` were written, so that emptied files are written over | batches |
 //!
-//! Payloads are random bytes. Phases of writes and `purge` need an empty directory; `open` and `tail` one that `fill` has left.
+//! Payloads are random bytes. Phases of writes and purges need an empty directory; `open` and `tail` one that `fill` has left. Of phases with purges
+//! `purging_...` is of the batches that were written while one ran.
 
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Barrier;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 use std::time::{Duration, Instant};
 
 use serde_json::json;
 
 use crate::data::Rng;
+use crate::histogram::Histogram;
 use crate::measure::{Meter, Watch, Work, print};
 use crate::pages::forget_all;
 use crate::process::rss;
@@ -148,14 +155,19 @@ impl<'a> Payloads<'a> {
 
 /// Threads and bytes of a phase of writes, and whether it syncs.
 fn writes_of(phase: &str) -> Option<(u64, usize, bool)> {
-    let (rest, sync) = match phase.strip_prefix("sync-") {
-        Some(rest) => (rest, true),
-        None => (phase.strip_prefix("write-")?, false),
-    };
+    match phase.strip_prefix("sync-") {
+        Some(rest) => threads_of(rest).map(|(threads, bytes)| (threads, bytes, true)),
+        None => threads_of(phase.strip_prefix("write-")?)
+            .map(|(threads, bytes)| (threads, bytes, false)),
+    }
+}
+
+/// Threads and bytes of the end of a phase's name.
+fn threads_of(rest: &str) -> Option<(u64, usize)> {
     let (threads, bytes) = rest.split_once("t-")?;
     let threads = threads.parse().ok().filter(|n| (1..=64).contains(n))?;
     let bytes = bytes.parse().ok().filter(|n| (1..=1 << 20).contains(n))?;
-    Some((threads, bytes, sync))
+    Some((threads, bytes))
 }
 
 fn write_for<L: RaftLogs>(
@@ -244,6 +256,51 @@ fn tails<L: RaftLogs>(log: &L, seconds: f64) -> Result<Work> {
     Ok(watch.work)
 }
 
+/// How a phase writes beside purges.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Beside {
+    threads: u64,
+    payload: usize,
+    sync: bool,
+    /// Some groups get far more entries than others.
+    is_skewed: bool,
+    /// Emptied files are written over before anything is measured.
+    is_recycled: bool,
+}
+
+fn beside_of(phase: &str) -> Option<Beside> {
+    let plain = Beside {
+        threads: 1,
+        payload: PAYLOAD,
+        sync: false,
+        is_skewed: false,
+        is_recycled: false,
+    };
+    Some(match phase {
+        "purge" => plain,
+        "purge-skewed" => Beside {
+            is_skewed: true,
+            ..plain
+        },
+        "purge-synced" => Beside {
+            threads: 16,
+            sync: true,
+            is_skewed: true,
+            ..plain
+        },
+        _ => {
+            let (threads, payload) = threads_of(phase.strip_prefix("recycled-")?)?;
+            Beside {
+                threads,
+                payload,
+                sync: true,
+                is_recycled: true,
+                ..plain
+            }
+        }
+    })
+}
+
 /// What the purges of a phase took.
 #[derive(Default)]
 struct Purges {
@@ -252,64 +309,223 @@ struct Purges {
     asked: u64,
 }
 
-fn purge<L: RaftLogs>(log: &L, args: &Arguments, pool: &[u8]) -> Result<(Work, Purges)> {
-    let mut rng = Rng::new(5, 0);
-    let mut payloads = Payloads {
-        pool,
-        rng: Rng::new(6, 0),
-    };
-    let mut spans = vec![(1u64, 1u64); args.groups as usize];
-    let batches = (args.gib * f64::from(1 << 30)) as u64 / PAYLOAD as u64;
-    let mut watch = Watch::new();
-    let ends = AtomicBool::new(false);
-    // A thread of its own purges, as in the systems that use such logs; writers go on.
-    let done = std::thread::scope(|scope| {
-        let (wake, woken) = std::sync::mpsc::sync_channel::<()>(1);
-        let (tell, told) = std::sync::mpsc::channel::<Vec<u64>>();
-        let ends = &ends;
-        let purger = scope.spawn(move || -> Result<Purges> {
-            let mut purges = Purges::default();
-            while woken.recv().is_ok() && !ends.load(Relaxed) {
-                let start = Instant::now();
-                let groups = log.purge()?;
-                let took = start.elapsed().as_secs_f64();
-                purges.seconds += took;
-                purges.longest = purges.longest.max(took);
-                purges.asked += groups.len() as u64;
-                if tell.send(groups).is_err() {
-                    break;
-                }
-            }
-            Ok(purges)
-        });
-        let mut batch = L::Batch::default();
-        for n in 0..batches {
-            let group = rng.below(args.groups);
-            let (first, next) = &mut spans[group as usize];
-            log.add(&mut batch, group + 1, *next, &[payloads.next(PAYLOAD)])?;
-            log.put(&mut batch, group + 1, b"state", payloads.next(40))?;
-            *next += 1;
-            if *next - *first >= args.lag {
-                *first = *next - args.lag / 2;
-                log.compact(&mut batch, group + 1, *first);
-            }
-            log.write(&mut batch, false)?;
-            watch.done(1);
-            if (n + 1) % (PURGE_EVERY / PAYLOAD as u64) == 0 {
-                let _ = wake.try_send(());
-            }
-            for group in told.try_iter().flatten() {
-                let (first, next) = &mut spans[group as usize - 1];
-                *first = (*first).max(next.saturating_sub(8));
-                log.compact(&mut batch, group, *first);
-                log.write(&mut batch, false)?;
+/// What the threads of a phase with purges share.
+struct Progress {
+    barrier: Barrier,
+    /// Bytes of entries.
+    written: AtomicU64,
+    is_purging: AtomicBool,
+    is_measured: AtomicBool,
+    ends: AtomicBool,
+}
+
+/// A thread of its own purges, as in the systems that use such logs; writers go on. Groups to compact go to their writers.
+fn purge_when_woken<L: RaftLogs>(
+    log: &L,
+    progress: &Progress,
+    woken: &Receiver<()>,
+    tell: &[Sender<u64>],
+) -> Result<Purges> {
+    let mut purges = Purges::default();
+    while woken.recv().is_ok() && !progress.ends.load(Relaxed) {
+        let start = Instant::now();
+        progress.is_purging.store(true, Relaxed);
+        let groups = log.purge();
+        progress.is_purging.store(false, Relaxed);
+        let took = start.elapsed().as_secs_f64();
+        if progress.is_measured.load(Relaxed) {
+            purges.seconds += took;
+            purges.longest = purges.longest.max(took);
+        }
+        for group in groups? {
+            purges.asked += 1;
+            // A writer that is done needs none.
+            let _ = tell[group as usize % tell.len()].send(group);
+        }
+    }
+    Ok(purges)
+}
+
+/// The groups of one writer, and which entries each has.
+struct Owned {
+    groups: Vec<(u64, u64, u64)>,
+    /// Where each is in them.
+    places: HashMap<u64, usize>,
+    rng: Rng,
+    is_skewed: bool,
+}
+
+impl Owned {
+    fn new(all: u64, thread: u64, how: Beside) -> Self {
+        let own = (1..=all).filter(|group| group % how.threads == thread);
+        let mut groups: Vec<_> = own.map(|group| (group, 1, 1)).collect();
+        let mut rng = Rng::new(5, thread);
+        if how.is_skewed {
+            // Numbers of groups tell nothing of how many entries they get.
+            for at in (1..groups.len()).rev() {
+                groups.swap(at, rng.below(at as u64 + 1) as usize);
             }
         }
-        ends.store(true, Relaxed);
+        let places = groups.iter().map(|(group, ..)| *group).zip(0..);
+        Self {
+            places: places.collect(),
+            groups,
+            rng,
+            is_skewed: how.is_skewed,
+        }
+    }
+
+    fn pick(&mut self) -> &mut (u64, u64, u64) {
+        let count = self.groups.len() as u64;
+        let at = if self.is_skewed {
+            let part = self.rng.below(1 << 32) as f64 / (1u64 << 32) as f64;
+            (part.powi(4) * count as f64) as u64
+        } else {
+            self.rng.below(count)
+        };
+        &mut self.groups[at as usize]
+    }
+}
+
+/// Writes until `batches` are, or the phase ends; what was measured, and how long what took that was written beside a purge.
+fn write_beside<L: RaftLogs>(
+    log: &L,
+    args: &Arguments,
+    how: Beside,
+    progress: &Progress,
+    (thread, batches): (u64, u64),
+    payloads: &mut Payloads<'_>,
+    (wake, told): (&SyncSender<()>, &Receiver<u64>),
+) -> Result<(Work, Histogram)> {
+    let groups = if how.is_recycled {
+        GROUPS_OF_WRITES
+    } else {
+        args.groups
+    };
+    let mut owned = Owned::new(groups, thread, how);
+    let mut batch = L::Batch::default();
+    let mut beside = Histogram::new();
+    progress.barrier.wait();
+    let mut watch = Watch::new();
+    let mut is_measured = !how.is_recycled;
+    for _ in 0..batches {
+        if progress.ends.load(Relaxed) {
+            break;
+        }
+        if !is_measured && progress.is_measured.load(Relaxed) {
+            is_measured = true;
+            watch = Watch::new();
+            beside = Histogram::new();
+        }
+        let (group, first, next) = owned.pick();
+        log.add(&mut batch, *group, *next, &[payloads.next(how.payload)])?;
+        log.put(&mut batch, *group, b"state", payloads.next(40))?;
+        *next += 1;
+        if *next - *first >= args.lag {
+            *first = *next - args.lag / 2;
+            log.compact(&mut batch, *group, *first);
+        }
+        log.write(&mut batch, how.sync)?;
+        let took = watch.done(1);
+        if progress.is_purging.load(Relaxed) {
+            beside.add(took);
+        }
+        let more = how.payload as u64;
+        let before = progress.written.fetch_add(more, Relaxed);
+        if before / PURGE_EVERY < (before + more) / PURGE_EVERY {
+            let _ = wake.try_send(());
+        }
+        for asked in told.try_iter() {
+            let found = owned.places.get(&asked);
+            let found = found.ok_or("a purge asks for a group that is not there")?;
+            let (_, first, next) = &mut owned.groups[*found];
+            *first = (*first).max(next.saturating_sub(8));
+            log.compact(&mut batch, asked, *first);
+            log.write(&mut batch, false)?;
+            watch.done(1);
+        }
+    }
+    Ok((watch.work, beside))
+}
+
+/// What a phase with purges gives.
+struct Purged {
+    work: Work,
+    beside: Histogram,
+    purges: Purges,
+    meter: Meter,
+    elapsed: Duration,
+}
+
+fn purge<L: RaftLogs>(log: &L, args: &Arguments, how: Beside, pool: &[u8]) -> Result<Purged> {
+    let bytes = (args.gib * f64::from(1 << 30)) as u64;
+    let batches = if how.is_recycled {
+        u64::MAX
+    } else {
+        bytes / how.payload as u64 / how.threads
+    };
+    let progress = &Progress {
+        barrier: Barrier::new(how.threads as usize + 1),
+        written: AtomicU64::new(0),
+        is_purging: AtomicBool::new(false),
+        is_measured: AtomicBool::new(!how.is_recycled),
+        ends: AtomicBool::new(false),
+    };
+    std::thread::scope(|scope| {
+        let (wake, woken) = sync_channel::<()>(1);
+        let (tell, mut told): (Vec<_>, Vec<_>) = (0..how.threads).map(|_| channel()).unzip();
+        let purger = scope.spawn(move || purge_when_woken(log, progress, &woken, &tell));
+        let writers = told.drain(..).zip(0..).map(|(told, thread)| {
+            let wake = wake.clone();
+            let rng = Rng::new(6, thread);
+            scope.spawn(move || {
+                let mut payloads = Payloads { pool, rng };
+                let turn = (thread, batches);
+                let ways = (&wake, &told);
+                let done = write_beside(log, args, how, progress, turn, &mut payloads, ways);
+                if done.is_err() {
+                    // Others need not go on, nor somebody wait for what this one was to write.
+                    progress.ends.store(true, Relaxed);
+                }
+                done
+            })
+        });
+        let writers: Vec<_> = writers.collect();
+        let mut meter = Meter::start()?;
+        progress.barrier.wait();
+        if how.is_recycled {
+            let enough = 3 * args.settings.purge_bytes;
+            while progress.written.load(Relaxed) < enough && !progress.ends.load(Relaxed) {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            meter = Meter::start()?;
+            progress.is_measured.store(true, Relaxed);
+            std::thread::sleep(Duration::from_secs_f64(args.seconds));
+            progress.ends.store(true, Relaxed);
+        }
+        let (mut all, mut beside) = (Watch::new().work, Histogram::new());
+        let mut outcome = Ok(());
+        for writer in writers {
+            match writer.join().map_err(|_| "a thread panicked")? {
+                Ok((work, of_purges)) => {
+                    all.merge(&work);
+                    beside.merge(&of_purges);
+                }
+                Err(error) => outcome = Err(error),
+            }
+        }
+        let elapsed = meter.elapsed();
+        progress.ends.store(true, Relaxed);
         drop(wake);
-        purger.join().map_err(|_| "a thread panicked")?
-    });
-    Ok((watch.work, done?))
+        let purges = purger.join().map_err(|_| "a thread panicked")??;
+        outcome.map(|()| Purged {
+            work: all,
+            beside,
+            purges,
+            meter,
+            elapsed,
+        })
+    })
 }
 
 fn file_bytes(dir: &Path) -> Result<u64> {
@@ -335,7 +551,7 @@ fn run<L: RaftLogs>(args: impl Iterator<Item = String>) -> Result<()> {
         .map(|(first, next)| next - first)
         .sum();
     let rss_open = rss()?;
-    let meter = if args.phase == "open" {
+    let mut meter = if args.phase == "open" {
         meter
     } else {
         Meter::start()?
@@ -350,10 +566,12 @@ fn run<L: RaftLogs>(args: impl Iterator<Item = String>) -> Result<()> {
         }
         "fill" => (fill(&log, &args, &pool)?, meter.elapsed()),
         "tail" => (tails(&log, args.seconds)?, meter.elapsed()),
-        "purge" => {
-            let (work, took) = purge(&log, &args, &pool)?;
-            purges = Some(took);
-            (work, meter.elapsed())
+        name if let Some(how) = beside_of(name) => {
+            let done = purge(&log, &args, how, &pool)?;
+            threads = how.threads;
+            purges = Some((done.purges, done.beside));
+            meter = done.meter;
+            (done.work, done.elapsed)
         }
         name => {
             let writes = writes_of(name).ok_or_else(|| format!("no phase `{name}`"))?;
@@ -368,7 +586,11 @@ fn run<L: RaftLogs>(args: impl Iterator<Item = String>) -> Result<()> {
     document["device_bytes"] = json!(cost.device_bytes);
     document["file_bytes"] = json!(file_bytes(&args.dir)?);
     document["rss_growth_bytes"] = json!(rss_open.saturating_sub(rss_before));
-    if let Some(purges) = purges {
+    if let Some((purges, beside)) = purges {
+        document["purging_ops"] = json!(beside.count());
+        document["purging_p99_ns"] = json!(beside.percentile(0.99));
+        document["purging_p999_ns"] = json!(beside.percentile(0.999));
+        document["purging_p9999_ns"] = json!(beside.percentile(0.9999));
         document["purge_seconds"] = json!(purges.seconds);
         document["purge_longest_seconds"] = json!(purges.longest);
         document["purge_asked"] = json!(purges.asked);
@@ -401,7 +623,32 @@ mod tests {
             "write-1t-0",
         ] {
             assert_eq!(writes_of(name), None, "{name}");
+            assert_eq!(beside_of(name), None, "{name}");
         }
+    }
+
+    #[test]
+    fn names_of_phases_with_purges_say_how_they_write() {
+        let how = |name| beside_of(name).unwrap();
+        assert!(!how("purge").is_skewed && !how("purge").sync);
+        assert!(how("purge-skewed").is_skewed && !how("purge-skewed").sync);
+        assert!(how("purge-synced").is_skewed && how("purge-synced").sync);
+        let recycled = how("recycled-16t-4096");
+        assert_eq!((recycled.threads, recycled.payload), (16, 4096));
+        assert!(recycled.is_recycled && recycled.sync);
+    }
+
+    #[test]
+    fn a_tenth_of_the_groups_gets_half_of_the_entries() {
+        let mut owned = Owned::new(1000, 0, beside_of("purge-skewed").unwrap());
+        let hot: Vec<u64> = owned.groups[..100]
+            .iter()
+            .map(|(group, ..)| *group)
+            .collect();
+        let all = 10_000;
+        let of_hot = (0..all).filter(|_| hot.contains(&owned.pick().0)).count();
+        assert!((all / 2..all * 2 / 3).contains(&of_hot), "{of_hot}");
+        assert!(hot.windows(2).any(|pair| pair[0] > pair[1]));
     }
 
     #[test]
