@@ -1,14 +1,13 @@
 //! Which blob files a compaction empties, and when one runs for that alone. Source: RocksDB
 //! `db/version_set.cc` (`ComputeFilesMarkedForForcedBlobGC`), `db/compaction/compaction_iterator.cc`.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 
 use orogen_base::FileNo;
 
 use super::collect::{self, Lull, Rules};
 use crate::options::{BlobRunMode, ColumnFamilyOptions};
 use crate::version::Version;
-use crate::version::blob_counts::BlobCounts;
 
 /// The oldest blob file, if so much of it is garbage that the tables which point into it are
 /// compacted to empty it. The files behind it that no table's pointers begin with are counted with
@@ -56,48 +55,16 @@ pub fn oldest(version: &Version, options: &ColumnFamilyOptions) -> HashSet<FileN
     whole.map(|(&number, _)| number).collect()
 }
 
-/// What the inputs of a compaction point to.
-#[derive(Clone, Debug, Default)]
-pub struct Met {
-    /// All of them.
-    pub all: BlobCounts,
-    /// Bytes of the values that come down: those of the inputs above the output level.
-    pub from_above: u64,
-}
-
 /// The blob files whose values a compaction writes anew where it meets them: the [`oldest`], and
 /// those of which [`collect::discardable`] is garbage, so that a collection has less to do. All, damaged
 /// ones too, where values come back into tables: what can be read of them does. Fewer where flushes wait for what it writes.
-///
-/// With `met` the compaction is one that writers may come to wait for. It moves no more than comes down, or a memtable,
-/// or one file: what comes down kills about as much, so collection keeps up, and level 0, whose garbage nobody knows yet,
-/// does not pile up meanwhile.
 #[must_use]
-pub fn emptied(
-    version: &Version,
-    options: &ColumnFamilyOptions,
-    lull: Lull,
-    met: Option<&Met>,
-) -> HashSet<FileNo> {
+pub fn emptied(version: &Version, options: &ColumnFamilyOptions, lull: Lull) -> HashSet<FileNo> {
     if options.blob_run_mode == BlobRunMode::Fallback {
         return version.blob_files().keys().copied().collect();
     }
     let mut files = oldest(version, options);
-    let rules = Rules::of(version, options, lull);
-    let due = collect::discardable(version, &rules);
-    let Some(met) = met else {
-        files.extend(due);
-        return files;
-    };
-    let most = met.from_above.max(options.write_buffer_size);
-    let bytes: HashMap<FileNo, u64> = met.all.iter().map(|(n, c)| (n, c.bytes)).collect();
-    let mut moved = 0u64;
-    for (number, bytes) in due.iter().filter_map(|n| Some((*n, *bytes.get(n)?))) {
-        if moved > 0 && moved.saturating_add(bytes) > most {
-            break;
-        }
-        moved = moved.saturating_add(bytes);
-        files.insert(number);
-    }
+    let rules = Rules::of(version, options).in_lull(lull);
+    files.extend(collect::discardable(version, &rules));
     files
 }

@@ -39,9 +39,6 @@ const AUTO_RATIO: f64 = 0.5;
 /// The same while flushes wait for what a limiter lets through: a quarter is written of what comes free. The rest can
 /// wait until they do not.
 const AUTO_RATIO_BESIDE_FLUSHES: f64 = 0.8;
-/// Bytes on disk for each live byte beyond which, where nobody has said a ratio, values are moved without a wait for
-/// holes, and out of files with less garbage. Not while flushes wait, and as far as it is worth its cost.
-const AUTO_SPACE_AMP: f64 = 1.6;
 /// Small files that are no harm where nobody has said a ratio: merging them writes all of them once more and frees
 /// nothing, and where values are updated they empty themselves.
 const AUTO_SMALL_FILES: usize = 256;
@@ -82,6 +79,8 @@ pub struct Rules {
     pub table_bytes_max: u64,
     /// Whatever it costs.
     pub at_any_cost: bool,
+    /// Nobody has said a ratio.
+    pub by_cost: bool,
     /// Only files with lower numbers.
     pub made_before: FileNo,
     /// Only files of which the dead places were looked for, or are left alone.
@@ -121,17 +120,12 @@ impl Ceiling {
             garbage_share: 1.0 - with_padding / amp,
         })
     }
-
-    /// The same if the files take more than they should.
-    fn passed(version: &Version, max_space_amp: f64) -> Option<Self> {
-        Self::of(version, max_space_amp).filter(|c| c.disk_bytes > c.most_bytes)
-    }
 }
 
 impl Rules {
-    /// Those of a family's settings, for this version of it and what else there is to do.
+    /// Those of a family's settings, for this version of it.
     #[must_use]
-    pub fn of(version: &Version, options: &ColumnFamilyOptions, lull: Lull) -> Self {
+    pub fn of(version: &Version, options: &ColumnFamilyOptions) -> Self {
         let is_auto = options.chooses_gc_by_cost();
         let rules = Self {
             discardable_ratio: match is_auto {
@@ -152,37 +146,20 @@ impl Rules {
             output_bytes: options.blob_file_size,
             table_bytes_max: options.max_compaction_bytes(),
             at_any_cost: false,
+            by_cost: is_auto,
             made_before: FileNo::MAX,
         };
-        if let Some(ceiling) = Ceiling::passed(version, options.max_space_amp) {
-            return Self {
-                min_batch_bytes: 0,
-                at_any_cost: true,
-                ..rules.held_below(&ceiling)
-            };
-        }
-        match (is_auto, lull) {
-            (false, _) => rules,
-            (true, Lull::None) => Self {
-                discardable_ratio: AUTO_RATIO_BESIDE_FLUSHES,
-                ..rules
-            },
-            (true, _) => {
-                match Ceiling::passed(version, AUTO_SPACE_AMP.max(options.max_space_amp)) {
-                    Some(ceiling) => rules.held_below(&ceiling),
-                    None => rules,
-                }
-            }
-        }
-    }
-
-    /// The same beyond a ceiling: some file has more garbage than it allows on average, and nothing waits for
-    /// what holes may bring.
-    fn held_below(self, ceiling: &Ceiling) -> Self {
+        let ceiling = Ceiling::of(version, options.max_space_amp);
+        let Some(ceiling) = ceiling.filter(|c| c.disk_bytes > c.most_bytes) else {
+            return rules;
+        };
+        // Beyond the ceiling some file has more garbage than the ceiling allows on average.
         Self {
-            discardable_ratio: self.discardable_ratio.min(ceiling.garbage_share),
+            discardable_ratio: rules.discardable_ratio.min(ceiling.garbage_share),
+            min_batch_bytes: 0,
+            at_any_cost: true,
             after_holes: false,
-            ..self
+            ..rules
         }
     }
 
@@ -196,6 +173,18 @@ impl Rules {
         Self {
             max_batch_bytes: self.max_batch_bytes.min(bytes),
             ..self
+        }
+    }
+
+    /// The same in a lull: less where flushes wait for what such steps write.
+    #[must_use]
+    pub fn in_lull(self, lull: Lull) -> Self {
+        match lull == Lull::None && self.by_cost && !self.at_any_cost {
+            true => Self {
+                discardable_ratio: self.discardable_ratio.max(AUTO_RATIO_BESIDE_FLUSHES),
+                ..self
+            },
+            false => self,
         }
     }
 
@@ -243,9 +232,9 @@ impl Victims {
     }
 }
 
-/// Files of which so much is garbage that they are emptied, those with the most first. Damaged ones are left alone.
+/// Files of which so much is garbage that they are emptied. Damaged ones are left alone.
 #[must_use]
-pub fn discardable(version: &Version, rules: &Rules) -> Vec<FileNo> {
+pub fn discardable(version: &Version, rules: &Rules) -> HashSet<FileNo> {
     let all = ranked(version, rules).into_iter();
     all.filter(|(_, v)| !v.is_merged).map(|(n, _)| n).collect()
 }

@@ -46,15 +46,6 @@ pub enum Reason {
 }
 
 impl Reason {
-    /// True of what is done because a level is full: writers come to wait for it.
-    #[must_use]
-    pub fn makes_room(self) -> bool {
-        matches!(
-            self,
-            Self::LevelL0FilesNum | Self::LevelMaxLevelSize | Self::IntraL0
-        )
-    }
-
     /// The name in logs and events.
     #[must_use]
     pub fn name(self) -> &'static str {

@@ -121,7 +121,7 @@ fn rules_of(
     options: &ColumnFamilyOptions,
     lull: Lull,
 ) -> Rules {
-    let rules = Rules::of(version, options, lull);
+    let rules = Rules::of(version, options).in_lull(lull);
     match &context.options.rate_limiter {
         Some(limiter) => rules.paced(limiter.bytes_per_sec_beside(IoPriority::Low)),
         None => rules,
@@ -441,7 +441,7 @@ pub(crate) fn collect(
 ) -> Result<()> {
     check_ratio(options)?;
     let _job = context.enter_job()?;
-    let settings = Rules::of(&family.version(), &family.options(), Lull::Short);
+    let settings = Rules::of(&family.version(), &family.options());
     let rules = Rules {
         // One that is all garbage goes by itself.
         discardable_ratio: options.discardable_ratio.min(0.999_999),

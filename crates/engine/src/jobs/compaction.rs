@@ -12,7 +12,6 @@ use orogen_sst::TableReadOptions;
 
 use crate::activity::{Counting, JobInfo, JobKind, JobState, Listed, RunningJob};
 use crate::column_family::{ColumnFamilyData, FamilyState};
-use crate::compact::blobs::Met;
 use crate::compact::collect::Lull;
 use crate::compact::{self, Plan, Reason, Scores, marks};
 use crate::compaction_iter::{CompactionIterOptions, CompactionIterStats};
@@ -254,12 +253,7 @@ impl CompactionJob {
         let options = self.family.options();
         let all = match options.blob_run_mode {
             BlobRunMode::Fallback => Some(Moves {
-                emptied: Arc::new(compact::blobs::emptied(
-                    &self.version,
-                    &options,
-                    Lull::Long,
-                    None,
-                )),
+                emptied: Arc::new(compact::blobs::emptied(&self.version, &options, Lull::Long)),
                 ordered: Arc::default(),
                 carry: moves.carry.clone(),
             }),
@@ -523,13 +517,8 @@ impl CompactionJob {
     /// The blob files whose values are written anew where they are met.
     fn moves(&self, context: &Context, read: &[Inputs]) -> Result<Moves> {
         let options = self.family.options();
+        let emptied = compact::blobs::emptied(&self.version, &options, context.lull());
         let tables = &self.family.tables;
-        let met = match self.plan.reason.makes_room() {
-            true => self.met(read)?,
-            false => None,
-        };
-        let lull = context.lull();
-        let emptied = compact::blobs::emptied(&self.version, &options, lull, met.as_ref());
         let ordered = compact::locality::moved_by_compaction(
             &self.version,
             &options,
@@ -543,24 +532,6 @@ impl CompactionJob {
             ordered: Arc::new(ordered),
             carry: None,
         })
-    }
-
-    /// What the inputs point to; `None` if one of them, a table of RocksDB, does not tell.
-    fn met(&self, read: &[Inputs]) -> Result<Option<Met>> {
-        let mut met = Met::default();
-        for (level, files) in read {
-            for file in files {
-                let Some(counts) = self.family.tables.told_blob_references(file)? else {
-                    return Ok(None);
-                };
-                if *level < self.plan.output_level || *level == 0 {
-                    let bytes = counts.iter().map(|(_, c)| c.bytes);
-                    met.from_above = bytes.fold(met.from_above, u64::saturating_add);
-                }
-                met.all.add_all(&counts);
-            }
-        }
-        Ok(Some(met))
     }
 
     /// The range tombstones of all inputs, each clipped to what its table answers for.

@@ -5,7 +5,6 @@ use orogen_blob::BlobPointer;
 use orogen_sst::CompressionType;
 
 use super::*;
-use crate::compact::blobs::{self, Met};
 use crate::version::builder::VersionBuilder;
 use crate::version::edit::VersionEdit;
 use crate::version::{BlobFileAddition, BlobFileGarbage, text};
@@ -51,6 +50,7 @@ fn half() -> Rules {
         output_bytes: 1 << 30,
         table_bytes_max: 1 << 30,
         at_any_cost: false,
+        by_cost: false,
         made_before: FileNo::MAX,
         after_holes: false,
     }
@@ -181,12 +181,9 @@ fn what_counts_as_small_is_half_of_a_new_file_at_most() {
         ..ColumnFamilyOptions::default()
     };
     let v = version(TABLES, &[(10, 1000, 1000)]);
-    assert_eq!(Rules::of(&v, &options, Lull::Short).small_file_bytes, 50);
+    assert_eq!(Rules::of(&v, &options).small_file_bytes, 50);
     options.blob_file_size = 1 << 30;
-    assert_eq!(
-        Rules::of(&v, &options, Lull::Short).small_file_bytes,
-        8 << 20
-    );
+    assert_eq!(Rules::of(&v, &options).small_file_bytes, 8 << 20);
 }
 
 #[test]
@@ -196,14 +193,9 @@ fn by_default_what_holes_leave_is_emptied_from_half_of_it_on() {
         merge_small_file_threshold: 0,
         ..ColumnFamilyOptions::default()
     };
-    let files = [
-        (10, 100 * MIB, 60 * MIB),
-        (11, 100 * MIB, 40 * MIB),
-        (12, 100 * MIB, 0),
-    ];
+    let files = [(10, 100 * MIB, 60 * MIB), (11, 100 * MIB, 40 * MIB)];
     let v = version(TABLES, &files);
-    let chosen_by =
-        |options: &ColumnFamilyOptions| chosen(&v, &Rules::of(&v, options, Lull::Short));
+    let chosen_by = |options: &ColumnFamilyOptions| chosen(&v, &Rules::of(&v, options));
     // Nobody has looked for holes yet.
     assert!(chosen_by(&options).is_empty());
     let without_holes = ColumnFamilyOptions {
@@ -236,86 +228,7 @@ fn by_default_what_holes_leave_is_emptied_from_half_of_it_on() {
     // Left alone by holes for whatever reason.
     let v = version(TABLES, &files);
     v.blob_files()[&10].file.leave_holes.set(true);
-    assert_eq!(chosen(&v, &Rules::of(&v, &options, Lull::Short)), [10]);
-}
-
-#[test]
-fn by_default_holes_are_not_waited_for_beyond_a_bound_unless_flushes_wait() {
-    const MIB: u64 = 1 << 20;
-    let options = ColumnFamilyOptions {
-        merge_small_file_threshold: 0,
-        ..ColumnFamilyOptions::default()
-    };
-    // 300 MiB for 190 that live: 1.58; with 10 more that died 1.67.
-    let chosen_with = |dead, options: &ColumnFamilyOptions, lull| {
-        let files = [
-            (10, 100 * MIB, 60 * MIB),
-            (11, 100 * MIB, 40 * MIB),
-            (12, 100 * MIB, dead),
-        ];
-        let v = version(TABLES, &files);
-        let rules = Rules::of(&v, options, lull);
-        assert!(!rules.at_any_cost);
-        chosen(&v, &rules)
-    };
-    for lull in [Lull::Short, Lull::Long] {
-        assert!(chosen_with(10 * MIB, &options, lull).is_empty());
-        assert_eq!(chosen_with(20 * MIB, &options, lull), [10, 11]);
-    }
-    assert!(chosen_with(20 * MIB, &options, Lull::None).is_empty());
-    // A ceiling that somebody has set counts, if it is higher.
-    let higher = ColumnFamilyOptions {
-        max_space_amp: 1.8,
-        ..options.clone()
-    };
-    assert!(chosen_with(20 * MIB, &higher, Lull::Short).is_empty());
-    // Who asks for another way gets that.
-    let told = ColumnFamilyOptions {
-        blob_file_discardable_ratio: 0.7,
-        ..options
-    };
-    assert!(chosen_with(20 * MIB, &told, Lull::Short).is_empty());
-}
-
-#[test]
-fn a_compaction_moves_no_more_than_comes_down_unless_it_is_one_file() {
-    let options = ColumnFamilyOptions {
-        blob_hole_punching: false,
-        merge_small_file_threshold: 0,
-        write_buffer_size: 150,
-        ..ColumnFamilyOptions::default()
-    };
-    let files = [(10, 1000, 900), (11, 1000, 600), (12, 1000, 800)];
-    let v = version(TABLES, &files);
-    let emptied = |met: &[(FileNo, u64)], from_above| {
-        let mut all = BlobCounts::default();
-        for &(file, bytes) in met {
-            let pointer = BlobPointer {
-                file,
-                offset: 100,
-                size: bytes - 32,
-                codec: CompressionType::None,
-            };
-            all.add(&pointer, 0);
-        }
-        let met = Met { all, from_above };
-        let mut files: Vec<_> = blobs::emptied(&v, &options, Lull::Short, Some(&met))
-            .into_iter()
-            .collect();
-        files.sort_unstable();
-        files
-    };
-    let all = [(9, 5000), (10, 100), (11, 400), (12, 200)];
-    assert_eq!(emptied(&all, 700), [10, 11, 12]);
-    assert_eq!(emptied(&all, 699), [10, 12], "most garbage first");
-    assert_eq!(emptied(&all, 299), [10]);
-    // A memtable in any case, or one file.
-    assert_eq!(emptied(&[(10, 50), (12, 100)], 0), [10, 12]);
-    assert_eq!(emptied(&[(11, 400), (9, 5000)], 0), [11]);
-    // What is not met takes no room.
-    assert_eq!(emptied(&[(11, 400), (12, 200)], 600), [11, 12]);
-    let whole = blobs::emptied(&v, &options, Lull::Short, None);
-    assert_eq!(whole.len(), 3);
+    assert_eq!(chosen(&v, &Rules::of(&v, &options)), [10]);
 }
 
 #[test]
@@ -327,12 +240,15 @@ fn while_flushes_wait_only_what_is_nearly_all_garbage_is_emptied() {
     };
     let files = [(10, 10_000, 6000), (11, 10_000, 8000)];
     let v = version(TABLES, &files);
-    let beside = |options: &ColumnFamilyOptions| chosen(&v, &Rules::of(&v, options, Lull::None));
+    let beside =
+        |options: &ColumnFamilyOptions| chosen(&v, &Rules::of(&v, options).in_lull(Lull::None));
     let options = ColumnFamilyOptions {
         min_gc_batch_size: 0,
         ..options
     };
-    assert_eq!(chosen(&v, &Rules::of(&v, &options, Lull::Short)), [10, 11]);
+    let rules = Rules::of(&v, &options);
+    assert_eq!(chosen(&v, &rules), [10, 11]);
+    assert_eq!(chosen(&v, &rules.in_lull(Lull::Short)), [10, 11]);
     assert_eq!(beside(&options), [11]);
     // Who has said a ratio, or a ceiling that is passed, gets that.
     let told = ColumnFamilyOptions {
@@ -358,23 +274,17 @@ fn beyond_the_ceiling_the_files_with_most_garbage_go_first_at_any_cost() {
     // 3000 bytes for 2000 live ones.
     let v = version(TABLES, &[(10, 1000, 450), (11, 1000, 550), (12, 1000, 0)]);
     assert_eq!(v.blob_space(), (3000, 2000));
-    assert!(chosen(&v, &Rules::of(&v, &options(1.5), Lull::Short)).is_empty());
+    assert!(chosen(&v, &Rules::of(&v, &options(1.5))).is_empty());
     let rules = Rules {
         max_batch_bytes: 1000,
-        ..Rules::of(&v, &options(1.4), Lull::Short)
+        ..Rules::of(&v, &options(1.4))
     };
     assert!(rules.at_any_cost && !rules.after_holes);
     assert_eq!(chosen(&v, &rules), [11]);
-    assert_eq!(
-        chosen(&v, &Rules::of(&v, &options(1.4), Lull::Short)),
-        [10, 11]
-    );
+    assert_eq!(chosen(&v, &Rules::of(&v, &options(1.4))), [10, 11]);
     // However even the garbage is, there is a file to begin with.
     let even = version(TABLES, &[(10, 1000, 300), (11, 1000, 300)]);
-    assert_eq!(
-        chosen(&even, &Rules::of(&even, &options(1.42), Lull::Short)),
-        [10, 11]
-    );
+    assert_eq!(chosen(&even, &Rules::of(&even, &options(1.42))), [10, 11]);
 }
 
 #[test]
@@ -422,8 +332,7 @@ fn padding_counts_below_the_ceiling_and_leaves_garbage_half_of_what_it_says() {
         merge_small_file_threshold: 0,
         ..ColumnFamilyOptions::default()
     };
-    let is_chosen =
-        |v: &Version, amp| !chosen(v, &Rules::of(v, &options(amp), Lull::Short)).is_empty();
+    let is_chosen = |v: &Version, amp| !chosen(v, &Rules::of(v, &options(amp))).is_empty();
     assert!(!is_chosen(&padded(0, 250, 0), 1.4));
     assert!(is_chosen(&padded(100, 250, 0), 1.4));
     assert!(!is_chosen(&padded(1000, 0, 0), 1.1), "for nothing");
