@@ -457,6 +457,23 @@ struct Purged {
     elapsed: Duration,
 }
 
+/// Lets the writers begin; what is measured from there on, or once emptied files are written over, until `--seconds` later.
+fn meter_of(args: &Arguments, how: Beside, progress: &Progress) -> Result<Meter> {
+    let meter = Meter::start();
+    progress.barrier.wait();
+    if !how.is_recycled {
+        return meter;
+    }
+    let enough = 3 * args.settings.purge_bytes;
+    while progress.written.load(Relaxed) < enough && !progress.ends.load(Relaxed) {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let meter = Meter::start()?;
+    progress.is_measured.store(true, Relaxed);
+    std::thread::sleep(Duration::from_secs_f64(args.seconds));
+    Ok(meter)
+}
+
 fn purge<L: RaftLogs>(log: &L, args: &Arguments, how: Beside, pool: &[u8]) -> Result<Purged> {
     let bytes = (args.gib * f64::from(1 << 30)) as u64;
     let batches = if how.is_recycled {
@@ -491,16 +508,8 @@ fn purge<L: RaftLogs>(log: &L, args: &Arguments, how: Beside, pool: &[u8]) -> Re
             })
         });
         let writers: Vec<_> = writers.collect();
-        let mut meter = Meter::start()?;
-        progress.barrier.wait();
-        if how.is_recycled {
-            let enough = 3 * args.settings.purge_bytes;
-            while progress.written.load(Relaxed) < enough && !progress.ends.load(Relaxed) {
-                std::thread::sleep(Duration::from_millis(5));
-            }
-            meter = Meter::start()?;
-            progress.is_measured.store(true, Relaxed);
-            std::thread::sleep(Duration::from_secs_f64(args.seconds));
+        let meter = meter_of(args, how, progress);
+        if meter.is_err() || how.is_recycled {
             progress.ends.store(true, Relaxed);
         }
         let (mut all, mut beside) = (Watch::new().work, Histogram::new());
@@ -514,15 +523,16 @@ fn purge<L: RaftLogs>(log: &L, args: &Arguments, how: Beside, pool: &[u8]) -> Re
                 Err(error) => outcome = Err(error),
             }
         }
-        let elapsed = meter.elapsed();
+        let elapsed = meter.as_ref().map(Meter::elapsed).unwrap_or_default();
         progress.ends.store(true, Relaxed);
         drop(wake);
         let purges = purger.join().map_err(|_| "a thread panicked")??;
-        outcome.map(|()| Purged {
+        outcome?;
+        Ok(Purged {
             work: all,
             beside,
             purges,
-            meter,
+            meter: meter?,
             elapsed,
         })
     })
