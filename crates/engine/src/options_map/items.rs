@@ -248,10 +248,9 @@ fn value_in<T: Copy>(names: &[(T, &'static str)], name: &str) -> Option<T> {
 /// ```text
 /// bloomfilter:10:false                                also what `set_options` takes
 /// {bits_per_key=10;id=bloomfilter;}, {id=bloomfilter:10:false;}
-/// ribbonfilter:10:0                                   as good as a Bloom filter of so many bits, which is written instead
 /// bloomfilter                                         of who came by the C interface, which loses the bits
 /// ```
-/// RocksDB itself takes the last for no filter.
+/// RocksDB itself takes the last for no filter. Others, as Ribbon filters, are refused: they are not written here.
 fn read_filter(text: &str) -> Option<f64> {
     if text == "nullptr" {
         return Some(0.0);
@@ -267,10 +266,7 @@ fn read_filter(text: &str) -> Option<f64> {
         Some(bits) => value::parse_f64(bits)?,
         None => FILTER_BITS_WHERE_UNTOLD,
     };
-    let is_known = matches!(
-        kind,
-        "bloomfilter" | "rocksdb.BloomFilter" | "ribbonfilter" | "rocksdb.RibbonFilter"
-    );
+    let is_known = matches!(kind, "bloomfilter" | "rocksdb.BloomFilter");
     is_known.then_some(bits)
 }
 
