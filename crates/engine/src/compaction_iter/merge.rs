@@ -6,6 +6,7 @@
 //!   nothing more of the key, and nothing below                -> full merge -> a value
 //!   an older stripe, or perhaps more below                    -> partial merge -> one operand
 //! ```
+//! A filter is shown each operand that no snapshot may read before it is taken.
 //! Where the operator refuses, or the base is damaged, operands and base stay as they are: a reader
 //! is told, and the job goes on. Source: RocksDB `db/merge_helper.cc`.
 
@@ -13,6 +14,7 @@ use orogen_base::key::{TRAILER_LEN, user_key};
 use orogen_base::{Error, InternalIterator, Result, SeqNo, ValueKind, memory};
 
 use super::{CompactionIter, Peek, ValueAt, fetch, misplaced};
+use crate::plugin::compaction_filter::FilterDecision;
 
 /// Operands of a key, newest first; the buffers are used again for the next key.
 #[derive(Default)]
@@ -40,6 +42,10 @@ impl Operands {
     /// How many there are.
     pub(super) fn len(&self) -> usize {
         self.entries.len()
+    }
+
+    fn is_empty(&self) -> bool {
+        self.entries.is_empty()
     }
 
     /// The sequence number of the `i`th newest.
@@ -75,15 +81,21 @@ enum Base {
 }
 
 impl<I: InternalIterator> CompactionIter<I> {
-    /// An operand under the input cursor that heads its stripe; always comes to an output.
-    pub(super) fn on_merge(&mut self, newest: SeqNo, stripe: usize) -> Result<bool> {
+    /// An operand under the input cursor that heads its stripe; true if something comes out.
+    pub(super) fn on_merge(&mut self, seqno: SeqNo, stripe: usize) -> Result<bool> {
         let Some(operator) = self.options.merge_operator.clone() else {
             return Err(
                 Error::invalid_argument("merge operands without a merge operator")
                     .with("key", user_key(&self.key).escape_ascii()),
             );
         };
-        let base = self.collect_operands(newest, stripe)?;
+        let Some(base) = self.collect_operands(seqno, stripe)? else {
+            return Ok(false);
+        };
+        if self.operands.is_empty() {
+            return Ok(false);
+        }
+        let newest = self.operands.seqno(0);
         let full = match base {
             Base::Value | Base::Blob | Base::Deleted => true,
             Base::EndOfKey => self.nothing_below(),
@@ -128,29 +140,56 @@ impl<I: InternalIterator> CompactionIter<I> {
         Ok(true)
     }
 
-    /// Takes the operands of the stripe from the input and tells what is under them.
-    fn collect_operands(&mut self, newest: SeqNo, stripe: usize) -> Result<Base> {
+    /// Takes the operands of the stripe from the input, as far as the filter leaves them, and tells
+    /// what is under them; `None` if it skips the key.
+    fn collect_operands(&mut self, mut seqno: SeqNo, stripe: usize) -> Result<Option<Base>> {
         self.operands.clear();
-        let mut seqno = newest;
-        loop {
-            self.operands.push(seqno, self.input.value())?;
+        let is_shown = stripe == self.options.snapshots.len();
+        let base = loop {
+            match self.ask_about_operand(is_shown) {
+                FilterDecision::Keep => self.operands.push(seqno, self.input.value())?,
+                FilterDecision::ChangeValue(value) => self.operands.push(seqno, &value)?,
+                FilterDecision::Remove => self.stats.dropped_user += 1,
+                FilterDecision::RemoveAndSkipUntil(until) => {
+                    self.stats.dropped_user += self.operands.len() as u64;
+                    self.skip_until(&until)?;
+                    return Ok(None);
+                }
+            }
             self.advance_input();
             let Peek::SameKey(older, kind) = self.peek()? else {
-                return Ok(Base::EndOfKey);
+                break Base::EndOfKey;
             };
             if self.stripe_of(older) != stripe {
-                return Ok(Base::OlderStripe);
+                break Base::OlderStripe;
             }
             if self.is_covered(older, stripe) {
-                return Ok(Base::Deleted);
+                break Base::Deleted;
             }
             match kind {
                 ValueKind::Merge => seqno = older,
-                ValueKind::Value => return Ok(Base::Value),
-                ValueKind::Deletion | ValueKind::SingleDeletion => return Ok(Base::Deleted),
-                ValueKind::BlobIndex => return Ok(Base::Blob),
+                ValueKind::Value => break Base::Value,
+                ValueKind::Deletion | ValueKind::SingleDeletion => break Base::Deleted,
+                ValueKind::BlobIndex => break Base::Blob,
                 ValueKind::RangeDeletion => return Err(misplaced(kind)),
             }
+        };
+        Ok(Some(base))
+    }
+
+    /// What the filter says of the operand under the input cursor.
+    fn ask_about_operand(&mut self, is_shown: bool) -> FilterDecision {
+        let Some((filter, level)) = self.options.filter.as_mut().filter(|_| is_shown) else {
+            return FilterDecision::Keep;
+        };
+        let key = &self.key[..self.key.len() - TRAILER_LEN];
+        match filter.filter_merge_operand(*level, key, self.input.value()) {
+            FilterDecision::RemoveAndSkipUntil(until)
+                if !self.options.comparator.less(key, &until) =>
+            {
+                FilterDecision::Keep
+            }
+            decision => decision,
         }
     }
 }

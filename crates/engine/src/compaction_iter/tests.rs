@@ -376,6 +376,87 @@ impl CompactionFilter for DropX {
     }
 }
 
+/// Of operands alone: `x` goes, `y` becomes the key, `>d` skips to `d`.
+struct OfOperands;
+
+impl CompactionFilter for OfOperands {
+    fn filter(&mut self, _: usize, _: &[u8], value: &[u8]) -> FilterDecision {
+        assert_ne!(value, b"x", "values under operands are not shown");
+        FilterDecision::Keep
+    }
+
+    fn filter_merge_operand(&mut self, level: usize, key: &[u8], operand: &[u8]) -> FilterDecision {
+        assert_eq!(level, 3);
+        match operand.split_first() {
+            Some((b'x', _)) => FilterDecision::Remove,
+            Some((b'y', _)) => FilterDecision::ChangeValue(key.to_vec()),
+            Some((b'>', until)) => FilterDecision::RemoveAndSkipUntil(until.to_vec()),
+            _ => FilterDecision::Keep,
+        }
+    }
+}
+
+#[test]
+fn filters_see_operands_before_they_are_folded() {
+    let filtered = |snapshots: &[SeqNo], bottom: bool| CompactionIterOptions {
+        filter: Some((Box::new(OfOperands), 3)),
+        bottommost: bottom,
+        ..options(snapshots)
+    };
+    let folded = "a@9+x a@8+8 a@7+y a@6=6";
+    assert_eq!(run(folded, "", filtered(&[], false)), "a@8=6,a,8");
+    // The snapshot reads the older one.
+    assert_eq!(
+        run("a@9+x a@8+8 a@7+x a@6=6", "", filtered(&[7], false)),
+        "a@8+8 a@7=6,x"
+    );
+    // Nothing is left: what is below stands as it did, and is not asked about.
+    assert_eq!(
+        run("a@9+x a@8+x a@6=x b@1=1", "", filtered(&[], true)),
+        "a@0=x b@0=1"
+    );
+    assert_eq!(
+        run("a@9+x a@8- a@6=6 b@1=1", "", filtered(&[], false)),
+        "a@8- b@1=1"
+    );
+    assert_eq!(run("a@9+x b@1=1", "", filtered(&[], false)), "b@1=1");
+    assert_eq!(run("a@9+x a@3=3", "", filtered(&[5], false)), "a@3=3");
+    assert_eq!(
+        run("a@9+x a@3=3 a@2=2", "[a,b)@4", filtered(&[], false)),
+        ""
+    );
+    // No base in sight.
+    assert_eq!(
+        run("a@9+9 a@8+x a@7+7", "", filtered(&[], false)),
+        "a@9+7,9"
+    );
+    assert_eq!(run("a@9+x a@8+8", "", filtered(&[], false)), "a@8+8");
+    // The key goes, with what was kept of it, and those behind.
+    assert_eq!(
+        run("a@9+9 a@8+>d a@3=3 b@1=1 d@1=1", "", filtered(&[], false)),
+        "d@1=1"
+    );
+    assert_eq!(
+        run("b@9+9 b@8+>b b@3=3 d@1=1", "", filtered(&[], false)),
+        "b@9=3,>b,9 d@1=1",
+        "a key that is not after this one keeps it"
+    );
+    let one = |history| {
+        let input = VecIter {
+            entries: parse_entries(history),
+            at: 0,
+        };
+        let mut iter = CompactionIter::new(input, parse_tombstones(""), filtered(&[], true));
+        iter.seek_to_first();
+        while iter.valid() {
+            iter.next();
+        }
+        iter.stats().dropped_user
+    };
+    assert_eq!(one("a@9+x a@8+8 a@7+x a@6=6"), 2);
+    assert_eq!(one("a@9+9 a@8+>d a@3=3 b@1=1 d@1=1"), 4);
+}
+
 #[test]
 fn filters_see_the_newest_version_that_no_snapshot_reads() {
     let filtered = |snapshots: &[SeqNo], bottom: bool| CompactionIterOptions {

@@ -36,8 +36,8 @@ pub struct FilterContext {
     pub output_level: usize,
 }
 
-/// Looks at each key's newest version during one compaction. Entries that a live snapshot may
-/// read are not shown.
+/// Looks at each key's newest version, and at merge operands, during one compaction. Entries that a
+/// live snapshot may read are not shown.
 pub trait CompactionFilter: Send {
     /// Decides about one value.
     fn filter(&mut self, level: usize, key: &[u8], value: &[u8]) -> FilterDecision;
@@ -53,6 +53,19 @@ pub trait CompactionFilter: Send {
     ) -> Option<FilterDecision> {
         let _ = (level, key, stored_len);
         None
+    }
+
+    /// Decides about one merge operand, before it is folded; each operand of a key that no live
+    /// snapshot may read is shown, newest first, down to what they rest on. `Keep`, if it is not
+    /// overridden.
+    ///
+    /// `Remove` drops this operand without a trace, and what is below it counts as if it had not
+    /// been there; `ChangeValue` puts another operand in its place; `RemoveAndSkipUntil` drops the
+    /// whole key, operands that were kept before included. As in RocksDB neither what a fold comes
+    /// to nor what removed operands rested on is shown to [`Self::filter`].
+    fn filter_merge_operand(&mut self, level: usize, key: &[u8], operand: &[u8]) -> FilterDecision {
+        let _ = (level, key, operand);
+        FilterDecision::Keep
     }
 }
 

@@ -72,7 +72,7 @@ fn a_filter_drops_all_keys_up_to_another_without_a_trace() {
             "b@6=>d c@9=9"
         );
         assert_eq!(run("b@6=>z c@9=9", "", asked(options(&[]))), "");
-        // Operands are not shown; what is under a range tombstone neither.
+        // What is under a range tombstone is not shown.
         assert_eq!(
             run("b@6+>d b@4=4 c@9=>d", "[c,d)@10", asked(options(&[]))),
             "b@6=4,>d"
@@ -152,6 +152,20 @@ fn skipped_pointers_are_counted_and_not_followed() {
     assert_eq!(error.kind(), ErrorKind::Corruption, "out of order");
 }
 
+/// What a filter of the model says of an operand: now and then that it goes, becomes another or
+/// takes the keys behind with it.
+fn judged(key: &[u8], operand: &[u8]) -> FilterDecision {
+    match operand {
+        b"1" | b"2" => FilterDecision::Remove,
+        b"3" => FilterDecision::ChangeValue(b"c".to_vec()),
+        b"4" => match skips_to(key, operand) {
+            Some(until) => FilterDecision::RemoveAndSkipUntil(until),
+            None => FilterDecision::Keep,
+        },
+        _ => FilterDecision::Keep,
+    }
+}
+
 /// What a filter of the model says of a value: `None` to keep it.
 fn skips_to(key: &[u8], value: &[u8]) -> Option<Vec<u8>> {
     let sum: u32 = key.iter().chain(value).map(|&b| u32::from(b)).sum();
@@ -181,11 +195,16 @@ impl CompactionFilter for BySum {
     fn filter_blob_by_key(&mut self, _: usize, key: &[u8], _: u64) -> Option<FilterDecision> {
         self.unread.then(|| Self::decide(key, b""))
     }
+
+    fn filter_merge_operand(&mut self, _: usize, key: &[u8], operand: &[u8]) -> FilterDecision {
+        judged(key, operand)
+    }
 }
 
-/// What the filter would have dropped, taken out of the input beforehand: it is told what stands first
-/// of each key that is neither skipped nor hidden nor read by a snapshot.
-fn without_skipped(
+/// What the filter would have dropped or changed, done to the input beforehand: it is told what stands
+/// first of each key that is neither skipped nor hidden nor read by a snapshot, and if that is an
+/// operand, those below it as well.
+fn filtered_before(
     entries: &[(Vec<u8>, Vec<u8>)],
     tombstones: &[RangeTombstone],
     newest_snapshot: SeqNo,
@@ -194,6 +213,7 @@ fn without_skipped(
     let mut left: Vec<(Vec<u8>, Vec<u8>)> = Vec::new();
     let mut until: Option<Vec<u8>> = None;
     let mut last: Option<Vec<u8>> = None;
+    let mut above_are_operands = false;
     for (key, value) in entries {
         let entry = ParsedInternalKey::parse(key).unwrap();
         let user = entry.user_key;
@@ -206,10 +226,29 @@ fn without_skipped(
             .any(|t| t.seqno > entry.seqno && *t.start <= *user && *user < *t.end);
         let is_first = last.as_deref() != Some(user);
         if entry.seqno > newest_snapshot && is_hidden {
+            above_are_operands = false;
             left.push((key.clone(), value.clone()));
             continue;
         }
         last = Some(user.to_vec());
+        above_are_operands = entry.kind == ValueKind::Merge && (is_first || above_are_operands);
+        if above_are_operands && entry.seqno > newest_snapshot {
+            match judged(user, value) {
+                FilterDecision::Remove => {
+                    continue;
+                }
+                FilterDecision::ChangeValue(other) => {
+                    left.push((key.clone(), other));
+                    continue;
+                }
+                FilterDecision::RemoveAndSkipUntil(to) if user < to.as_slice() => {
+                    left.retain(|(key, _)| user_key(key) != user);
+                    until = Some(to);
+                    continue;
+                }
+                _ => {}
+            }
+        }
         if is_first && entry.seqno > newest_snapshot {
             let to = match entry.kind {
                 ValueKind::Value => skips_to(user, value),
@@ -305,7 +344,7 @@ fn a_skip_is_as_if_its_keys_had_not_been_there() {
             (out.join(" "), iter.pointers_read().clone())
         };
         let unread = rng.chance(1, 2);
-        let left = without_skipped(&entries, &ranges, newest_snapshot, unread);
+        let left = filtered_before(&entries, &ranges, newest_snapshot, unread);
         skipped += entries.len() - left.len();
         let (want, _) = go(left, rules());
         for counts_pointers in [true, false] {
