@@ -20,11 +20,13 @@ impl BlobPointer {
 }
 
 impl Extent {
-    /// The whole blocks in it, in which space can be given up; `None` if there are none.
+    /// The whole blocks in it, of `block_size` bytes in the file system that has the file and of
+    /// [`HOLE_BLOCK`] at least, in which space can be given up; `None` if there are none.
     #[must_use]
-    pub fn whole_blocks(&self) -> Option<Self> {
-        let offset = self.offset.next_multiple_of(HOLE_BLOCK);
-        let end = self.end() / HOLE_BLOCK * HOLE_BLOCK;
+    pub fn whole_blocks(&self, block_size: u64) -> Option<Self> {
+        let block_size = block_size.max(HOLE_BLOCK);
+        let offset = self.offset.next_multiple_of(block_size);
+        let end = self.end() / block_size * block_size;
         (end > offset).then(|| Self {
             offset,
             size: end - offset,

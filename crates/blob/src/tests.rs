@@ -655,7 +655,7 @@ fn records_without_their_middle_are_told_from_damage() {
         let mut live: Vec<Extent> = lives.iter().map(|&i| extent(i)).collect();
         let dead = extents::dead_extents(&open(&bytes).unwrap(), &mut live).unwrap();
         let mut given_up = 0;
-        for e in dead.iter().filter_map(Extent::whole_blocks) {
+        for e in dead.iter().filter_map(|e| e.whole_blocks(HOLE_BLOCK)) {
             assert!(e.offset % HOLE_BLOCK == 0 && e.size % HOLE_BLOCK == 0);
             bytes[e.offset as usize..e.end() as usize].fill(0);
             given_up += e.size;

@@ -4,7 +4,7 @@
 //! tables of one version, which is what is true.
 
 use orogen_base::{FileNo, Result};
-use orogen_blob::Extent;
+use orogen_blob::HOLE_BLOCK;
 use orogen_blob::extents::dead_extents;
 use orogen_sst::TableReadOptions;
 
@@ -169,7 +169,8 @@ fn find_dead(tables: &FamilyTables, version: &Version, part: &mut [BlobFileCheck
         let dead = reader.and_then(|reader| dead_extents(reader, live));
         // A file that cannot be read is told of where it is read.
         check.punchable_bytes = dead.ok().map(|dead| {
-            let blocks = dead.iter().filter_map(Extent::whole_blocks);
+            // The file system that has the file now may have longer blocks than the one it came from.
+            let blocks = dead.iter().filter_map(|e| e.whole_blocks(HOLE_BLOCK));
             let bytes: u64 = blocks.map(|extent| extent.size).sum();
             bytes.min(file.garbage_blob_bytes)
         });

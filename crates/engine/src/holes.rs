@@ -49,11 +49,19 @@ const PROBE_CALLS: u64 = 64;
 /// moving values frees as many as it writes, on most devices several times this.
 const SLOW_BYTES_PER_SEC: u64 = 64 << 20;
 
+/// Bytes in holes that tell whether a file system takes them back.
+const PROBE_BYTES: u64 = 4 << 20;
+
 /// Values that a mark notes the places of at most, 16 bytes each.
 pub(crate) const MARKED_MAX: u64 = 4 << 20;
 
 /// A file that has other names is looked at again after so many microseconds.
 pub(crate) const LOOK_AGAIN_MICROS: u64 = 5 * 60 * 1_000_000;
+
+/// True if holes of `punched` bytes bring less than half of them, because `kept` still take space.
+pub(crate) fn is_mostly_kept(punched: u64, kept: u64) -> bool {
+    kept > punched / 2
+}
 
 /// Dead bytes of a file that no mark has seen.
 fn unseen(blob: &BlobFileMeta, now_micros: u64) -> u64 {
@@ -156,6 +164,8 @@ pub(crate) struct HolePunching {
     calls: AtomicU64,
     bytes: AtomicU64,
     micros: AtomicU64,
+    punched: AtomicU64,
+    kept: AtomicU64,
     is_given_up: AtomicBool,
 }
 
@@ -169,6 +179,18 @@ impl HolePunching {
         self.calls.fetch_add(1, Ordering::Relaxed);
         self.bytes.fetch_add(bytes, Ordering::Relaxed);
         self.micros.fetch_add(micros, Ordering::Relaxed);
+    }
+
+    /// Counts a file with holes of `punched` bytes, of which `kept` still take space.
+    pub(crate) fn note_kept(&self, punched: u64, kept: u64) {
+        self.punched.fetch_add(punched, Ordering::Relaxed);
+        self.kept.fetch_add(kept, Ordering::Relaxed);
+    }
+
+    /// True if the file system was found not to take back what is in holes, from the open on.
+    pub(crate) fn bring_nothing(&self) -> bool {
+        let punched = self.punched.load(Ordering::Relaxed);
+        punched >= PROBE_BYTES && is_mostly_kept(punched, self.kept.load(Ordering::Relaxed))
     }
 
     /// True if calls were found to cost too much for what they bring, from the open on, where jobs may

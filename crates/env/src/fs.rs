@@ -178,6 +178,8 @@ pub struct Metadata {
     pub modified_secs: u64,
     /// How many names the file has.
     pub links: u64,
+    /// Bytes of a block, a power of two: the file system takes whole blocks of the file back.
+    pub block_size: u64,
 }
 
 /// How long a new file may become.

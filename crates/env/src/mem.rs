@@ -63,7 +63,7 @@ use crate::clock::{Clock, SystemClock};
 use crate::fs::{
     Access, FileLock, FileSystem, LengthHint, Metadata, RandomAccessFile, WritableFile,
 };
-use inode::{FileState, Inode};
+use inode::{BLOCK, FileState, Inode};
 use tree::Tree;
 
 /// What a power cut spares; the rules are at the head of the module.
@@ -433,17 +433,19 @@ impl FileSystem for MemFileSystem {
                 is_dir: true,
                 modified_secs: 0,
                 links: 1,
+                block_size: BLOCK as u64,
             },
             Some(inode) => {
                 let state = inode.state.read();
                 let size = state.len() as u64;
                 Metadata {
                     size,
-                    allocated: size.max(state.reserved).next_multiple_of(4096)
+                    allocated: size.max(state.reserved).next_multiple_of(BLOCK as u64)
                         - state.punched_bytes(),
                     is_dir: false,
                     modified_secs: state.modified_secs,
                     links: state.links,
+                    block_size: BLOCK as u64,
                 }
             }
         })

@@ -227,6 +227,7 @@ impl FileSystem for PosixFileSystem {
             is_dir: meta.is_dir(),
             modified_secs: u64::try_from(meta.mtime()).unwrap_or(0),
             links: meta.nlink(),
+            block_size: block_size(meta.blksize()),
         })
     }
 
@@ -295,6 +296,20 @@ impl FileSystem for PosixFileSystem {
         let stat = rustix::fs::statvfs(directory(dir))
             .map_err(|e| failed("cannot ask for the free space", dir, e))?;
         Ok(stat.f_bavail.saturating_mul(stat.f_frsize))
+    }
+}
+
+/// Block that files are taken to have where the file system tells none.
+const BLOCK: u64 = 4 << 10;
+/// A longer one is the length of a request that the file system would like, as with NFS.
+const BLOCK_MAX: u64 = 128 << 10;
+
+/// The block of a file, by what `stat` tells of its length.
+fn block_size(told: u64) -> u64 {
+    if told.is_power_of_two() && told <= BLOCK_MAX {
+        told.max(BLOCK)
+    } else {
+        BLOCK
     }
 }
 

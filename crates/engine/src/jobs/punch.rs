@@ -11,7 +11,7 @@ use orogen_base::metrics::{HistogramKind, Ticker};
 use orogen_base::{Error, ErrorKind, FileNo, Result};
 use orogen_blob::Extent;
 use orogen_blob::extents::dead_extents;
-use orogen_env::{IoPriority, threads};
+use orogen_env::{IoPriority, Metadata, threads};
 
 use crate::activity::{JobInfo, JobKind, JobState, Listed, RunningJob};
 use crate::column_family::{ColumnFamilyData, Holes, HolesOfFile};
@@ -83,7 +83,7 @@ fn take(context: &Context, family: &Arc<ColumnFamilyData>) -> Option<Part> {
         if files.is_empty() || family.is_dropped() {
             return None;
         }
-        if is_too_slow(context, family) {
+        if is_better_moved(context, family) {
             leave_to_moving(context, &family.name, &version, &files);
             family.state().nothing_to_collect = None;
             return None;
@@ -98,14 +98,15 @@ fn take(context: &Context, family: &Arc<ColumnFamilyData>) -> Option<Part> {
 
 /// True if values of the family are better moved. Under a limiter that takes what flushes wait for, and a
 /// hole takes nothing of it: then moving has no more than what is left beside them.
-fn is_too_slow(context: &Context, family: &ColumnFamilyData) -> bool {
+fn is_better_moved(context: &Context, family: &ColumnFamilyData) -> bool {
     let limiter = context.options.rate_limiter.as_ref();
     let write_rate = limiter.map_or(u64::MAX, |limiter| {
         limiter.bytes_per_sec_beside(IoPriority::Low)
     });
+    let holes = &context.hole_punching;
     family.options().chooses_gc_by_cost()
         && context.db_options().max_background_gc > 0
-        && context.hole_punching.is_slow(write_rate)
+        && (holes.is_slow(write_rate) || holes.bring_nothing())
 }
 
 /// Has no holes looked for in files any more: see [`crate::version::BlobFileMeta::was_looked_at_for_holes`].
@@ -117,7 +118,7 @@ fn leave_to_moving(context: &Context, family: &str, version: &Version, files: &[
     }
     if context.hole_punching.note_given_up() {
         context.log.info(format_args!(
-            "[{family}] holes cost more here than moving values: none are punched until the next open"
+            "[{family}] holes cost more than moving values here, or bring less: none are punched until the next open"
         ));
     }
 }
@@ -207,6 +208,16 @@ pub(crate) fn idle_micros(context: &Context) -> u64 {
         })
         .min();
     due.map_or(u64::MAX, |at| at - now)
+}
+
+/// How many of the `punched` bytes of a file still take space: all of them where a snapshot of the file system
+/// has the blocks, for one. A file that is compressed takes less than it tells, so none are missed there.
+fn kept_bytes(file: &Metadata, punched: u64) -> u64 {
+    let without = file
+        .size
+        .next_multiple_of(file.block_size)
+        .saturating_sub(punched);
+    file.allocated.saturating_sub(without).min(punched)
 }
 
 impl PunchJob {
@@ -338,7 +349,16 @@ impl PunchJob {
                     continue;
                 }
             };
-            let extents: Vec<Extent> = dead.iter().filter_map(Extent::whole_blocks).collect();
+            let path = filename::blob_path(&context.dir, number);
+            let block_size = match context.fs.metadata(&path) {
+                Ok(metadata) => metadata.block_size,
+                Err(e) => {
+                    self.leave(context, version, number, &e);
+                    continue;
+                }
+            };
+            let whole = |e: &Extent| e.whole_blocks(block_size);
+            let extents: Vec<Extent> = dead.iter().filter_map(whole).collect();
             // Padding goes along, and no garbage that comes later may be taken for what was given up.
             let bytes = extents.iter().map(|e| e.size).sum();
             let bytes = blob.garbage_blob_bytes.min(bytes);
@@ -444,7 +464,7 @@ impl PunchJob {
             if !goes_on || context.is_closing() || self.family.is_dropped() {
                 return None;
             }
-            if is_too_slow(context, &self.family) {
+            if is_better_moved(context, &self.family) {
                 let all: Vec<FileNo> = version.blob_files().keys().copied().collect();
                 leave_to_moving(context, &self.family.name, &version, &all);
                 self.family.state().nothing_to_collect = None;
@@ -458,6 +478,20 @@ impl PunchJob {
                 return None;
             }
             counted(extent, context.clock.now_micros().saturating_sub(start));
+        }
+        let punched = file.extents.iter().map(|e| e.size).sum();
+        let kept = match context.fs.metadata(&path) {
+            Ok(metadata) => kept_bytes(&metadata, punched),
+            Err(e) => {
+                if !e.is_file_not_found() {
+                    self.leave(context, &version, file.number, &e);
+                }
+                return None;
+            }
+        };
+        context.hole_punching.note_kept(punched, kept);
+        if holes::is_mostly_kept(punched, kept) {
+            return None;
         }
         let more = file.bytes.saturating_sub(blob.given_up_bytes.unwrap_or(0));
         (more > 0).then_some(more)

@@ -6,9 +6,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use orogen_base::metrics::Ticker;
-use orogen_engine::{Db, Options, filename};
+use orogen_engine::{Db, LiveBlobFile, Options, filename};
 use orogen_env::{
-    Clock, FileSystem, IoPriority, ManualClock, MemFileSystem, RateLimiter, SystemClock,
+    Clock, FileSystem, IoPriority, ManualClock, MemFileSystem, Metadata, RateLimiter, SystemClock,
 };
 use orogen_testkit::Rng;
 
@@ -95,6 +95,59 @@ fn values_are_moved_where_holes_cost_too_much() {
     assert!((64..=64 + 1).contains(&few), "{few} holes");
     assert!(moved > 100, "{moved} values moved");
     assert!(amp < 2.0, "{amp}");
+}
+
+#[test]
+fn holes_are_whole_blocks_of_the_file_system() {
+    let fs = MemFileSystem::new();
+    let mut options = automatic(&fs);
+    options.db.fs = Arc::new(
+        HookFileSystem::new(&fs, |_, _| {}).showing(|shown| Metadata {
+            block_size: 64 << 10,
+            ..shown
+        }),
+    );
+    let db = Db::open(DIR, &options).expect("it opens");
+    churn(&db, 8);
+    let statistics = db.statistics();
+    let holes = statistics.get(Ticker::BlobHoles);
+    let bytes = statistics.get(Ticker::BlobHoleBytes);
+    assert!(holes > 0 && bytes.is_multiple_of(64 << 10), "{bytes} bytes");
+    // What has no whole block comes back by moving.
+    assert!(space_amp(&db) < 2.0, "{}", space_amp(&db));
+    assert_exact(&db, &db.default_column_family());
+}
+
+#[test]
+fn values_are_moved_where_holes_do_not_bring_space_back() {
+    let fs = MemFileSystem::new();
+    let mut options = automatic(&fs);
+    let calls = Arc::new(AtomicU64::new(0));
+    let counted = calls.clone();
+    // As with a snapshot of the file system, which goes on having the blocks.
+    let keeping = HookFileSystem::new(&fs, move |op, _| {
+        counted.fetch_add(u64::from(op == Op::PunchHole), Ordering::Relaxed);
+    });
+    options.db.fs = Arc::new(keeping.showing(|shown| Metadata {
+        allocated: shown.size.next_multiple_of(4096),
+        ..shown
+    }));
+    let db = Db::open(DIR, &options).expect("it opens");
+    churn(&db, 8);
+    let after_eight = calls.load(Ordering::Relaxed);
+    assert!(after_eight > 0);
+    churn(&db, 4);
+    assert_eq!(
+        calls.load(Ordering::Relaxed),
+        after_eight,
+        "it was given up"
+    );
+    let given_up = |f: &LiveBlobFile| f.given_up_bytes.unwrap_or(0);
+    assert_eq!(db.live_blob_files().iter().map(given_up).sum::<u64>(), 0);
+    assert!(db.statistics().get(Ticker::BlobDbGcNumKeysRelocated) > 100);
+    assert!(space_amp(&db) < 2.0, "{}", space_amp(&db));
+    assert_exact(&db, &db.default_column_family());
+    assert_no_strays(&fs, &db);
 }
 
 #[test]

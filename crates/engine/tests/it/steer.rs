@@ -148,12 +148,15 @@ pub(crate) enum Op {
 type Hook = Arc<dyn Fn(Op, &Path) + Send + Sync>;
 type Opened = Arc<dyn Fn(Arc<dyn RandomAccessFile>) -> Arc<dyn RandomAccessFile> + Send + Sync>;
 
+type Shown = Arc<dyn Fn(Metadata) -> Metadata + Send + Sync>;
+
 /// A file system in memory that calls a closure before it works.
 #[derive(Clone)]
 pub(crate) struct HookFileSystem {
     pub(crate) below: MemFileSystem,
     hook: Hook,
     opened: Opened,
+    shown: Shown,
 }
 
 impl HookFileSystem {
@@ -165,6 +168,7 @@ impl HookFileSystem {
             below: below.clone(),
             hook: Arc::new(hook),
             opened: Arc::new(|file| file),
+            shown: Arc::new(|metadata| metadata),
         }
     }
 
@@ -176,6 +180,17 @@ impl HookFileSystem {
         Self {
             opened: Arc::new(opened),
             ..Self::new(below, |_, _| {})
+        }
+    }
+
+    /// What is told of files is what `shown` makes of it.
+    pub(crate) fn showing(
+        self,
+        shown: impl Fn(Metadata) -> Metadata + Send + Sync + 'static,
+    ) -> Self {
+        Self {
+            shown: Arc::new(shown),
+            ..self
         }
     }
 
@@ -235,7 +250,7 @@ impl FileSystem for HookFileSystem {
         self.below.punch_hole(path, offset, len)
     }
     fn metadata(&self, path: &Path) -> Result<Metadata> {
-        self.below.metadata(path)
+        Ok((self.shown)(self.below.metadata(path)?))
     }
     fn list(&self, dir: &Path) -> Result<Vec<String>> {
         self.below.list(dir)

@@ -41,7 +41,7 @@ pub(super) struct FileState {
 }
 
 /// The unit in which disk space is taken.
-const BLOCK: usize = 4096;
+pub(super) const BLOCK: usize = 4096;
 
 #[derive(Clone)]
 struct OldSector {
