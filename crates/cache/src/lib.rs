@@ -5,7 +5,8 @@
 //! who hold it. Hot path: a hit takes one shard's lock shared and stores at most one byte.
 //!
 //! 1. Each shard keeps the charges it was told of within its share of the capacity; values that
-//!    left but are held by somebody count too.
+//!    left but are held by somebody count too. Where these alone are more than the share, the other
+//!    shards give way.
 //! 2. A key has one value at a time; the first insert wins and the others get it.
 //! 3. What is reserved beside the cache is taken from the shards' shares (see `reserve.rs`).
 //! 4. Keys of different [`Cache::new_id`] never meet, so a file's number may be used again.
@@ -146,7 +147,10 @@ impl<V: Send + Sync + 'static> Cache<V> {
         charge: usize,
         priority: Priority,
     ) -> (Arc<V>, Option<Arc<V>>) {
-        self.shard(key.mix()).insert(key, value, charge, priority)
+        let shard = self.shard(key.mix());
+        let inserted = shard.insert(key, value, charge, priority);
+        self.spread_overdraft(inserted.overdraft_changed);
+        (inserted.value, inserted.left)
     }
 
     /// Bytes that one value may have to be worth keeping: with larger ones a shard would hold little
@@ -159,7 +163,8 @@ impl<V: Send + Sync + 'static> Cache<V> {
 
     /// Drops the value of `key`, if it is here.
     pub fn erase(&self, key: CacheKey) {
-        self.shard(key.mix()).erase(key);
+        let overdraft_changed = self.shard(key.mix()).erase(key);
+        self.spread_overdraft(overdraft_changed);
     }
 
     /// Bytes charged for what is here.

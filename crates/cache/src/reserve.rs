@@ -14,10 +14,13 @@ use std::sync::Arc;
 
 use orogen_base::sync::atomic::Ordering;
 
-use crate::Cache;
+use crate::{Cache, SHARDS_MAX};
 
 /// One part in so many of the capacity is withdrawn beyond what is reserved.
 const MARGIN_PART: usize = 256;
+
+/// Times that shares are told anew while what is held changes by that.
+const SIZINGS_MAX: usize = 4;
 
 impl<V: Send + Sync + 'static> Cache<V> {
     /// Bytes that are reserved beside the cache.
@@ -68,10 +71,46 @@ impl<V: Send + Sync + 'static> Cache<V> {
         };
         self.withdrawn.store(withdrawn, Ordering::SeqCst);
         let rest = capacity.saturating_sub(withdrawn);
-        for shard in &self.shards {
-            shard.set_capacity(rest / self.shards.len());
+        let mut share = None;
+        for _ in 0..SIZINGS_MAX {
+            // What a shard gives up may be held.
+            let fair = self.fair_share(rest);
+            if share == Some(fair) {
+                break;
+            }
+            for shard in &self.shards {
+                shard.set_capacity(fair);
+            }
+            share = Some(fair);
         }
         drop(sizing);
+    }
+
+    /// Has the other shards give way to what one holds beyond its share, if that `changed`.
+    pub(crate) fn spread_overdraft(&self, changed: bool) {
+        if changed && self.shards.len() > 1 {
+            self.size_shards();
+        }
+    }
+
+    /// What each shard may have of `rest` bytes, where those of which more is held get nothing for cached
+    /// values.
+    fn fair_share(&self, rest: usize) -> usize {
+        let mut held = [0; SHARDS_MAX];
+        let held = &mut held[..self.shards.len()];
+        for (held, shard) in held.iter_mut().zip(&self.shards) {
+            *held = shard.held_about();
+        }
+        held.sort_unstable_by(|a, b| b.cmp(a));
+        let (mut left, mut shards) = (rest, held.len());
+        for &held in &*held {
+            if held <= left / shards || shards == 1 {
+                break;
+            }
+            left = left.saturating_sub(held);
+            shards -= 1;
+        }
+        left / shards
     }
 }
 

@@ -50,6 +50,9 @@ const SECOND_CHANCES_MAX: usize = 256;
 /// Those that are held are looked at each time so many more have left.
 const HELD_LOOK_EVERY: usize = 64;
 
+/// What is held beyond the capacity is told of when it changed by one part in so many.
+const OVERDRAFT_PART: usize = 128;
+
 /// Left-over slots that are not worth a clean-up.
 const STALE_SLOTS_MAX: usize = 64;
 
@@ -154,6 +157,8 @@ pub(crate) struct Residents<V> {
     capacity: usize,
     held: Vec<(Weak<V>, usize)>,
     held_bytes: usize,
+    /// [`Self::overdraft`] when the capacity was set.
+    told_overdraft: usize,
     /// Values that left since the last look at those that are held.
     left: usize,
     inserted: u64,
@@ -171,6 +176,7 @@ impl<V> Residents<V> {
             capacity,
             held: Vec::new(),
             held_bytes: 0,
+            told_overdraft: 0,
             left: 0,
             inserted: 0,
             evicted: 0,
@@ -256,6 +262,19 @@ impl<V> Residents<V> {
     pub(crate) fn set_capacity(&mut self, capacity: usize, leaving: &mut Leaving<V>) {
         self.capacity = capacity;
         self.make_room(0, leaving);
+        self.told_overdraft = self.overdraft();
+    }
+
+    /// Bytes that are held beyond the capacity: others have to do without them.
+    fn overdraft(&self) -> usize {
+        self.held_bytes.saturating_sub(self.capacity)
+    }
+
+    /// True if it is so much more or less than when the capacity was set that the others should
+    /// give way, or get it back.
+    pub(crate) fn overdraft_changed(&self) -> bool {
+        let change = self.overdraft().abs_diff(self.told_overdraft);
+        change > self.capacity / OVERDRAFT_PART
     }
 
     /// Notes a value that is not here and that somebody has.

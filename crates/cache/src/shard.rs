@@ -14,6 +14,16 @@ use crate::{CacheKey, Priority};
 #[repr(align(128))]
 pub(crate) struct Shard<V>(RwLock<Residents<V>>);
 
+/// What came of an insert.
+pub(crate) struct Inserted<V> {
+    /// What the key has now.
+    pub(crate) value: Arc<V>,
+    /// One of the values that are not here any more.
+    pub(crate) left: Option<Arc<V>>,
+    /// The shards are to be told new shares.
+    pub(crate) overdraft_changed: bool,
+}
+
 impl<V> Shard<V> {
     pub(crate) fn new(capacity: usize) -> Self {
         Self(RwLock::new(Residents::new(capacity)))
@@ -34,23 +44,37 @@ impl<V> Shard<V> {
         value: Arc<V>,
         charge: usize,
         priority: Priority,
-    ) -> (Arc<V>, Option<Arc<V>>) {
+    ) -> Inserted<V> {
         let mut leaving = Leaving::new();
         let mut residents = self.0.write();
         residents.prefetch_victim();
         if let Some(resident) = residents.get(key) {
             // The lock goes before `value`, whose drop may be long.
             drop(residents);
-            return (resident, Some(value));
+            return Inserted {
+                value: resident,
+                left: Some(value),
+                overdraft_changed: false,
+            };
         }
         residents.insert(key, &value, charge, priority, &mut leaving);
+        let overdraft_changed = residents.overdraft_changed();
         drop(residents);
-        (value, leaving.first.take())
+        Inserted {
+            value,
+            left: leaving.first.take(),
+            overdraft_changed,
+        }
     }
 
-    pub(crate) fn erase(&self, key: CacheKey) {
-        let value = self.0.write().erase(key);
+    /// True if the shards are to be told new shares.
+    pub(crate) fn erase(&self, key: CacheKey) -> bool {
+        let mut residents = self.0.write();
+        let value = residents.erase(key);
+        let overdraft_changed = residents.overdraft_changed();
+        drop(residents);
         drop(value);
+        overdraft_changed
     }
 
     pub(crate) fn set_capacity(&self, capacity: usize) {

@@ -386,6 +386,81 @@ fn what_is_held_takes_from_the_capacity_until_it_is_let_go() {
 }
 
 #[test]
+fn what_one_shard_holds_beyond_its_share_the_others_give_up() {
+    const CHARGE: usize = 4 << 10;
+    let cache = Arc::new(Cache::new(4 << 20));
+    let all = |cache: &Cache<u64>| cache.usage() + cache.held_usage() + cache.reserved_usage();
+    let most = (4 << 20) + (4 << 20) / 64;
+    let is_first = |n: &u64| std::ptr::eq(cache.shard(key(*n).mix()), &cache.shards[0]);
+    let firsts: Vec<u64> = (0..).filter(is_first).take(400).collect();
+    let mut reserved = Reservation::new(cache.clone());
+    reserved.set(1 << 20);
+    let mut next = 1 << 40;
+    let mut fill = |cache: &Cache<u64>| {
+        for _ in 0..3000 {
+            next += 1;
+            cache.insert(key(next), Arc::new(next), CHARGE);
+        }
+    };
+    fill(&cache);
+    let mut held = Vec::new();
+    for &n in &firsts {
+        held.push(cache.insert(key(n), Arc::new(n), CHARGE));
+        assert!(
+            all(&cache) <= most,
+            "{} with {} held",
+            all(&cache),
+            held.len()
+        );
+    }
+    fill(&cache);
+    assert_eq!(cache.held_usage() / CHARGE, held.len());
+    assert!(all(&cache) <= most, "{}", all(&cache));
+    // What is reserved comes and goes with the same bound.
+    reserved.set(2 << 20);
+    assert!(all(&cache) <= most, "{}", all(&cache));
+    reserved.set(1 << 20);
+    fill(&cache);
+    let beside = cache.usage();
+    // They have it back once it is let go.
+    held.clear();
+    fill(&cache);
+    fill(&cache);
+    assert!(cache.usage() > beside + 300 * CHARGE, "{}", cache.usage());
+    assert!(all(&cache) <= most, "{}", all(&cache));
+    check(&cache);
+}
+
+#[test]
+fn any_that_are_held_and_reserved_leave_the_rest_to_what_is_cached() {
+    const CHARGE: usize = 4 << 10;
+    for seed in 0..20 {
+        let mut rng = Rng(seed);
+        let cache = Arc::new(Cache::new(4 << 20));
+        let mut reserved = Reservation::new(cache.clone());
+        let mut held: Vec<Arc<u64>> = Vec::new();
+        for _ in 0..20_000 {
+            let n = rng.below(4000);
+            let value = cache
+                .get(key(n))
+                .unwrap_or_else(|| cache.insert(key(n), Arc::new(n), CHARGE));
+            // Up to two thirds of it, and of the rest nearly all reserved.
+            match rng.below(40) {
+                0..=3 => held.push(value),
+                4 if rng.below(200) == 0 => {
+                    held.truncate(rng.below(1 + held.len() as u64) as usize)
+                }
+                5 => reserved.set(rng.below(5 << 18) as usize),
+                _ => {}
+            }
+            held.truncate(700);
+            let all = cache.usage() + cache.held_usage() + cache.reserved_usage();
+            assert!(all <= (4 << 20) + (4 << 20) / 64, "{all}, seed {seed}");
+        }
+    }
+}
+
+#[test]
 fn what_is_reserved_is_taken_from_the_cache() {
     let cache = Arc::new(Cache::new(1 << 20));
     for n in 0..2048 {
