@@ -209,9 +209,8 @@ impl Check<'_> {
             }
             Ok(())
         })?;
-        let told = (file.total_blob_count, file.total_blob_bytes);
         let is_as_told = match blob.given_up_bytes {
-            None => (found.records, found.record_bytes) == told,
+            None => file.tells_of(found.records, Some(found.record_bytes), size),
             Some(_) => found.records >= blob.live_count(),
         };
         if damages.is_empty() && !is_as_told {
@@ -219,9 +218,9 @@ impl Check<'_> {
                 Error::corruption("blob file holds other values than the MANIFEST says")
                     .with("file", path.display())
                     .with("values", found.records)
-                    .with("expected", told.0)
+                    .with("expected", file.total_blob_count)
                     .with("bytes", found.record_bytes)
-                    .with("expected_bytes", told.1),
+                    .with("expected_bytes", file.total_blob_bytes),
             );
         }
         if damages.is_empty() && !self.quick {
