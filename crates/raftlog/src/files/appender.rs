@@ -149,7 +149,7 @@ impl Appender {
 
     /// Times a call to the file, if somebody wants to know.
     fn watch(&self) -> Option<Watch> {
-        self.new_files.dirs.watch(self.file.dir())
+        self.new_files.dirs.watch(|| self.file.dir())
     }
 
     /// Cuts the file off where its records end. If the sync of that fails, the next one would not bring it to the disk.
@@ -189,6 +189,9 @@ impl Appender {
             return self.rotate(None);
         }
         let (files, queue) = (&self.new_files, self.file.id.queue);
+        if !files.dirs.is_stalled() {
+            return Ok(());
+        }
         let has_spare = |dir: &Path| files.has_spare(queue, dir);
         let (fs, size) = (&*files.fs, files.target_size);
         if files
