@@ -32,7 +32,8 @@ const LENGTHENED: u64 = 8 << 20;
 
 /// Where a sync has no more than so many bytes to write, on the average, zeros are written before the records. Blocks that
 /// were reserved and never written have to be marked with each sync, in the journal of the file system, which takes as
-/// long again, and writes more than the zeros.
+/// long again. It is at least a block for each sync; zeros are as many bytes as the records, but only until the log has
+/// emptied files to write over.
 const SYNCED_BYTES_FEW: u64 = 32 << 10;
 
 /// Syncs that show how many bytes those of a file have to write.
