@@ -134,9 +134,10 @@ impl Dirs {
         self
     }
 
-    /// Times a call to `dir` until the guard is dropped, if it is the first one.
-    pub(crate) fn watch(&self, dir: &Path) -> Option<Watch> {
-        let stalls = self.stalls.as_ref().filter(|_| *self.all[0] == *dir)?;
+    /// Times a call to `dir` until the guard is dropped, if it is the first one and somebody wants to know. Only then is it asked which
+    /// one it is: to take a path apart and compare it costs each write about as much as its checksum.
+    pub(crate) fn watch<'d>(&self, dir: impl FnOnce() -> &'d Path) -> Option<Watch> {
+        let stalls = self.stalls.as_ref().filter(|_| *self.all[0] == *dir())?;
         Some(Watch::start(stalls))
     }
 

@@ -330,7 +330,7 @@ impl NewFiles {
         mapped: bool,
     ) -> Result<(Arc<LogFile>, Box<dyn WritableFile>, u64)> {
         let dir = dir_of(path);
-        let _watch = self.dirs.watch(dir);
+        let _watch = self.dirs.watch(|| dir);
         let spare = match id.queue {
             Queue::Append => self.spare_of_one_name(dir)?,
             Queue::Rewrite => None,

@@ -592,7 +592,8 @@ fn run<L: RaftLogs>(args: impl Iterator<Item = String>) -> Result<()> {
     let mut document = meter.foreground(L::NAME, &args.phase, threads, &work, elapsed)?;
     let cost = meter.cost()?;
     document["written_bytes"] = json!(cost.write_call_bytes);
-    // Bytes that are written through memory are in these, too.
+    // Bytes that are written through memory are in these, too. What goes to the device is another figure: the journal of the file
+    // system is not in these, and pages that the system keeps together seem to count whole where only some blocks changed.
     document["device_bytes"] = json!(cost.device_bytes);
     document["file_bytes"] = json!(file_bytes(&args.dir)?);
     document["rss_growth_bytes"] = json!(rss_open.saturating_sub(rss_before));

@@ -32,7 +32,8 @@ const LENGTHENED: u64 = 8 << 20;
 
 /// Where a sync has no more than so many bytes to write, on the average, zeros are written before the records. Blocks that
 /// were reserved and never written have to be marked with each sync, in the journal of the file system, which takes as
-/// long again, and writes more than the zeros.
+/// long again. It is at least a block for each sync; zeros are as many bytes as the records, but only until the log has
+/// emptied files to write over.
 const SYNCED_BYTES_FEW: u64 = 32 << 10;
 
 /// Syncs that show how many bytes those of a file have to write.
@@ -149,7 +150,7 @@ impl Appender {
 
     /// Times a call to the file, if somebody wants to know.
     fn watch(&self) -> Option<Watch> {
-        self.new_files.dirs.watch(self.file.dir())
+        self.new_files.dirs.watch(|| self.file.dir())
     }
 
     /// Cuts the file off where its records end. If the sync of that fails, the next one would not bring it to the disk.
@@ -189,6 +190,9 @@ impl Appender {
             return self.rotate(None);
         }
         let (files, queue) = (&self.new_files, self.file.id.queue);
+        if !files.dirs.is_stalled() {
+            return Ok(());
+        }
         let has_spare = |dir: &Path| files.has_spare(queue, dir);
         let (fs, size) = (&*files.fs, files.target_size);
         if files
