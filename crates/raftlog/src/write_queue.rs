@@ -70,7 +70,7 @@ struct Ticket {
 }
 
 /// A thread that waits looks so often, and lets others run in between, before it sleeps: to wake it
-/// costs as much as a write.
+/// costs as much as a write. One that waits for a sync, which takes many times as long, sleeps at once.
 const LOOKS: usize = 10;
 
 impl Ticket {
@@ -88,9 +88,9 @@ impl Ticket {
         self.wake.notify_one();
     }
 
-    /// Waits until the request is done, or to be led by its own thread.
-    fn wait(&self) -> State {
-        for _ in 0..spins(LOOKS) {
+    /// Waits until the request is done, or to be led by its own thread; sleeps after `looks`.
+    fn wait(&self, looks: usize) -> State {
+        for _ in 0..spins(looks) {
             if self.is_set.load(Ordering::Acquire) {
                 break;
             }
@@ -275,6 +275,7 @@ impl WriteQueue {
     }
 
     fn pass(&self, memtables: &Memtables, request: Request) -> (Outcome, Spent) {
+        let looks = if request.sync { 0 } else { LOOKS };
         let ticket = {
             let mut queue = self.queue.lock();
             if queue.is_broken {
@@ -292,7 +293,7 @@ impl WriteQueue {
             });
             ticket
         };
-        match ticket.wait() {
+        match ticket.wait(looks) {
             State::Done(outcome, spent) => (outcome, spent),
             State::Leads(request) => self.lead(memtables, request),
             State::Waiting => unreachable!("nobody waits for that"),
