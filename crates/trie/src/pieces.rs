@@ -120,18 +120,25 @@ impl Pieces {
         {
             return Ok(at);
         }
-        let small = (words <= SMALL).then(|| self.small.cut(words)).flatten();
-        let at = match small {
-            Some(at) => at,
-            None => self.allocate_slowly(ground, words)?,
-        };
-        ground.view().unpoison(at, words as usize);
-        Ok(at)
+        if words <= SMALL
+            && let Some(at) = self.small.cut(words)
+        {
+            ground.view().unpoison(at, words as usize);
+            return Ok(at);
+        }
+        self.allocate_slowly(ground, words)
     }
 
     #[cold]
     #[inline(never)]
     fn allocate_slowly<G: Ground>(&mut self, ground: &mut G, words: u32) -> Result<Ref> {
+        let at = self.cut_slowly(ground, words)?;
+        ground.view().unpoison(at, words as usize);
+        Ok(at)
+    }
+
+    #[inline]
+    fn cut_slowly<G: Ground>(&mut self, ground: &mut G, words: u32) -> Result<Ref> {
         if words <= SMALL {
             if self.small_from_free(ground.view(), words) {
                 return Ok(self.small.cut(words).expect("it holds it"));
