@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::{Arc, Weak};
 
 use orogen_base::metrics::Statistics;
-use orogen_base::{Error, PinnedValue, Result, SeqNo};
+use orogen_base::{Error, KeyRange, PinnedValue, Result, SeqNo};
 
 use crate::activity::JobInfo;
 use crate::batch::WriteBatch;
@@ -590,20 +590,19 @@ impl Db {
         view::newest_write(self.context(), &family.0, key)
     }
 
-    /// A write after sequence number `since` to a key from `start` up to but not including `end`, deletions included: the first that is
-    /// met, or `None` if there is none. Exact, as [`Self::newest_write`] is, for who holds a snapshot of that number from
+    /// A write after sequence number `since` to a key of a range, deletions included: the first that is met, or `None`
+    /// if there is none. Exact, as [`Self::newest_write`] is, for who holds a snapshot of that number from
     /// [`Self::snapshot_to_check`]. It goes through the range in memtables and in the tables that were written since.
     ///
     /// # Errors
     /// `Corruption` or `Io` met on the way.
-    pub fn written_since(
+    pub fn written_since<K: AsRef<[u8]>>(
         &self,
         family: &ColumnFamily,
-        start: &[u8],
-        end: &[u8],
+        range: &KeyRange<K>,
         since: SeqNo,
     ) -> Result<Option<Written>> {
-        view::written_since(self.context(), &family.0, (start, end), since)
+        view::written_since(self.context(), &family.0, range, since)
     }
 
     /// The values of several keys as of one moment, in the order of the keys.

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use orogen_base::sync::{self, Mistake};
-use orogen_base::{Error, PinnedValue, Result, SeqNo};
+use orogen_base::{Error, KeyRange, PinnedValue, Result, SeqNo};
 use orogen_memtable::MemTable;
 use orogen_sst::{Readahead, TableReadOptions};
 
@@ -132,10 +132,10 @@ pub(crate) fn newest_write(
 }
 
 /// A write to a range of keys since a sequence number; see [`crate::Db::written_since`].
-pub(crate) fn written_since(
+pub(crate) fn written_since<K: AsRef<[u8]>>(
     context: &Context,
     family: &ColumnFamilyData,
-    range: (&[u8], &[u8]),
+    range: &KeyRange<K>,
     since: SeqNo,
 ) -> Result<Option<Written>> {
     // Longer than a lookup: nothing else waits for its end.

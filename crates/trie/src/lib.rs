@@ -21,6 +21,7 @@
 //!
 //! ADR: docs/adr/2026-11-22-trie.md.
 
+mod poison;
 mod view;
 mod labels;
 mod node;

@@ -83,7 +83,10 @@ impl LocalTrie {
     /// Takes all keys away. Memory is kept.
     pub fn clear(&mut self) {
         self.memory.taken = self.roots as usize + 1;
-        self.memory.view().clear(0, self.memory.taken);
+        let view = self.memory.view();
+        view.poison(0, self.memory.words.len());
+        view.unpoison(0, self.memory.taken);
+        view.clear(0, self.memory.taken);
         self.pieces = Pieces::new();
         self.changes += 1;
     }
@@ -260,6 +263,9 @@ impl Ground for Memory {
             // Zeroed, once: of what nobody has written yet, the ends of words are read.
             self.words.resize(wanted, 0);
             self.base = NonNull::from(self.words.as_mut_slice()).cast();
+            // Of what moved with it the sanitizer knows no more what is free.
+            self.view()
+                .poison(self.taken as Ref, self.words.len() - self.taken);
         }
         let at = self.taken as Ref;
         self.taken = end;

@@ -5,7 +5,8 @@
 //! size, a larger one in one list for all; both go through the first words of the pieces. When a small range ends, the largest
 //! free piece becomes the next one: nodes grow away from their sizes, leaves are always wanted.
 //!
-//! 1. Each word that was taken from the block is in a range, in a list, or in use.
+//! 1. Each word that was taken from the block is in a range, in a list, or in use. Only what is in use is not poisoned
+//!    (`poison.rs`), but for the words of a list while they are read or written.
 
 use orogen_base::Result;
 
@@ -92,6 +93,7 @@ impl Pieces {
         if at == 0 {
             return None;
         }
+        view.unpoison(at, words);
         let next = view.load_relaxed(at);
         self.lists[words] = next;
         if next == 0 {
@@ -121,6 +123,7 @@ impl Pieces {
         if words <= SMALL
             && let Some(at) = self.small.cut(words)
         {
+            ground.view().unpoison(at, words as usize);
             return Ok(at);
         }
         self.allocate_slowly(ground, words)
@@ -129,6 +132,13 @@ impl Pieces {
     #[cold]
     #[inline(never)]
     fn allocate_slowly<G: Ground>(&mut self, ground: &mut G, words: u32) -> Result<Ref> {
+        let at = self.cut_slowly(ground, words)?;
+        ground.view().unpoison(at, words as usize);
+        Ok(at)
+    }
+
+    #[inline]
+    fn cut_slowly<G: Ground>(&mut self, ground: &mut G, words: u32) -> Result<Ref> {
         if words <= SMALL {
             if self.small_from_free(ground.view(), words) {
                 return Ok(self.small.cut(words).expect("it holds it"));
@@ -155,8 +165,10 @@ impl Pieces {
         if at == 0 {
             return None;
         }
+        view.unpoison(at, 2);
         let len = view.load_relaxed(at + 1);
         if len != words && len / 4 < words {
+            view.poison(at, len as usize);
             return None;
         }
         self.large = view.load_relaxed(at);
@@ -172,6 +184,7 @@ impl Pieces {
         let least = words.max(RANGE_MIN);
         let (at, len) = if self.large != 0 {
             let at = self.large;
+            view.unpoison(at, 2);
             let len = view.load_relaxed(at + 1);
             self.large = view.load_relaxed(at);
             self.listed -= u64::from(len);
@@ -184,6 +197,7 @@ impl Pieces {
             let at = self.pop(view, largest as usize);
             (at.expect("a list with a bit has a piece"), largest)
         };
+        view.poison(at, len as usize);
         self.end_range(view, self.small);
         self.small = Range { at, end: at + len };
         true
@@ -217,6 +231,7 @@ impl Pieces {
     pub(crate) fn free(&mut self, view: View<'_>, at: Ref, words: u32) {
         debug_assert!(at != 0 && words != 0, "a piece");
         self.listed += u64::from(words);
+        view.unpoison(at, words.min(2) as usize);
         if words as usize <= LISTED {
             view.store_relaxed(at, self.lists[words as usize]);
             self.lists[words as usize] = at;
@@ -226,5 +241,6 @@ impl Pieces {
             view.store_relaxed(at + 1, words);
             self.large = at;
         }
+        view.poison(at, words as usize);
     }
 }

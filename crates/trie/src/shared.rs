@@ -140,6 +140,7 @@ impl Trie {
             memory,
             grows: OnceLock::new(),
         };
+        map.poison_behind(taken);
         // Whoever had the memory before has left something there.
         map.memory_view().clear(0, taken as usize);
         Ok(map)
@@ -222,10 +223,20 @@ impl Trie {
         if words <= self.backed.load(Ordering::Relaxed) {
             return true;
         }
+        let before = self.backed.load(Ordering::Relaxed);
         let is_there = self.memory.commit(words as usize * WORD);
         let backed = (self.memory.committed() / WORD) as u64;
         self.backed.store(backed, Ordering::Relaxed);
+        self.memory_view()
+            .poison(before as Ref, (backed - before) as usize);
         is_there
+    }
+
+    /// Tells the sanitizer of an empty map that has taken so many words.
+    fn poison_behind(&self, taken: u64) {
+        let view = self.memory_view();
+        view.poison(0, self.backed.load(Ordering::Relaxed) as usize);
+        view.unpoison(0, taken as usize);
     }
 
     /// Tells of words up to `end` that are used from now on; they are committed. Under the lock.
@@ -252,6 +263,7 @@ impl Trie {
         let taken = self.roots + 1;
         *self.promised.get_mut() = 0;
         *self.taken.get_mut() = u64::from(taken);
+        self.poison_behind(u64::from(taken));
         self.memory_view().clear(0, taken as usize);
         self.lanes = Lanes::new();
         self.number = map_number();
@@ -373,6 +385,14 @@ impl Trie {
     #[must_use]
     pub fn events(&self) -> [u64; Event::COUNT] {
         self.lanes.events()
+    }
+}
+
+impl Drop for Trie {
+    fn drop(&mut self) {
+        // Others get the memory, or what is mapped at these addresses next.
+        let backed = *self.backed.get_mut() as usize;
+        self.memory_view().unpoison(0, backed);
     }
 }
 

@@ -5,3 +5,5 @@ mod histories;
 mod threads;
 mod room;
 mod versions;
+#[cfg(orogen_asan)]
+mod poisoned;

@@ -13,6 +13,8 @@ use std::ptr::NonNull;
 
 use orogen_base::sync::atomic::{AtomicU32, Ordering};
 
+use crate::poison;
+
 /// Number of a word of its block; 0 is none, for there the block's own head lies.
 pub(crate) type Ref = u32;
 
@@ -127,6 +129,18 @@ impl<'a> View<'a> {
     pub(crate) fn clear(self, at: Ref, words: usize) {
         // SAFETY: allocated: rule 1.
         unsafe { std::ptr::write_bytes(self.address(at), 0, words * WORD) };
+    }
+
+    /// Tells the sanitizer that nobody may use these words: see `poison.rs`.
+    #[inline(always)]
+    pub(crate) fn poison(self, at: Ref, words: usize) {
+        poison::poison(self.address(at), words * WORD);
+    }
+
+    /// Tells it that they may be used.
+    #[inline(always)]
+    pub(crate) fn unpoison(self, at: Ref, words: usize) {
+        poison::unpoison(self.address(at), words * WORD);
     }
 
     /// Asks the processor for the cache line `skip` bytes behind the start of a word, which may be

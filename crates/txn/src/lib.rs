@@ -15,6 +15,7 @@
 //! | snapshot isolation | a snapshot, all reads at it | no | no | no | yes | yes |
 //! | repeatable read | `get_for_update` of all that is read, no snapshot | no | no | by scans | no | yes |
 //! | serializable | that, and `lock_range` before each scan | no | no | no | no | no |
+//! | serializable at a snapshot | a snapshot, all reads at it, each behind a `get_for_update` or `lock_range` of what is read | no | no | no | no | no |
 //! | optimistic read committed | as read committed | no | yes | yes | yes | yes |
 //! | optimistic snapshot isolation | as snapshot isolation | no | no | no | yes | yes |
 //! | optimistic repeatable read | a snapshot, `get_for_update` at it of all that is read | no | no | no | no | yes |

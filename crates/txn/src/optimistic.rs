@@ -31,7 +31,9 @@ use orogen_engine::{ColumnFamily, Db, Options, ReadOptions, Snapshot, WriteBatch
 
 use crate::OwnWritesIterator;
 use crate::indexed_batch::IndexedBatch;
-use crate::lock_manager::{FamilyLocks, LockManager, LockManagerOptions, TxnLockOptions, TxnLocks};
+use crate::lock_manager::{
+    FamilyLocks, KeyRange, LockManager, LockManagerOptions, TxnLockOptions, TxnLocks,
+};
 use crate::lock_order::{self, Part};
 use crate::spill;
 use tracked::{End, Tracked};
@@ -431,9 +433,8 @@ impl OptimisticTransaction {
         }
         for range in self.tracked.ranges() {
             let (family, seen) = (&range.family, range.seen);
-            let written = home
-                .db
-                .written_since(family, &range.start, &range.end, seen)?;
+            let keys = KeyRange::new(&range.start, &range.end, false);
+            let written = home.db.written_since(family, &keys, seen)?;
             if let Some(written) = written {
                 return Err(conflict(home, family, &written.key, written.seqno, seen));
             }

@@ -7,8 +7,8 @@
 //! ```
 //! 1. A key is locked from the moment a transaction writes it, or reads it for update, until it ends. A range that is
 //!    deleted is locked as a whole.
-//! 2. With a snapshot, who locks a key that was written since, or deletes a range with such a key, gets `Busy`: what it reads at
-//!    its snapshot is what it overwrites or deletes. Ranges that are locked alone are not looked at: they are read as they are then.
+//! 2. With a snapshot, who locks a key that was written since, or a range with such a key, gets `Busy`: what it reads at
+//!    its snapshot is what it locks. What it held before nobody can have written since, and is not looked at again.
 //! 3. What a transaction wrote is in memory only, or in a file of its own, and seen by itself only, until it commits: then all at once.
 //! 4. Who writes to the database beside its [`TransactionDb`] asks for no locks.
 //!
@@ -453,18 +453,8 @@ impl Transaction {
     pub fn delete_range(&mut self, family: &ColumnFamily, start: &[u8], end: &[u8]) -> Result<()> {
         self.check_started()?;
         if family.options().comparator.less(start, end) {
-            let before = self.held.save_point();
             let range = KeyRange::new(start, end, false);
-            self.try_lock_range(family, &range, LockMode::Exclusive)?;
-            self.take_pending_snapshot();
-            // Held before, it was perhaps not looked at.
-            if let Some(snapshot) = &self.snapshot {
-                let checked = self.check_range_not_written(family, start, end, snapshot.seqno());
-                if let Err(e) = checked {
-                    self.home.locks.unlock_since(&mut self.held, before);
-                    return Err(e);
-                }
-            }
+            self.lock_and_check_range(family, &range, LockMode::Exclusive)?;
         }
         self.own.get_mut().delete_range(family, start, end)
     }
@@ -510,11 +500,11 @@ impl Transaction {
         OwnWritesIterator::new(&self.own, &self.home.db, options, family)
     }
 
-    /// Locks a range of keys. Whether keys in it were written since the snapshot is not looked at: from now on nobody writes them, and
-    /// what counts is read without it.
+    /// Locks a range of keys: from now on nobody else writes them, adds any or deletes them. With a snapshot the range is gone through in
+    /// memtables and in tables that were written since, so what is read of it at the snapshot is what it has until the transaction ends.
     ///
     /// # Errors
-    /// As [`Self::put`], without `Busy`.
+    /// As [`Self::put`]; `Busy` if a key in it was written since the snapshot, and it is not locked then.
     pub fn lock_range<K: AsRef<[u8]>>(
         &mut self,
         family: &ColumnFamily,
@@ -522,9 +512,7 @@ impl Transaction {
         mode: LockMode,
     ) -> Result<()> {
         self.check_started()?;
-        self.try_lock_range(family, range, mode)?;
-        self.take_pending_snapshot();
-        Ok(())
+        self.lock_and_check_range(family, range, mode)
     }
 
     /// Remembers writes, locks and snapshot as they are now.
@@ -713,15 +701,28 @@ impl Transaction {
         Ok(())
     }
 
-    fn try_lock_range<K: AsRef<[u8]>>(
+    fn lock_and_check_range<K: AsRef<[u8]>>(
         &mut self,
         family: &ColumnFamily,
         range: &KeyRange<K>,
         mode: LockMode,
     ) -> Result<()> {
         let at = self.family(family.id())?;
+        let before = self.held.save_point();
         let (locks, timeout) = (&self.home.locks, self.options.lock_timeout);
-        locks.try_lock_range(&mut self.held, &self.families[at], range, mode, timeout)?;
+        let locked =
+            locks.try_lock_range(&mut self.held, &self.families[at], range, mode, timeout)?;
+        if self.take_pending_snapshot() {
+            // Nobody can have written to it since.
+            return Ok(());
+        }
+        if let (Locked::New, Some(snapshot)) = (locked, &self.snapshot) {
+            let seen = snapshot.seqno();
+            if let Err(e) = self.check_range_not_written(family, range, seen) {
+                self.home.locks.unlock_since(&mut self.held, before);
+                return Err(e);
+            }
+        }
         Ok(())
     }
 
@@ -733,14 +734,13 @@ impl Transaction {
         Err(self.conflict(family, key, newest, seen))
     }
 
-    fn check_range_not_written(
+    fn check_range_not_written<K: AsRef<[u8]>>(
         &self,
         family: &ColumnFamily,
-        start: &[u8],
-        end: &[u8],
+        range: &KeyRange<K>,
         seen: SeqNo,
     ) -> Result<()> {
-        let written = self.home.db.written_since(family, start, end, seen)?;
+        let written = self.home.db.written_since(family, range, seen)?;
         match written {
             Some(written) => Err(self.conflict(family, &written.key, written.seqno, seen)),
             None => Ok(()),
@@ -757,10 +757,13 @@ impl Transaction {
             .with("snapshot", seen)
     }
 
-    fn take_pending_snapshot(&mut self) {
-        if self.snapshot_on_next {
+    /// True if one was pending.
+    fn take_pending_snapshot(&mut self) -> bool {
+        let pending = self.snapshot_on_next;
+        if pending {
             self.set_snapshot();
         }
+        pending
     }
 
     /// Locks all that a batch writes to families that are `wanted`; it holds nothing else.

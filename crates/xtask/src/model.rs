@@ -10,7 +10,8 @@ pub(crate) const HELP: &str = "
 usage: cargo x model [--schedules N] [--seed N] [name]
 
 Builds engine, memtable, cache, trie, transactions and raft log with `--cfg orogen_shuttle`, in target/model, and runs every model
-(or those with the name in theirs) under N schedules, 2,300 by default. Each mistake that the code
+(or those with the name in theirs) under N schedules, 2,300 by default; small ones of the lock manager (`small`) under every
+schedule with up to two preemptions. Each mistake that the code
 can make on purpose in that build has to be found. A failure tells its schedule; the same seed and
 number repeat it. Before that the trie's epochs run under loom (`--cfg orogen_loom`, target/loom), which tries each order of steps and
 of memory. A line tells how many schedules, or interleavings, each model had. What panics on purpose says goes to target/model.txt, and is shown where the run fails.

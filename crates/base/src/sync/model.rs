@@ -1,5 +1,7 @@
 //! The same types over shuttle's, each step of which the scheduler may put others before.
 
+mod bounded;
+
 use std::cell::Cell;
 use std::fmt;
 use std::ops::{Deref, DerefMut};
@@ -12,6 +14,7 @@ use shuttle::sync as model;
 use shuttle::{Config, Runner};
 
 use super::Mistake;
+use bounded::Bounded;
 
 /// Atomics.
 pub mod atomic {
@@ -277,25 +280,59 @@ pub fn explore(name: &str, body: impl Fn() + Send + Sync + Clone + 'static) {
     println!("model/{name:<22} {ran:>8} schedules seed={seed}");
 }
 
+/// Runs `body` under every schedule with up to so many preemptions.
+///
+/// # Panics
+/// As [`explore`].
+#[expect(clippy::print_stdout, reason = "a line for each model that ran")]
+pub fn explore_all(name: &str, preemptions: usize, body: impl Fn() + Send + Sync + 'static) {
+    let ran = Runner::new(Bounded::new(preemptions), config()).run(body);
+    println!("model/{name:<22} {ran:>8} schedules, all with up to {preemptions} preemptions");
+}
+
 /// Runs `body` with a mistake, and returns after how many schedules it was found.
 ///
 /// # Panics
 /// If it is not found.
+pub fn must_find(mistake: Mistake, body: impl Fn() + Send + Sync + 'static) {
+    find(mistake, body, |body| {
+        let half = SCHEDULES_FOR_A_MISTAKE / 2;
+        let pct = PctScheduler::new_from_seed(1, PCT_DEPTH, half);
+        let again = body.clone();
+        Runner::new(pct, config()).run(move || again());
+        let random = RandomScheduler::new_from_seed(1, half);
+        Runner::new(random, config()).run(move || body());
+    });
+}
+
+/// The same among all schedules with up to so many preemptions.
+///
+/// # Panics
+/// If it is not found.
+pub fn must_find_in_all(
+    mistake: Mistake,
+    preemptions: usize,
+    body: impl Fn() + Send + Sync + 'static,
+) {
+    find(mistake, body, |body| {
+        Runner::new(Bounded::new(preemptions), config()).run(move || body());
+    });
+}
+
 #[expect(clippy::print_stdout, reason = "a line for each model that ran")]
-pub fn must_find(mistake: Mistake, body: impl Fn() + Send + Sync + Clone + 'static) {
+fn find(
+    mistake: Mistake,
+    body: impl Fn() + Send + Sync + 'static,
+    run: impl FnOnce(Arc<dyn Fn() + Send + Sync>),
+) {
     MISTAKE.set(Some(mistake));
     let tried = Arc::new(std::sync::atomic::AtomicUsize::new(0));
     let counted = tried.clone();
     let found = catch_unwind(AssertUnwindSafe(|| {
-        let body = move || {
+        run(Arc::new(move || {
             counted.fetch_add(1, atomic::Ordering::Relaxed);
             body();
-        };
-        let half = SCHEDULES_FOR_A_MISTAKE / 2;
-        let pct = PctScheduler::new_from_seed(1, PCT_DEPTH, half);
-        Runner::new(pct, config()).run(body.clone());
-        let random = RandomScheduler::new_from_seed(1, half);
-        Runner::new(random, config()).run(body);
+        }));
     }));
     MISTAKE.set(None);
     let tried = tried.load(atomic::Ordering::Relaxed);

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use orogen_base::key::append_seek_key;
 use orogen_base::range_del::FragmentedRangeTombstones;
 use orogen_base::seqno::SEQNO_MAX;
-use orogen_base::{InternalIterator, ParsedInternalKey, Result, SeqNo, UserComparator};
+use orogen_base::{InternalIterator, KeyRange, ParsedInternalKey, Result, SeqNo, UserComparator};
 use orogen_memtable::MemTable;
 
 use super::Places;
@@ -30,13 +30,10 @@ pub struct Written {
     pub seqno: SeqNo,
 }
 
-/// The user keys from `start` up to `end`, and which sequence numbers count.
+/// A range of user keys, and which sequence numbers count.
 struct Search<'a> {
     order: &'a UserComparator,
-    start: &'a [u8],
-    end: &'a [u8],
-    /// `end` is one of them.
-    with_end: bool,
+    range: KeyRange<&'a [u8]>,
     /// What is not above is old.
     since: SeqNo,
     /// What is above is not there yet.
@@ -44,43 +41,48 @@ struct Search<'a> {
 }
 
 impl<'a> Search<'a> {
+    fn is_empty(&self) -> bool {
+        self.range.is_empty(self.order)
+    }
+
+    fn is_before(&self, user_key: &[u8]) -> bool {
+        self.range.start.compare_key(self.order, user_key).is_gt()
+    }
+
     fn is_behind(&self, user_key: &[u8]) -> bool {
-        match self.with_end {
-            true => self.order.less(self.end, user_key),
-            false => !self.order.less(user_key, self.end),
-        }
+        self.range.end.compare_key(self.order, user_key).is_lt()
     }
 
     /// The part of it that is in a file.
     fn within<'f>(&'f self, file: &'f FileMeta) -> Search<'f> {
         let (first, last) = (file.smallest_user_key(), file.largest_user_key());
-        let (end, with_end) = match self.is_behind(last) {
-            true => (self.end, self.with_end),
-            false => (last, !is_exclusive_end(&file.largest)),
-        };
+        let file = KeyRange::new(first, last, !is_exclusive_end(&file.largest));
+        let KeyRange { mut start, mut end } = self.range;
+        if start.compare(self.order, &file.start).is_lt() {
+            start = file.start;
+        }
+        if end.compare(self.order, &file.end).is_gt() {
+            end = file.end;
+        }
         Search {
-            start: match self.order.less(self.start, first) {
-                true => first,
-                false => self.start,
-            },
-            end,
-            with_end,
+            range: KeyRange { start, end },
             ..*self
         }
     }
 
     fn in_tombstones(&self, tombstones: &FragmentedRangeTombstones) -> Option<Written> {
-        let from = tombstones.first_ending_after(self.order, self.start);
+        let start = self.range.start.key();
+        let from = start.map_or(0, |start| tombstones.first_ending_after(self.order, start));
         let here = tombstones.fragments()[from..].iter();
+        let here = here.skip_while(|f| self.is_before(&f.end));
         let mut here = here.take_while(|f| !self.is_behind(&f.start));
         here.find_map(|f| {
             let seqno = f.visible_seqno(self.read_seqno);
-            let key = match self.order.less(&f.start, self.start) {
-                true => self.start,
+            let key = match self.is_before(&f.start) {
+                true => start.unwrap_or(&f.start),
                 false => &f.start,
             };
-            // A file may begin behind the end, or end before the start.
-            (seqno > self.since && !self.is_behind(key)).then(|| Written {
+            (seqno > self.since).then(|| Written {
                 key: key.to_vec(),
                 seqno,
             })
@@ -88,15 +90,21 @@ impl<'a> Search<'a> {
     }
 
     fn in_entries(&self, mut iter: impl InternalIterator) -> Result<Option<Written>> {
-        let mut target = Vec::new();
-        append_seek_key(&mut target, self.start, SEQNO_MAX);
-        iter.seek(&target);
+        match self.range.start.key() {
+            Some(start) => {
+                let mut target = Vec::new();
+                append_seek_key(&mut target, start, SEQNO_MAX);
+                iter.seek(&target);
+            }
+            None => iter.seek_to_first(),
+        }
         while iter.valid() {
             let entry = ParsedInternalKey::parse(iter.key())?;
             if self.is_behind(entry.user_key) {
                 return Ok(None);
             }
-            if entry.seqno > self.since && entry.seqno <= self.read_seqno {
+            let counts = entry.seqno > self.since && entry.seqno <= self.read_seqno;
+            if counts && !self.is_before(entry.user_key) {
                 return Ok(Some(Written {
                     key: entry.user_key.to_vec(),
                     seqno: entry.seqno,
@@ -112,26 +120,31 @@ impl<'a, T: TableAccess, M> Places<'a, T, M>
 where
     M: Iterator<Item = &'a Arc<dyn MemTable>> + Clone,
 {
-    /// A write above `since`, and up to `read_seqno`, to the keys from `start` up to but not including `end`, deletions included.
+    /// A write above `since`, and up to `read_seqno`, to the keys of a range, deletions included.
+    ///
+    /// In an order that is not that of bytes a range that begins behind a key may be told of a deleted range that ends so
+    /// close behind it that no key lies between.
     ///
     /// # Errors
     /// If a table cannot be read.
-    pub fn written_since(
+    pub fn written_since<K: AsRef<[u8]>>(
         &self,
-        (start, end): (&[u8], &[u8]),
+        range: &KeyRange<K>,
         since: SeqNo,
         read_seqno: SeqNo,
     ) -> Result<Option<Written>> {
         let icmp = self.version.icmp();
+        let start = range.start.before_next(&icmp.user);
         let search = Search {
             order: &icmp.user,
-            start,
-            end,
-            with_end: false,
+            range: KeyRange {
+                start: start.borrowed(),
+                end: range.end.borrowed(),
+            },
             since,
             read_seqno,
         };
-        if search.is_behind(start) {
+        if search.is_empty() {
             return Ok(None);
         }
         for memtable in self.memtables.clone() {
@@ -147,7 +160,12 @@ where
         for (number, level) in self.version.levels().iter().enumerate() {
             let files = match number {
                 0 => level.files(),
-                _ => &level.files()[level.overlapping(icmp, Some(start), Some(end))],
+                _ => {
+                    let files = level.overlapping(icmp, start.key(), None);
+                    let files = &level.files()[files];
+                    let here = |f: &Arc<FileMeta>| !search.is_behind(f.smallest_user_key());
+                    &files[..files.partition_point(here)]
+                }
             };
             for file in files.iter().filter(|f| f.largest_seqno > since) {
                 if let Some(written) = self.written_in(file, &search.within(file))? {
@@ -159,7 +177,7 @@ where
     }
 
     fn written_in(&self, file: &Arc<FileMeta>, search: &Search<'_>) -> Result<Option<Written>> {
-        if search.is_behind(search.start) {
+        if search.is_empty() {
             return Ok(None);
         }
         if self.tables.may_have_range_tombstones(file)

@@ -3,6 +3,8 @@
 //! In each model: (1) who holds exclusively is alone, and nobody holds what was not granted; (2) in
 //! the end nothing is locked, waited for or counted; (3) nothing waits for ever.
 
+mod small;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::SeqCst};
 use std::time::Duration;
@@ -40,12 +42,15 @@ struct World {
 
 impl World {
     fn new() -> Self {
-        let options = LockManagerOptions {
+        Self::with(LockManagerOptions {
             num_stripes: 2,
             max_num_locks: Some(100),
             memory_limit_bytes: Some(100_000),
             ..LockManagerOptions::default()
-        };
+        })
+    }
+
+    fn with(options: LockManagerOptions) -> Self {
         let clock = Arc::new(TickingClock(AtomicU64::new(1)));
         let manager = LockManager::with(options, clock, Arc::default());
         let family = manager.add_family(0, UserComparator::BYTEWISE);

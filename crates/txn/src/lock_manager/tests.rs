@@ -1,21 +1,21 @@
 //! Each rule of the lock manager, in one thread; then against a reference, and with many threads.
 
 mod sim;
+mod limits;
+mod expiry;
 mod reference;
 mod stress;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use orogen_base::metrics::Ticker;
 use orogen_base::{ErrorKind, UserComparator};
-use orogen_env::Clock;
 
 use super::LockMode::{Exclusive, Shared};
 use super::{
-    DeadlockEdge, DeadlockPath, Endpoint, KeyRange, LockManager, LockManagerOptions, Locked,
-    TxnLockOptions, Wanted,
+    DeadlockEdge, DeadlockPath, Endpoint, KeyRange, LockManagerOptions, Locked, TxnLockOptions,
+    Wanted,
 };
 use sim::{NO_WAIT, Sim};
 
@@ -397,76 +397,6 @@ fn a_transaction_that_is_dropped_holds_nothing() {
     sim.end();
 }
 
-fn expiring(micros: u64) -> TxnLockOptions {
-    TxnLockOptions {
-        expiration_micros: Some(micros),
-        ..TxnLockOptions::default()
-    }
-}
-
-#[test]
-fn locks_of_an_expired_transaction_are_taken() {
-    let mut sim = Sim::new(3);
-    sim.manager.restart(&mut sim.txns[A].locks, expiring(100));
-    for key in ["k", "other"] {
-        assert!(sim.lock(A, key, Exclusive).got());
-    }
-    assert!(sim.lock_range(A, &range("p", "q"), Exclusive).got());
-    assert!(sim.lock(B, "k", Shared).waits());
-    sim.cancel(B);
-    sim.clock.advance(Duration::from_micros(100));
-    assert!(sim.lock(B, "k", Shared).got());
-    assert!(sim.lock(C, "k", Shared).got());
-    assert!(
-        sim.lock_range(B, &range("o", "r"), Shared).got(),
-        "of both kinds"
-    );
-    assert_eq!(sim.manager.statistics().get(Ticker::TxnLockSteals), 3);
-    assert_eq!(sim.lock(A, "z", Shared).kind(), Some(ErrorKind::Expired));
-    assert_eq!(
-        sim.txns[A].locks.keep().unwrap_err().kind(),
-        ErrorKind::Expired
-    );
-    // It lets go what it has still, and nothing of what others have.
-    sim.unlock_all(A);
-    assert!(sim.lock(A, "k", Exclusive).kind().is_some());
-    let status = sim.status();
-    assert_eq!(status.len(), 2);
-    assert_eq!(
-        status[0].holders,
-        [sim.txns[B].locks.id(), sim.txns[C].locks.id()]
-    );
-    sim.end();
-}
-
-#[test]
-fn only_what_conflicts_is_taken_and_only_from_the_expired() {
-    let mut sim = Sim::new(4);
-    sim.manager.restart(&mut sim.txns[A].locks, expiring(100));
-    assert!(sim.lock_range(A, &range("p", "q"), Exclusive).got());
-    assert!(sim.lock(A, "s", Exclusive).got());
-    assert!(sim.lock(A, "x", Exclusive).got());
-    assert!(sim.lock(C, "r", Shared).got());
-    sim.clock.advance(Duration::from_micros(99));
-    assert!(sim.lock(D, "pp", Shared).waits());
-    assert!(sim.cancel(D));
-    sim.clock.advance(Duration::from_micros(1));
-    assert!(sim.lock(D, "pp", Shared).got());
-    assert!(sim.lock_range(B, &range("r", "t"), Shared).got());
-    assert_eq!(sim.manager.statistics().get(Ticker::TxnLockSteals), 2);
-    let key = |key: &str| Wanted::Key(key.as_bytes().into());
-    let status = sim.status();
-    assert_eq!(status.len(), 4, "{status:?}");
-    assert_eq!((&status[1].what, &status[1].holders), (&key("r"), &vec![3]));
-    assert_eq!(
-        (&status[3].holders, status[3].mode),
-        (&vec![2], Some(Shared))
-    );
-    // What nobody wanted is A's still.
-    assert_eq!(status[2].holders, [sim.txns[A].locks.id()]);
-    sim.end();
-}
-
 #[test]
 fn a_refusal_leaves_nothing_behind() {
     let mut sim = Sim::new(2);
@@ -480,198 +410,6 @@ fn a_refusal_leaves_nothing_behind() {
     assert!(b.is_empty());
     assert_eq!(family.key_count(), 0);
     assert_eq!(sim.status().len(), 1);
-    sim.end();
-}
-
-#[test]
-fn one_that_waits_takes_a_range_when_a_holder_in_it_expires() {
-    let mut sim = Sim::new(2);
-    sim.manager.restart(&mut sim.txns[A].locks, expiring(1000));
-    assert!(sim.lock(A, "b", Exclusive).got());
-    let (manager, family, clock) = (sim.manager.clone(), sim.family.clone(), sim.clock.clone());
-    let b = &mut sim.txns[B].locks;
-    let all = range("a", "c");
-    std::thread::scope(|scope| {
-        let waits = scope.spawn(|| manager.try_lock_range(b, &family, &all, Shared, None));
-        while manager.0.waits.lock().iter().count() < 1 {
-            std::thread::yield_now();
-        }
-        clock.advance(Duration::from_micros(1000));
-        assert_eq!(waits.join().unwrap().unwrap(), Locked::New);
-    });
-    assert_eq!(manager.statistics().get(Ticker::TxnLockSteals), 1);
-    sim.end();
-}
-
-#[test]
-fn a_transaction_that_commits_is_not_robbed() {
-    let mut sim = Sim::new(2);
-    sim.manager.restart(&mut sim.txns[A].locks, expiring(100));
-    assert!(sim.lock(A, "k", Exclusive).got());
-    sim.txns[A].locks.keep().unwrap();
-    sim.clock.advance(Duration::from_secs(1));
-    assert!(sim.lock(B, "k", Exclusive).waits());
-    sim.txns[A].locks.keep().unwrap();
-    sim.unlock_all(A);
-    assert!(sim.granted(B));
-    sim.end();
-}
-
-#[test]
-fn one_that_waits_takes_a_lock_when_its_holder_expires() {
-    let mut sim = Sim::new(3);
-    sim.manager.restart(&mut sim.txns[A].locks, expiring(1000));
-    assert!(sim.lock(A, "k", Exclusive).got());
-    let (manager, family, clock) = (sim.manager.clone(), sim.family.clone(), sim.clock.clone());
-    let b = &mut sim.txns[B].locks;
-    std::thread::scope(|scope| {
-        let waits = scope.spawn(|| manager.try_lock(b, &family, b"k", Exclusive, None).unwrap());
-        while manager.0.waits.lock().iter().count() < 1 {
-            std::thread::yield_now();
-        }
-        clock.advance(Duration::from_micros(999));
-        std::thread::yield_now();
-        assert_eq!(manager.statistics().get(Ticker::TxnLockSteals), 0);
-        clock.advance(Duration::from_micros(1));
-        assert_eq!(waits.join().unwrap(), Locked::New);
-    });
-    assert_eq!(manager.statistics().get(Ticker::TxnLockSteals), 1);
-    sim.end();
-}
-
-#[test]
-fn a_wait_ends_with_its_own_transaction() {
-    let mut sim = Sim::new(2);
-    assert!(sim.lock(A, "k", Exclusive).got());
-    sim.manager.restart(&mut sim.txns[B].locks, expiring(50));
-    let (manager, family, clock) = (sim.manager.clone(), sim.family.clone(), sim.clock.clone());
-    let b = &mut sim.txns[B].locks;
-    std::thread::scope(|scope| {
-        let waits = scope.spawn(|| manager.try_lock(b, &family, b"k", Exclusive, None));
-        while manager.0.waits.lock().iter().count() < 1 {
-            std::thread::yield_now();
-        }
-        clock.advance(Duration::from_micros(50));
-        assert_eq!(
-            waits.join().unwrap().unwrap_err().kind(),
-            ErrorKind::Expired
-        );
-    });
-    sim.end();
-}
-
-#[test]
-fn limits_are_errors_that_change_nothing() {
-    let options = LockManagerOptions {
-        max_num_locks: Some(3),
-        memory_limit_bytes: Some(1000),
-        ..LockManagerOptions::default()
-    };
-    let mut sim = Sim::with(2, options, TxnLockOptions::default());
-    assert!(sim.lock(A, "a", Exclusive).got());
-    assert!(sim.lock(A, "b", Exclusive).got());
-    let long = "x".repeat(1000);
-    assert_eq!(
-        sim.lock(A, &long, Exclusive).kind(),
-        Some(ErrorKind::LockLimit)
-    );
-    assert!(sim.lock_range(A, &range("c", "d"), Shared).got());
-    assert_eq!(
-        sim.lock(A, "e", Exclusive).kind(),
-        Some(ErrorKind::LockLimit)
-    );
-    assert_eq!(
-        sim.lock_range(A, &range("c", "e"), Shared).kind(),
-        Some(ErrorKind::LockLimit)
-    );
-    assert!(sim.lock(A, "a", Exclusive).got(), "held already");
-    assert_eq!(
-        sim.lock(B, "a", Exclusive).kind(),
-        Some(ErrorKind::LockLimit),
-        "one that waits is one more"
-    );
-    assert_eq!(sim.status().len(), 3);
-    sim.assert_counted();
-    sim.unlock_all(A);
-    assert!(sim.lock(B, "e", Exclusive).got());
-    sim.end();
-}
-
-#[test]
-fn who_shares_a_lock_or_waits_for_it_counts() {
-    let options = LockManagerOptions {
-        max_num_locks: Some(4),
-        ..LockManagerOptions::default()
-    };
-    let mut sim = Sim::with(6, options, TxnLockOptions::default());
-    let limit = Some(ErrorKind::LockLimit);
-    for txn in [A, B] {
-        assert!(sim.lock(txn, "k", Shared).got());
-    }
-    assert!(sim.lock(C, "k", Exclusive).waits());
-    // It holds, and waits as well.
-    assert!(sim.lock(A, "k", Exclusive).waits());
-    assert_eq!(sim.manager.usage().locks, 4);
-    assert_eq!(sim.lock(D, "k", Shared).kind(), limit);
-    assert_eq!(sim.lock(D, "other", Shared).kind(), limit);
-    assert_eq!(sim.lock_range(D, &range("x", "z"), Shared).kind(), limit);
-    sim.assert_counted();
-    // One goes, one of two is granted: what was two is one.
-    sim.unlock_all(B);
-    assert!(sim.granted(A));
-    assert_eq!(sim.manager.usage().locks, 2);
-    assert!(sim.lock(D, "k", Shared).waits());
-    assert!(sim.lock(B, "k", Shared).waits());
-    assert_eq!(sim.lock(4, "k", Shared).kind(), limit);
-    // A lock that passes on needs no room.
-    sim.unlock_all(A);
-    assert!(sim.granted(C));
-    assert_eq!(sim.manager.usage().locks, 3);
-    sim.cancel(D);
-    assert_eq!(sim.manager.usage().locks, 2);
-    sim.assert_counted();
-    sim.end();
-}
-
-#[test]
-fn a_wait_that_ends_badly_counts_no_longer() {
-    let options = LockManagerOptions {
-        max_num_locks: Some(4),
-        memory_limit_bytes: Some(10_000),
-        ..LockManagerOptions::default()
-    };
-    let mut sim = Sim::with(3, options, TxnLockOptions::default());
-    assert!(sim.lock(A, "a", Exclusive).got());
-    assert!(sim.lock(B, "b", Exclusive).got());
-    let two = sim.manager.usage();
-    let (manager, family) = (sim.manager.clone(), sim.family.clone());
-    let timeout = Some(Duration::from_micros(1));
-    let clock = sim.clock.clone();
-    for key in ["a", "b"] {
-        std::thread::scope(|scope| {
-            let c = &mut sim.txns[C].locks;
-            let asks = || manager.try_lock(c, &family, key.as_bytes(), Shared, timeout);
-            let waits = scope.spawn(asks);
-            while manager.0.waits.lock().iter().count() < 1 {
-                std::thread::yield_now();
-            }
-            assert_eq!(manager.usage().locks, 3);
-            clock.advance(Duration::from_micros(10));
-            let told = waits.join().unwrap().unwrap_err();
-            assert_eq!(told.kind(), ErrorKind::LockTimeout);
-        });
-        assert_eq!(manager.usage(), two);
-    }
-    assert!(sim.lock(A, "b", Shared).waits());
-    let told = sim.lock(B, "a", Exclusive).kind();
-    assert_eq!(told, Some(ErrorKind::Deadlock));
-    assert_eq!(manager.usage().locks, 3);
-    sim.assert_counted();
-    let told = sim.lock_range(B, &range("a", "b"), Shared).kind();
-    assert_eq!(told, Some(ErrorKind::Deadlock));
-    sim.assert_counted();
-    assert!(sim.cancel(A));
-    assert_eq!(manager.usage(), two);
     sim.end();
 }
 
@@ -849,42 +587,4 @@ fn a_large_stripe_gives_its_memory_back_when_it_is_empty() {
     let kept = sim.family.allocated_bytes();
     assert!(kept * 4 < allocated, "{kept} of {allocated} bytes are kept");
     sim.end();
-}
-
-/// A clock that goes on whenever it is looked at.
-struct Stepping(AtomicU64);
-
-impl Clock for Stepping {
-    fn now_micros(&self) -> u64 {
-        self.0.fetch_add(1, Relaxed)
-    }
-
-    fn unix_micros(&self) -> u64 {
-        self.now_micros()
-    }
-
-    fn sleep(&self, _: Duration) {}
-}
-
-#[test]
-fn a_holder_that_expires_while_a_wait_begins_is_noticed() {
-    for micros in 1..16 {
-        let clock = Arc::new(Stepping(AtomicU64::new(1)));
-        let manager = LockManager::with(LockManagerOptions::default(), clock, Arc::default());
-        let family = manager.add_family(0, UserComparator::BYTEWISE);
-        let mut holder = manager.begin(expiring(micros));
-        let held = manager.try_lock(&mut holder, &family, b"k", Exclusive, None);
-        if held.is_err() {
-            continue;
-        }
-        let (tell, told) = std::sync::mpsc::channel();
-        let waits = std::thread::Builder::new().spawn(move || {
-            let mut waiter = manager.begin(TxnLockOptions::default());
-            let locked = manager.try_lock(&mut waiter, &family, b"k", Exclusive, None);
-            tell.send(locked.is_ok()).expect("somebody listens");
-        });
-        let got = told.recv_timeout(Duration::from_secs(30));
-        assert_eq!(got, Ok(true), "expires after {micros}");
-        waits.unwrap().join().unwrap();
-    }
 }

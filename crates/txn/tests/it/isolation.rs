@@ -40,6 +40,8 @@ enum Level {
     RepeatableRead,
     /// Ranges of scans are locked, too.
     Serializable,
+    /// Reads at a snapshot of what is locked, keys and ranges, and must be so still.
+    SerializableSnapshot,
     /// Optimistic, `get` and `put`, no snapshot.
     OptimisticReadCommitted,
     /// Optimistic, reads at a snapshot.
@@ -61,7 +63,10 @@ impl Level {
     fn has_snapshot(self) -> bool {
         matches!(
             self,
-            Self::Snapshot | Self::OptimisticSnapshot | Self::OptimisticRepeatableRead
+            Self::Snapshot
+                | Self::SerializableSnapshot
+                | Self::OptimisticSnapshot
+                | Self::OptimisticRepeatableRead
         )
     }
 
@@ -79,7 +84,7 @@ impl Level {
                 G0, G1a, G1b, G1c, Internal, LostUpdate, GSingle, GSi, Stale, G2Item,
             ],
             Self::RepeatableRead => &[G0, G1a, G1b, G1c, Internal, LostUpdate, G2Item],
-            Self::Serializable => &[
+            Self::Serializable | Self::SerializableSnapshot => &[
                 G0, G1a, G1b, G1c, Internal, LostUpdate, GSingle, GSi, G2Item, G2, Stale, NotStrict,
             ],
         }
@@ -133,9 +138,10 @@ impl Run<'_> {
         let (reads, family) = (self.reads(), &self.world.family);
         let key = key_bytes(key);
         let found = match self.level {
-            Level::RepeatableRead | Level::Serializable | Level::OptimisticRepeatableRead => {
-                self.txn.get_for_update(&reads, family, &key)?
-            }
+            Level::RepeatableRead
+            | Level::Serializable
+            | Level::SerializableSnapshot
+            | Level::OptimisticRepeatableRead => self.txn.get_for_update(&reads, family, &key)?,
             _ => self.txn.get(&reads, family, &key)?,
         };
         Ok(list_or_empty(found))
@@ -174,7 +180,10 @@ impl Run<'_> {
     fn scan(&mut self, range: Range<Key>) -> Result<()> {
         let family = &self.world.family;
         let (start, end) = (key_bytes(range.start), key_bytes(range.end));
-        if self.level == Level::Serializable {
+        if matches!(
+            self.level,
+            Level::Serializable | Level::SerializableSnapshot
+        ) {
             self.txn.lock_range(family, &start, &end)?;
         }
         let reads = ReadOptions {
@@ -385,6 +394,12 @@ fn locks_of_ranges_too_forbid_everything() {
     assert!(report.committed > 0 && report.edges.iter().all(|&n| n > 0));
 }
 
+#[test]
+fn so_do_locks_of_all_that_is_read_at_a_snapshot() {
+    let report = check_level(Level::SerializableSnapshot);
+    assert!(report.committed > 0 && report.edges.iter().all(|&n| n > 0));
+}
+
 /// The row of each level in a page says "no" of what is forbidden, and of nothing else.
 #[test]
 fn pages_say_of_each_level_what_it_forbids() {
@@ -405,6 +420,7 @@ fn pages_say_of_each_level_what_it_forbids() {
             ("snapshot isolation", Level::Snapshot),
             ("repeatable read", Level::RepeatableRead),
             ("serializable", Level::Serializable),
+            ("serializable at a snapshot", Level::SerializableSnapshot),
             ("optimistic read committed", Level::OptimisticReadCommitted),
             ("optimistic snapshot isolation", Level::OptimisticSnapshot),
             (

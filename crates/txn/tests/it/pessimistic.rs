@@ -9,7 +9,7 @@ use orogen_engine::plugin::merge_operator;
 use orogen_engine::{ColumnFamily, Db, Options, ReadOptions, WriteBatch, WriteOptions};
 use orogen_env::{MemFileSystem, PowerCut};
 use orogen_testkit::{Rng, tell};
-use orogen_txn::lock_manager::{KeyRange, LockMode, TxnLockOptions};
+use orogen_txn::lock_manager::{Endpoint, KeyRange, LockMode, TxnLockOptions};
 use orogen_txn::{
     Transaction, TransactionDb, TransactionDbOptions, TransactionOptions, TransactionState,
 };
@@ -246,14 +246,33 @@ fn with_a_snapshot_what_was_written_since_is_not_deleted_with_its_range() {
                     Some(true)
                 );
             }
-            // A range that was locked since, and not looked at, is looked at then.
-            let range = KeyRange::new(b"a", b"z", false);
-            txn.lock_range(&family, &range, LockMode::Exclusive)
-                .unwrap();
-            let busy = txn.delete_range(&family, b"a", b"z").unwrap_err();
-            assert_eq!(busy.kind(), ErrorKind::Busy, "{told}");
-            assert_eq!((txn.lock_count(), txn.count()), (1, 0), "{told}");
+            // Nor locked, in any mode and with any kind of ends.
+            let behind = if what == "delete_range" { b"l" } else { b"m" };
+            for (start, end) in [
+                (Endpoint::First, Endpoint::Last),
+                (Endpoint::Before(b"m"), Endpoint::After(b"m")),
+                (Endpoint::Before(b"a"), Endpoint::AfterPrefix(b"m")),
+                (Endpoint::AfterPrefix(b"c"), Endpoint::Last),
+            ] {
+                for mode in [LockMode::Shared, LockMode::Exclusive] {
+                    let range = KeyRange { start, end };
+                    let busy = txn.lock_range(&family, &range, mode).unwrap_err();
+                    assert_eq!(busy.kind(), ErrorKind::Busy, "{told} {range:?}");
+                }
+            }
+            assert_eq!((txn.lock_count(), txn.count()), (0, 0), "{told}");
             // Beside it nothing has changed.
+            let mut others = begin(&db);
+            for (start, end) in [
+                (Endpoint::First, Endpoint::Before(behind)),
+                (Endpoint::AfterPrefix(b"n"), Endpoint::Last),
+            ] {
+                let range = KeyRange { start, end };
+                txn.lock_range(&family, &range, LockMode::Shared).unwrap();
+            }
+            let told_now = others.put(&family, b"c", b"theirs").unwrap_err();
+            assert_eq!(told_now.kind(), ErrorKind::LockTimeout, "{told}");
+            drop(others);
             txn.delete_range(&family, b"a", b"l").unwrap();
             txn.delete_range(&family, b"n", b"z").unwrap();
             txn.clear_snapshot();

@@ -594,49 +594,41 @@ fn histories_in_which_transactions_expire_agree_with_the_reference() {
     );
 }
 
-#[test]
-fn histories_within_a_limit_of_locks_agree_with_the_reference() {
+/// 300 histories from a seed on, within limits that are wider or narrower by a number from 0 to 8.
+fn histories_within(
+    first: u64,
+    limits: impl Fn(usize) -> LockManagerOptions,
+    expiring: impl Fn(u64) -> bool,
+) -> Seen {
     let mut seen = Seen::default();
-    for seed in 2000..2300 {
-        let limits = LockManagerOptions {
-            max_num_locks: Some(4 + seed as usize % 9),
-            ..LockManagerOptions::default()
-        };
-        history_within(
-            seed,
-            [0, 3, 20][seed as usize % 3],
-            false,
-            limits,
-            &mut seen,
-        );
+    for seed in first..first + 300 {
+        let ranges = [0, 3, 20][seed as usize % 3];
+        let limits = limits(seed as usize % 9);
+        history_within(seed, ranges, expiring(seed), limits, &mut seen);
     }
     assert!(
-        seen.limits > 1000 && seen.waits > 1000 && seen.grants > 1000,
+        seen.limits > 1000 && seen.waits > 1000 && seen.upgrades > 100,
         "{seen:?}"
     );
-    assert!(seen.deadlocks > 10 && seen.upgrades > 100, "{seen:?}");
+    seen
+}
+
+#[test]
+fn histories_within_a_limit_of_locks_agree_with_the_reference() {
+    let limits = |wider| LockManagerOptions {
+        max_num_locks: Some(4 + wider),
+        ..LockManagerOptions::default()
+    };
+    let seen = histories_within(2000, limits, |_| false);
+    assert!(seen.grants > 1000 && seen.deadlocks > 10, "{seen:?}");
 }
 
 #[test]
 fn histories_within_a_limit_of_memory_agree_with_the_reference() {
-    let mut seen = Seen::default();
-    for seed in 3000..3300 {
-        let limits = LockManagerOptions {
-            memory_limit_bytes: Some(300 + 100 * (seed as usize % 9)),
-            ..LockManagerOptions::default()
-        };
-        let expiring = seed % 2 == 0;
-        history_within(
-            seed,
-            [0, 3, 20][seed as usize % 3],
-            expiring,
-            limits,
-            &mut seen,
-        );
-    }
-    assert!(
-        seen.limits > 1000 && seen.waits > 1000 && seen.grants > 500,
-        "{seen:?}"
-    );
-    assert!(seen.upgrades > 100 && seen.expired > 100, "{seen:?}");
+    let limits = |wider| LockManagerOptions {
+        memory_limit_bytes: Some(300 + 100 * wider),
+        ..LockManagerOptions::default()
+    };
+    let seen = histories_within(3000, limits, |seed| seed % 2 == 0);
+    assert!(seen.grants > 500 && seen.expired > 100, "{seen:?}");
 }
