@@ -7,6 +7,7 @@
 pub mod clock;
 mod perf_timer;
 pub mod threads;
+pub mod barrier;
 pub mod ahead;
 pub mod memory;
 mod mapping;

@@ -7,7 +7,7 @@ use crate::view::{Ref, View};
 #[inline]
 pub(crate) fn find(view: View<'_>, root: Ref, key: &[u8]) -> Option<Ref> {
     let mut at = view.load(root);
-    let mut depth = 0;
+    let (mut depth, mut is_far) = (0, false);
     loop {
         if at == 0 {
             return None;
@@ -34,5 +34,12 @@ pub(crate) fn find(view: View<'_>, root: Ref, key: &[u8]) -> Option<Ref> {
         };
         at = view.load(slot);
         head.ask_for_child(view, at);
+        // The first of them has its children in a cache.
+        if head.is_of_full() {
+            if is_far && let Some(&label) = key.get(depth) {
+                head.ask_for_slots_of_child(view, at, label);
+            }
+            is_far = true;
+        }
     }
 }

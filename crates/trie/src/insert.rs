@@ -98,6 +98,8 @@ pub(crate) fn write_parts(view: View<'_>, at: Ref, parts: &[&[u8]]) {
 struct Place {
     /// The node whose lock is needed to set `slot`; 0 if it can be set by CAS.
     holder: Ref,
+    /// The full node that has the slot; 0 if it is another one's.
+    full: Ref,
     slot: Ref,
     /// What the slot had.
     at: Ref,
@@ -144,11 +146,12 @@ fn common_len(a: &[u8], b: &[u8]) -> usize {
 
 #[inline(always)]
 fn go_down(view: View<'_>, root: Ref, key: &[u8]) -> Place {
-    let (mut holder, mut slot, mut depth) = (0, root, 0);
+    let (mut holder, mut full, mut slot, mut depth) = (0, 0, root, 0);
     let mut at = view.load(slot);
     loop {
         let place = |found| Place {
             holder,
+            full,
             slot,
             at,
             depth,
@@ -193,7 +196,7 @@ fn go_down(view: View<'_>, root: Ref, key: &[u8]) -> Place {
             slot = child;
             depth += path.len() + 1;
         }
-        holder = if is_pinned { 0 } else { at };
+        (holder, full) = if is_pinned { (0, at) } else { (at, 0) };
         at = view.load(slot);
         head.ask_for_child(view, at);
     }
@@ -492,6 +495,11 @@ fn replace<H: Host>(
         return Ok(None);
     }
     host.retire(place.at, old_words);
+    if place.full != 0 {
+        let view = host.view();
+        let above = Inner::new(view, place.full, Head::of(view, place.full));
+        above.remember_child(shape);
+    }
     host.count(match label {
         Some(_) => Event::grown(head.kind(), shape.kind()),
         None => Event::EndAdded,

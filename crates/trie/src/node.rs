@@ -6,7 +6,7 @@
 //! one        kind+flags 1 | path length 1 | depth 1 | label 1 | path | [end] | child
 //! two        kind+flags 1 | path length, depth, 4 bits each | 2 labels | path | [end] | 2 children
 //! 4 to 128   kind+flags 1 | path length 1 | depth 1 | count 1 | path | labels | [end] | children
-//! full       kind+flags 1 | path length 1 | depth 1 | 0 | path | end | 256 children
+//! full       kind+flags 1 | path length 1 | depth 1 | lines 1 | path | end | 256 children
 //! ```
 //! A child is a reference of 4 bytes, 0 if there is none. `end` is the leaf of the key that ends at the node: cells are in leaves
 //! only, and a leaf never moves. Labels of 4 to 128 stand in the order in which they came.
@@ -14,6 +14,9 @@
 //! Depth is the length of the key before the path, or before the leaf's rest, when the node was
 //! made: its low bits. A node that is put below a new one keeps its path; what of it was passed
 //! above is the depth at which one arrives less this one, which is at most the path's length, so the low bits tell.
+//!
+//! Lines of a full node: cache lines of its largest child that is not full itself, as far as children grew below it. Nothing depends on it but
+//! what readers ask memory for ahead.
 
 use crate::labels::Labels;
 use crate::view::{Ref, View, WORD};
@@ -36,6 +39,8 @@ const TWO_PATH_MAX: usize = 15;
 /// Slots of a full node that a cursor asks for what is in them before it comes there.
 const FAR: u8 = 10;
 
+/// Bytes of a cache line.
+const LINE: usize = 64;
 /// A writer changes the node.
 const LOCKED: u32 = 1 << 4;
 /// The node was replaced by another one; never taken back.
@@ -127,11 +132,33 @@ impl Head {
     #[inline(always)]
     pub(crate) fn ask_for_child(self, view: View<'_>, child: Ref) {
         if self.kind() == FULL {
-            view.prefetch(child, 64);
-            view.prefetch(child, 128);
+            view.prefetch(child, LINE);
+            view.prefetch(child, 2 * LINE);
         } else {
             view.prefetch(child, 36);
         }
+    }
+
+    /// The same of a full node far down, below whose child `label` is looked for. Which slot that is will be known only when the
+    /// child's labels are here, and slots are as far away as these. So all of them are asked for; of a full child it
+    /// is known already.
+    #[inline(always)]
+    pub(crate) fn ask_for_slots_of_child(self, view: View<'_>, child: Ref, label: u8) {
+        for line in 3..=self.child_lines() {
+            view.prefetch(child, line as usize * LINE);
+        }
+        view.prefetch(child, (2 + usize::from(label)) * WORD);
+    }
+
+    #[inline(always)]
+    pub(crate) fn is_of_full(self) -> bool {
+        self.kind() == FULL
+    }
+
+    /// Cache lines of a full node's largest child that is not full.
+    #[inline(always)]
+    pub(crate) fn child_lines(self) -> u32 {
+        self.0 >> 24
     }
 
     /// True if no label finds room.
@@ -333,6 +360,19 @@ impl<'a> Inner<'a> {
 
     pub(crate) fn words(&self) -> u32 {
         self.children - self.at + ROOM[self.head.kind() as usize]
+    }
+
+    /// Remembers in this full node that a child has got this shape. Two who do so at once may lose one of the two: all else in the head
+    /// of a full node never changes.
+    #[inline]
+    pub(crate) fn remember_child(&self, child: Shape) {
+        debug_assert!(self.head.is_of_full(), "a node that remembers");
+        let lines = (child.words() as usize * WORD).div_ceil(LINE) as u32;
+        if child.kind != FULL && (self.head.child_lines() + 1..256).contains(&lines) {
+            let without = self.head.0 & (COUNT_ONE - 1);
+            let head = without | (lines << 24);
+            self.view.store_relaxed(self.at, head);
+        }
     }
 
     #[inline(always)]

@@ -6,6 +6,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use orogen_base::ErrorKind;
 
 use super::keys::{Random, SHAPES};
+use crate::node::{Head, Inner};
+use crate::view::{Ref, View};
 use crate::{Cursor, LocalTrie, Moment, Root, Trie};
 
 const ROOT: Root = Root(0);
@@ -47,6 +49,49 @@ fn a_full_block_is_an_error_and_nothing_changes() {
             }
         }
     }
+}
+
+/// What each full node says of its children against what they are; how many full nodes below full ones said it.
+fn check_child_lines(view: View<'_>, at: Ref, is_below_full: bool) -> usize {
+    let head = Head::of(view, at);
+    if head.is_leaf() {
+        return 0;
+    }
+    let node = Inner::new(view, at, head);
+    let children: Vec<_> = (0..=u8::MAX)
+        .filter_map(|label| Some(view.load(node.slot(label)?)))
+        .filter(|&child| child != 0)
+        .collect();
+    let mut lines_max = 0;
+    for &child in &children {
+        let head = Head::of(view, child);
+        if !head.is_leaf() && !head.is_of_full() {
+            let bytes = Inner::new(view, child, head).words() * 4;
+            lines_max = lines_max.max(bytes.div_ceil(64));
+        }
+    }
+    if head.is_of_full() && is_below_full {
+        assert_eq!(head.child_lines(), lines_max);
+    }
+    let below = children
+        .iter()
+        .map(|&child| check_child_lines(view, child, head.is_of_full()));
+    usize::from(head.is_of_full() && is_below_full) + below.sum::<usize>()
+}
+
+#[test]
+fn full_nodes_know_how_large_their_children_are() {
+    let map = Trie::new(64 << 20, 0, 1).unwrap();
+    let mut random = Random::new(1);
+    let mut writer = map.writer();
+    // Some thousand keys below each node of the second level.
+    for _ in 0..400_000 {
+        let key = (u128::from(random.next()) << 64 | u128::from(random.next())).to_be_bytes();
+        writer.insert(ROOT, &key, &[]).unwrap();
+    }
+    let view = map.memory_view();
+    let root = view.load(map.root_slot(ROOT));
+    assert_eq!(check_child_lines(view, root, false), 256);
 }
 
 #[test]
