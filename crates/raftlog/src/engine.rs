@@ -118,7 +118,7 @@ impl Engine {
         let new_files = NewFiles {
             fs: Arc::clone(fs),
             dirs: Arc::clone(&dirs),
-            version: options.format_version,
+            header: options.file_header(),
             target_size: options.target_file_size,
             ahead: Arc::default(),
             meters,

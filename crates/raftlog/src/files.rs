@@ -14,7 +14,7 @@ use orogen_env::{Access, FileSystem, LengthHint, RandomAccessFile, WritableFile}
 
 use crate::dirs::Dirs;
 use crate::events::Listeners;
-use crate::format::{FileHeader, FormatVersion};
+use crate::format::{FileHeader, FormatVersion, padding};
 use crate::metrics::Meters;
 use crate::names::{FileId, Queue};
 use crate::spares::Spares;
@@ -178,7 +178,7 @@ pub(crate) fn make(
     fs: &dyn FileSystem,
     dir: &Path,
     id: FileId,
-    version: FormatVersion,
+    header: FileHeader,
     mapped: Option<(u64, &Arc<Ahead>)>,
 ) -> Result<Box<dyn WritableFile>> {
     let path = dir.join(id.name());
@@ -186,7 +186,7 @@ pub(crate) fn make(
         None => fs.create(&path)?,
         Some((size, ahead)) => fs.create_mapped(&path, hint_of(size), Some(ahead))?,
     };
-    begin(fs, dir, version, writer)
+    begin(fs, dir, header, writer)
 }
 
 /// What is known of the length of a file that is full with `size` bytes.
@@ -197,18 +197,17 @@ fn hint_of(size: u64) -> LengthHint {
     }
 }
 
-/// Writes the header of a file; it and the file's name are synced.
+/// Writes the header of a file, with its padding; it and the file's name are synced.
 fn begin(
     fs: &dyn FileSystem,
     dir: &Path,
-    version: FormatVersion,
+    header: FileHeader,
     mut writer: Box<dyn WritableFile>,
 ) -> Result<Box<dyn WritableFile>> {
-    let header = FileHeader {
-        version,
-        alignment: 0,
-    };
-    writer.append(&header.encode())?;
+    let mut bytes = header.encode();
+    let zeros = padding(bytes.len() as u64, header.alignment_kept());
+    bytes.resize(bytes.len() + zeros as usize, 0);
+    writer.append(&bytes)?;
     writer.sync()?;
     fs.sync_dir(dir)?;
     Ok(writer)
@@ -230,7 +229,7 @@ pub(crate) type OnFull = Arc<dyn Fn(&Arc<LogFile>, u64) + Send + Sync>;
 pub(crate) struct NewFiles {
     pub(crate) fs: Arc<dyn FileSystem>,
     pub(crate) dirs: Arc<Dirs>,
-    pub(crate) version: FormatVersion,
+    pub(crate) header: FileHeader,
     pub(crate) target_size: u64,
     /// Makes room and pages before they are needed.
     pub(crate) ahead: Arc<Ahead>,
@@ -346,13 +345,13 @@ impl NewFiles {
                     // Its pages are there, most likely: to wake a thread for them costs more than they do.
                     Some((size, _)) => self.fs.reuse_mapped(&spare, path, hint_of(size), None)?,
                 };
-                begin(&*self.fs, dir, self.version, writer)?
+                begin(&*self.fs, dir, self.header, writer)?
             }
-            None => make(&*self.fs, dir, id, self.version, mapped)?,
+            None => make(&*self.fs, dir, id, self.header, mapped)?,
         };
         let file = LogFile {
             id,
-            version: self.version,
+            version: self.header.version,
             reader: self.fs.open(path, Access::Random)?,
         };
         self.meters.made.increase(id.queue, 1);
@@ -372,6 +371,7 @@ mod tests {
     use orogen_env::MemFileSystem;
 
     use super::*;
+    use crate::options::Options;
 
     #[test]
     fn a_file_that_somebody_reads_is_not_written_over() {
@@ -381,7 +381,7 @@ mod tests {
         let files = NewFiles {
             fs: fs.clone(),
             dirs: Arc::clone(&dirs),
-            version: FormatVersion::V2,
+            header: Options::default().file_header(),
             target_size: 1000,
             ahead: Arc::default(),
             spares: Arc::new(Spares::open(&*fs, &dirs, 10, true).unwrap()),

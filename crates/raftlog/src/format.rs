@@ -5,6 +5,17 @@
 //! record:  (length << 8 | compression) u64 BE | footer offset u64 BE | block | crc32 u32 LE | footer
 //! footer:  varint count | items | (crc32 ^ signature) u32 LE
 //! ```
+//! A record begins where the one before it ends. Where the alignment is not 0 there may be zeros up to a multiple of it instead; both readers,
+//! ours and raft-engine's, look there only if no record is where the last one ended. So zeros are written where a sync is, and nowhere
+//! else: a group that is synced ends with zeros to the next multiple, so that no block is written twice, and what is written
+//! without a sync is packed, since the system puts it together anyway. What that needs:
+//!
+//! - A record that begins at a multiple was written when all before it had been synced. Else one that a power loss has left as zeros would
+//!   pass for padding, and the records behind it would count. Where a record would end at a multiple without a sync behind it, an
+//!   empty record ([`filler`]) goes before it.
+//! - Padding has at least eight bytes: they make a length of 0, which is no record. With fewer the header that begins in them may
+//!   look whole to raft-engine, which then does not look at the multiple. Where fewer are left the next record is packed.
+//!
 //! The pure part: nothing here reads a file. Invariants:
 //!
 //! 1. Whatever the bytes are, decoding gives a value or `Corruption` with the place in the bytes
@@ -18,6 +29,7 @@ mod lz4;
 
 use std::cell::Cell;
 use std::mem;
+use std::ops::RangeInclusive;
 
 use orogen_base::coding::{Decoder, get_fixed32, put_fixed32, put_varint64, varint_len};
 use orogen_base::{Error, Result, memory};
@@ -65,6 +77,13 @@ impl FormatVersion {
     }
 }
 
+/// Alignments that files are given, powers of two. No disk or file system has smaller blocks than the first, and no page of memory is
+/// larger than the last, beyond which the zeros of a small group take longer than its sync.
+pub(crate) const ALIGNMENTS: RangeInclusive<u64> = 512..=64 << 10;
+
+/// Fewer zeros are no padding.
+const PADDING_MIN: u64 = 8;
+
 /// What a file header says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct FileHeader {
@@ -74,6 +93,14 @@ pub(crate) struct FileHeader {
 }
 
 impl FileHeader {
+    /// The alignment by which records are added to such a file; 0 where they are packed. Others may have given it one that nobody here would.
+    pub(crate) fn alignment_kept(self) -> u64 {
+        match ALIGNMENTS.contains(&self.alignment) {
+            true => self.alignment,
+            false => 0,
+        }
+    }
+
     pub(crate) fn encode(self) -> Vec<u8> {
         let mut out = MAGIC.to_vec();
         out.extend_from_slice(&u64::from(self.version as u8).to_be_bytes());
@@ -114,6 +141,36 @@ impl FileHeader {
             other => Err(damaged("unknown version", MAGIC.len()).with("version", other)),
         }
     }
+}
+
+/// Zeros to be written behind what ends at `end` and is synced.
+pub(crate) fn padding(end: u64, alignment: u64) -> u64 {
+    let gap = match alignment {
+        0 => 0,
+        alignment => end.next_multiple_of(alignment) - end,
+    };
+    if gap < PADDING_MIN { 0 } else { gap }
+}
+
+/// A record that says nothing, to be put before one of `len` bytes at `at` that is not synced before the next one is written, so that it
+/// does not end at a multiple; not signed.
+///
+/// # Errors
+/// `NoMemory`.
+pub(crate) fn filler(at: u64, len: u64, alignment: u64) -> Result<Option<Record>> {
+    if alignment == 0 || !(at + len).is_multiple_of(alignment) {
+        return Ok(None);
+    }
+    let never = Lz4Policy {
+        threshold: 0,
+        acceleration: 1,
+    };
+    let empty = encode_record(&[], &[], never)?;
+    if (at + empty.header.len).is_multiple_of(alignment) {
+        // With an entry that nobody asks for it ends behind the multiple.
+        return encode_record(&[0], &[], never).map(Some);
+    }
+    Ok(Some(empty))
 }
 
 /// How a block of entries is stored.

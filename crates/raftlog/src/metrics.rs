@@ -301,6 +301,8 @@ pub(crate) struct Meters {
     background_rewrite: Histogram,
     /// Bytes that were appended.
     pub(crate) bytes: Counters,
+    /// Zeros that were written behind records.
+    pub(crate) padding: Counters,
     pub(crate) syncs: Counters,
     /// Files that were made, those that were written over included.
     pub(crate) made: Counters,
@@ -347,6 +349,7 @@ impl Meters {
             background_append: sizes(),
             background_rewrite: sizes(),
             bytes: Counters::default(),
+            padding: Counters::default(),
             syncs: Counters::default(),
             made: Counters::default(),
             spilled: Counters::default(),
@@ -497,6 +500,7 @@ impl Meters {
             memory_usage: 0,
             write_groups: self.led.groups.load(Relaxed),
             appended_bytes: self.bytes.look(),
+            padding_bytes: self.padding.look(),
             syncs: self.syncs.look(),
             files_made: self.made.look(),
             files_spilled: self.spilled.look(),
@@ -637,6 +641,8 @@ pub struct Metrics {
     pub write_groups: u64,
     /// Bytes of records that were appended.
     pub appended_bytes: PerQueue,
+    /// Bytes of zeros that were written behind records for [`Options::record_alignment`](crate::raw::Options::record_alignment).
+    pub padding_bytes: PerQueue,
     /// Syncs of files, those of headers not included.
     pub syncs: PerQueue,
     /// Files that were made, those that were written over included.
@@ -714,6 +720,7 @@ impl Metrics {
             .add(&other.background_rewrite_bytes);
         self.write_groups += other.write_groups;
         self.appended_bytes.add(other.appended_bytes);
+        self.padding_bytes.add(other.padding_bytes);
         self.syncs.add(other.syncs);
         self.files_made.add(other.files_made);
         self.files_spilled.add(other.files_spilled);

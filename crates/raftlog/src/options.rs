@@ -6,7 +6,7 @@ use std::time::Duration;
 use orogen_base::{Error, Result};
 use orogen_env::memory::machine_bytes;
 
-use crate::format::{FormatVersion, Lz4Policy};
+use crate::format::{ALIGNMENTS, FileHeader, FormatVersion, Lz4Policy};
 
 /// What is done about damage that is met when a directory is opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -73,6 +73,13 @@ pub struct Options {
     pub compression_acceleration: i32,
     /// The format of new files. Default [`FormatVersion::V2`].
     pub format_version: FormatVersion,
+    /// Bytes of which a new file has a multiple before what is written behind a sync: the rest of the last block is filled with zeros, so that no
+    /// block is written for two syncs, or read because a part of it is written over. What is written without a sync is packed. 0 for
+    /// packed records throughout, the default; else a power of two, 512 to 64 KiB, best the block of the file system, which is
+    /// 4 KiB most often. Needs [`FormatVersion::V2`]. Files that are there keep theirs.
+    ///
+    /// Larger: more zeros, half as many for each sync on the average.
+    pub record_alignment: u64,
     /// Whether files of the append queue that a purge empties are kept, under names of spare files, and written over: a
     /// sync has less to write then, and pages in memory need not be given back and made anew. Together with the files of the queue they are at most one and a half times as many as `purge_threshold` has
     /// room for. Only files of [`FormatVersion::V2`]; none with [`RecoveryMode::AbsoluteConsistency`], for which what a file held
@@ -113,6 +120,7 @@ impl Default for Options {
             batch_compression_threshold: 8 << 10,
             compression_acceleration: 1,
             format_version: FormatVersion::default(),
+            record_alignment: 0,
             enable_log_recycle: true,
             purge_threshold: 10 << 30,
             purge_rewrite_threshold: None,
@@ -135,6 +143,20 @@ impl Options {
         if self.recovery_threads == 0 {
             return Err(Error::invalid_argument("recovery_threads is 0"));
         }
+        if self.record_alignment > 0 {
+            let is_power = self.record_alignment.is_power_of_two();
+            if !is_power || !ALIGNMENTS.contains(&self.record_alignment) {
+                return Err(Error::invalid_argument(
+                    "record_alignment is neither 0 nor a power of two from 512 to 65536",
+                )
+                .with("value", self.record_alignment));
+            }
+            if self.format_version == FormatVersion::V1 {
+                return Err(Error::invalid_argument(
+                    "record_alignment needs format_version 2",
+                ));
+            }
+        }
         if self.purge_threshold < self.target_file_size {
             return Err(
                 Error::invalid_argument("purge_threshold is below target_file_size")
@@ -155,6 +177,14 @@ impl Options {
             );
         }
         Ok(())
+    }
+
+    /// What the headers of new files say.
+    pub(crate) fn file_header(&self) -> FileHeader {
+        FileHeader {
+            version: self.format_version,
+            alignment: self.record_alignment,
+        }
     }
 
     /// Most files of the append queue and spare ones.

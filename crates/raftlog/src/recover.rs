@@ -81,23 +81,35 @@ impl Window {
         Ok(&self.bytes[at..at + len])
     }
 
-    fn is_zero(&mut self, mut from: u64, to: u64) -> Result<bool> {
+    fn is_zero(&mut self, from: u64, to: u64) -> Result<bool> {
+        Ok(self.not_zero(from, to)?.is_empty())
+    }
+
+    /// Where the first bytes are that are not zero, two of them at most.
+    fn not_zero(&mut self, mut from: u64, to: u64) -> Result<Vec<u64>> {
+        let mut found = Vec::new();
         while from < to {
             let len = usize::try_from(to - from)
                 .unwrap_or(usize::MAX)
                 .min(READ_LEN);
-            if self.get(from, len)?.iter().any(|b| *b != 0) {
-                return Ok(false);
+            let bytes = self.get(from, len)?.iter().zip(from..);
+            let others = bytes.filter(|(byte, _)| **byte != 0).map(|(_, at)| at);
+            found.extend(others.take(2 - found.len()));
+            if found.len() == 2 {
+                break;
             }
             from += len as u64;
         }
-        Ok(true)
+        Ok(found)
     }
 }
 
 /// What stands behind the last record.
 enum Ending {
     Nothing,
+    /// Zeros to a multiple of the alignment, at which the file ends: raft-engine keeps them when it goes on with a file of a process that was
+    /// killed.
+    Padding,
     Zeros,
     Damage(Error),
 }
@@ -116,6 +128,8 @@ struct Scan<'a> {
     alignment: u64,
     /// Whether blocks are looked at.
     verify: bool,
+    /// The first padding that is not all zeros, and lost nothing.
+    flipped: Option<Error>,
 }
 
 impl Scan<'_> {
@@ -129,11 +143,9 @@ impl Scan<'_> {
         let size = self.window.size;
         loop {
             if offset >= size {
-                let rest = self.window.is_zero(good, size)?;
-                let ending = match (good >= size, rest) {
-                    (true, _) => Ending::Nothing,
-                    (false, true) => Ending::Zeros,
-                    (false, false) => Ending::Damage(Error::corruption("no record")),
+                let ending = match good >= size {
+                    true => Ending::Nothing,
+                    false => Ending::Padding,
                 };
                 return Ok((good, ending));
             }
@@ -150,21 +162,40 @@ impl Scan<'_> {
                     good = offset;
                 }
                 Err(e) => {
-                    if self.window.is_zero(good, size)? {
+                    if let Some(next) = self.behind_padding(offset)? {
+                        offset = next;
+                    } else if self.window.is_zero(good, size)? {
                         return Ok((good, Ending::Zeros));
-                    }
-                    let next = match self.alignment {
-                        0 => None,
-                        alignment => offset
-                            .checked_next_multiple_of(alignment)
-                            .filter(|next| *next > offset && *next < size),
-                    };
-                    match next {
-                        Some(next) if self.window.is_zero(offset, next)? => offset = next,
-                        _ => return Ok((good, Ending::Damage(self.place(e, offset)))),
+                    } else {
+                        return Ok((good, Ending::Damage(self.place(e, offset))));
                     }
                 }
             }
+        }
+    }
+
+    /// Where the padding ends that begins at `offset`, where no record is; none if there is no padding.
+    ///
+    /// One byte of it may be another than zero, if a record is behind it: that began there when all before it was on the disk, and
+    /// what is left of a damaged record has more such bytes.
+    fn behind_padding(&mut self, offset: u64) -> Result<Option<u64>> {
+        let size = self.window.size;
+        let next = match self.alignment {
+            0 => None,
+            alignment => offset.checked_next_multiple_of(alignment),
+        };
+        let Some(next) = next.filter(|next| *next > offset && *next <= size) else {
+            return Ok(None);
+        };
+        match self.window.not_zero(offset, next)?.as_slice() {
+            [] => Ok(Some(next)),
+            [at] if next < size && damage(self.record(next))?.is_ok() => {
+                let flipped = Error::corruption("padding is not zero");
+                let flipped = self.place(flipped, *at);
+                self.flipped.get_or_insert(flipped);
+                Ok(Some(next))
+            }
+            _ => Ok(None),
         }
     }
 
@@ -307,25 +338,26 @@ fn make_anew(
 ) -> Result<(LogFile, u64)> {
     let id = place.id;
     digest::remove(fs, &place.dir, id)?;
-    let version = options.format_version;
+    let header = options.file_header();
     let mut dir = &place.dir;
-    let writer = match make(fs, dir, id, version, None) {
+    match make(fs, dir, id, header, None) {
         Err(e) if e.kind() == ErrorKind::NoSpace => {
             let other = dirs.iter().find(|other| *other != dir).ok_or(e)?;
             fs.remove_file(&place.path())?;
             fs.sync_dir(dir)?;
             dir = other;
-            make(fs, dir, id, version, None)?
+            make(fs, dir, id, header, None)?
         }
         made => made?,
     };
     let reader = fs.open(&dir.join(id.name()), Access::Random)?;
     let file = LogFile {
         id,
-        version,
+        version: header.version,
         reader,
     };
-    Ok((file, writer.size()))
+    // Padding behind the header is there for the first record, and none of the file.
+    Ok((file, header.version.header_len() as u64))
 }
 
 /// True if a file whose header is damaged has no record. Its header is synced before the first one is written, so
@@ -343,6 +375,7 @@ fn was_being_made(id: FileId, reader: &Arc<dyn RandomAccessFile>) -> Result<bool
             file: &file,
             alignment: 0,
             verify: false,
+            flipped: None,
         };
         if begin < scan.window.size && damage(scan.record(begin))?.is_ok() {
             return Ok(false);
@@ -393,10 +426,21 @@ fn read_file(
         window,
         alignment: header.alignment,
         verify: is_newest,
+        flipped: None,
     };
-    let (end, ending) = scan.run(each)?;
+    let (mut end, ending) = scan.run(each)?;
+    if mode == RecoveryMode::AbsoluteConsistency
+        && let Some(e) = scan.flipped.take()
+    {
+        return Err(e);
+    }
     let must_cut = match ending {
         Ending::Nothing => false,
+        Ending::Padding if is_newest => true,
+        Ending::Padding => {
+            end = scan.window.size;
+            false
+        }
         Ending::Zeros if is_newest => true,
         Ending::Zeros if mode == RecoveryMode::TolerateAnyCorruption => true,
         Ending::Zeros => {
@@ -451,10 +495,11 @@ pub(crate) fn look(
         window,
         alignment: header.alignment,
         verify: true,
+        flipped: None,
     };
     Ok(match scan.run(each)?.1 {
         Ending::Damage(e) => Some(e),
-        Ending::Nothing | Ending::Zeros => None,
+        Ending::Nothing | Ending::Padding | Ending::Zeros => scan.flipped,
     })
 }
 

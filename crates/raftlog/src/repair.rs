@@ -308,6 +308,7 @@ fn write_kept(
         items: Vec::new(),
         size: 0,
     };
+    // Packed, as all of it is synced at once.
     let header = FileHeader {
         version,
         alignment: 0,

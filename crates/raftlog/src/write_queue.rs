@@ -135,6 +135,8 @@ struct Waiter {
     answer: Option<Answer>,
     request: Request,
     refused: Option<Error>,
+    /// Where its record lies behind the beginning of what was appended with it.
+    at: u64,
 }
 
 impl Waiter {
@@ -290,6 +292,7 @@ impl WriteQueue {
                 answer: Some(Answer(Some(Arc::clone(&ticket)))),
                 request,
                 refused: None,
+                at: 0,
             });
             ticket
         };
@@ -313,6 +316,7 @@ impl WriteQueue {
                 answer: None,
                 request: own,
                 refused: None,
+                at: 0,
             },
             others: Vec::new(),
         };
@@ -366,12 +370,14 @@ impl WriteQueue {
         let mut spent = is_timed.then(Box::<PerfContext>::default);
         let watch = || spent.is_some().then(Stopwatch::start);
         leader.spans.check(memtables, group);
+        // Who is refused gets none.
+        let syncs = group.accepted().any(|w| w.request.sync);
         let (mut rotated, mut synced) = (Duration::ZERO, Duration::ZERO);
         let writing = watch();
-        let written = leader.append(group, writing, &mut rotated);
+        let written = leader.append(group, syncs, writing, &mut rotated);
         let wrote = perf::elapsed(writing).saturating_sub(rotated);
         let done = written.and_then(|start| {
-            if group.accepted().any(|w| w.request.sync) {
+            if syncs {
                 let syncing = watch();
                 self.sync_file(&mut leader.appender)?;
                 synced = perf::elapsed(syncing);
@@ -384,7 +390,6 @@ impl WriteQueue {
             Ok(start) => {
                 let file = leader.appender.file().id;
                 let listeners = leader.appender.listeners();
-                let mut at = start + RECORD_HEADER_LEN as u64;
                 for waiter in group.accepted() {
                     let Some(record) = &waiter.request.record else {
                         continue;
@@ -393,11 +398,10 @@ impl WriteQueue {
                     self.meters.record(record.bytes.len());
                     let block = Block {
                         file,
-                        offset: at,
+                        offset: start + waiter.at + RECORD_HEADER_LEN as u64,
                         len: record.header.block_len,
                         compression: record.header.compression,
                     };
-                    at += record.header.len;
                     if makes(Mistake::AnswerBeforeApply)
                         && let Some(answer) = waiter.answer.take()
                     {
@@ -539,10 +543,11 @@ impl Spans {
 
 impl Leader {
     /// Appends the records that were not refused with one call, and tells of them; where the first of
-    /// them begins. With a watch `rotated` is how long a new file took.
+    /// them begins. With `syncs` they are synced next. With a watch `rotated` is how long a new file took.
     fn append(
         &mut self,
         group: &mut Group,
+        syncs: bool,
         watch: Option<Stopwatch>,
         rotated: &mut Duration,
     ) -> Result<u64> {
@@ -551,12 +556,12 @@ impl Leader {
         }
         self.appender.rotate_if_full()?;
         *rotated = perf::elapsed(watch);
-        let start = match self.append_records(group) {
+        let start = match self.append_records(group, syncs) {
             Err(e) if e.kind() == ErrorKind::NoSpace => {
                 let spills = self.appender.spill();
                 *rotated = perf::elapsed(watch);
                 match spills {
-                    Ok(true) => self.append_records(group)?,
+                    Ok(true) => self.append_records(group, syncs)?,
                     Ok(false) => return Err(e),
                     Err(other) => return Err(e.with("other directory", other)),
                 }
@@ -567,41 +572,51 @@ impl Leader {
         if listeners.is_empty() {
             return Ok(start);
         }
-        let mut offset = start;
         for waiter in group.accepted() {
-            let len = waiter.request.len();
+            let (offset, len) = (start + waiter.at, waiter.request.len());
             if len == 0 {
                 continue;
             }
             let id = self.appender.file().id;
             let handle = FileBlockHandle { id, offset, len };
             listeners.iter().for_each(|l| l.on_append_log_file(handle));
-            offset += len as u64;
         }
         Ok(start)
     }
 
-    fn append_records(&mut self, group: &mut Group) -> Result<u64> {
-        let signature = self.appender.file().signature();
-        if group.others.is_empty() {
-            let bytes = group.own.request.record.as_mut().map(|r| &mut r.bytes);
-            let bytes = bytes.map_or(&mut [][..], |bytes| &mut bytes[..]);
-            sign(bytes, signature);
-            let appended = self.appender.append(bytes);
+    fn append_records(&mut self, group: &mut Group, syncs: bool) -> Result<u64> {
+        let appender = &mut self.appender;
+        let (start, signature) = (appender.next(), appender.file().signature());
+        if group.others.is_empty()
+            && let Some(record) = &mut group.own.request.record
+            && (syncs || appender.filler(start, record.header.len)?.is_none())
+        {
+            sign(&mut record.bytes, signature);
+            let appended = appender.append(&mut record.bytes, syncs);
             if appended.is_err() {
-                sign(bytes, signature);
+                sign(&mut record.bytes, signature);
             }
             return appended;
         }
         self.together.clear();
-        for waiter in group.accepted() {
-            if let Some(record) = &mut waiter.request.record {
-                let begin = self.together.len();
-                self.together.extend_from_slice(&record.bytes);
-                sign(&mut self.together[begin..], signature);
+        let has_record = |w: &&mut Waiter| w.request.record.is_some();
+        let mut waiters = group.accepted().filter(has_record).peekable();
+        while let Some(waiter) = waiters.next() {
+            let Some(record) = &waiter.request.record else {
+                continue;
+            };
+            let is_synced_next = syncs && waiters.peek().is_none();
+            if !is_synced_next
+                && let Some(filler) =
+                    appender.filler(start + self.together.len() as u64, record.header.len)?
+            {
+                self.together.extend_from_slice(&filler.bytes);
             }
+            waiter.at = self.together.len() as u64;
+            self.together.extend_from_slice(&record.bytes);
+            sign(&mut self.together[waiter.at as usize..], signature);
         }
-        let appended = self.appender.append(&self.together);
+        let appended = appender.append(&mut self.together, syncs);
         self.together.shrink_to(GROUP_BYTES_MAX);
         appended
     }

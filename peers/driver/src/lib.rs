@@ -15,6 +15,7 @@
 mod data;
 mod histogram;
 mod process;
+mod device;
 mod pages;
 mod measure;
 mod phases;

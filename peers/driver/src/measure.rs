@@ -4,11 +4,13 @@
 //! makes the document. Phases that write have figures at two ends, see the head of the crate.
 
 use std::io::Write as _;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
 use crate::Result;
+use crate::device::Device;
 use crate::histogram::Histogram;
 use crate::process::{Cost, peak_rss, reset_peak_rss};
 
@@ -62,6 +64,8 @@ impl Watch {
 pub(crate) struct Meter {
     start: Instant,
     cost: Cost,
+    /// With what it had written before.
+    device: Option<(Device, u64)>,
 }
 
 impl Meter {
@@ -70,8 +74,26 @@ impl Meter {
         reset_peak_rss()?;
         Ok(Self {
             cost: Cost::now()?,
+            device: None,
             start: Instant::now(),
         })
+    }
+
+    /// Starts a phase once all that was written before to the file system of a directory is on its device, whose writes are
+    /// counted from there on.
+    pub(crate) fn start_on(dir: &Path) -> Result<Self> {
+        let device = Device::of(dir)?;
+        let device = device.map(|device| device.written().map(|bytes| (device, bytes)));
+        Ok(Self {
+            device: device.transpose()?,
+            ..Self::start()?
+        })
+    }
+
+    /// Bytes that the device has written since, with all that the file system had to write; none if it has no device.
+    pub(crate) fn device_bytes(&self) -> Result<Option<u64>> {
+        let written = |(device, before): &(Device, u64)| Ok(device.written()? - before);
+        self.device.as_ref().map(written).transpose()
     }
 
     pub(crate) fn elapsed(&self) -> Duration {

@@ -49,6 +49,11 @@ pub(crate) fn forget_all(dir: &Path) -> Result<()> {
     })
 }
 
+/// Forgets the pages of all files below a directory that are on the device.
+pub(crate) fn forget_clean(dir: &Path) -> Result<()> {
+    for_each_file(dir, &mut forget)
+}
+
 /// Keeps the pages of a directory's files within a bound.
 pub(crate) struct Bound {
     bytes: u64,
@@ -69,7 +74,7 @@ impl Bound {
         let now = moved()?;
         let full = now - self.moved >= self.bytes;
         if full {
-            for_each_file(dir, &mut forget)?;
+            forget_clean(dir)?;
             self.moved = now;
         }
         Ok(full)

@@ -10,10 +10,11 @@
 //! | `purge` | entries of 1 KiB and a key of 40 bytes to any of `--groups` groups, each of which is compacted to half of `--lag` entries when it has `--lag`, for `--gib` GiB; a purge after each 64 MiB | batches |
 //! | `purge-skewed` | the same, a tenth of the groups has 56 % of the entries, half of them 16 % (a power law) | batches |
 //! | `purge-synced` | the same, by 16 threads, each batch synced | batches |
-//! | `recycled-16t-4096`, ... | the same with entries of so many bytes to 64 groups: for `--seconds` once three times `--purge-bytes` were written, so that emptied files are written over | batches |
+//! | `recycled-16t-4096`, ... | the same with entries of so many bytes to 64 groups: for `--seconds` once three times `--purge-bytes` were written, so that emptied files are written over; `--cold 1`: out of memory, as in a log that is larger than it | batches |
 //!
 //! Payloads are random bytes. Phases of writes and purges need an empty directory; `open` and `tail` one that `fill` has left. Of phases with purges
-//! `purging_...` is of the batches that were written while one ran.
+//! `purging_...` is of the batches that were written while one ran. `device_bytes` is what the device of the file system has written, which is synced before
+//! the phase and behind it; null if there is none. `write_bytes` is what the kernel counts for the process.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -28,7 +29,7 @@ use serde_json::json;
 use crate::data::Rng;
 use crate::histogram::Histogram;
 use crate::measure::{Meter, Watch, Work, print};
-use crate::pages::forget_all;
+use crate::pages::{forget_all, forget_clean};
 use crate::process::rss;
 use crate::{Result, fail};
 
@@ -46,6 +47,8 @@ pub struct Settings {
     pub file_bytes: u64,
     /// Bytes of files from which on old ones are emptied.
     pub purge_bytes: u64,
+    /// A multiple of which records behind a sync begin at, for logs that can do so; 0 for none.
+    pub record_alignment: u64,
     /// Bytes of memory for what was read, for logs that have a cache; without it what is theirs by default.
     pub cache_bytes: Option<usize>,
 }
@@ -102,6 +105,7 @@ fn parse(mut args: impl Iterator<Item = String>) -> Result<Arguments> {
         settings: Settings {
             file_bytes: 128 << 20,
             purge_bytes: 10 << 30,
+            record_alignment: 0,
             cache_bytes: None,
         },
         seconds: 3.0,
@@ -118,6 +122,7 @@ fn parse(mut args: impl Iterator<Item = String>) -> Result<Arguments> {
             "--phase" => out.phase = value,
             "--file-bytes" => out.settings.file_bytes = value.parse()?,
             "--purge-bytes" => out.settings.purge_bytes = value.parse()?,
+            "--record-alignment" => out.settings.record_alignment = value.parse()?,
             "--cache-bytes" => out.settings.cache_bytes = Some(value.parse()?),
             "--seconds" => out.seconds = value.parse()?,
             "--gib" => out.gib = value.parse()?,
@@ -129,7 +134,7 @@ fn parse(mut args: impl Iterator<Item = String>) -> Result<Arguments> {
         }
     }
     if out.dir.as_os_str().is_empty() || out.phase.is_empty() || out.batch == 0 || out.lag < 2 {
-        return Err("usage: --dir DIR --phase NAME [--seconds N] [--gib N] [--batch N] [--cold 1] [--groups N] [--lag N] [--file-bytes N] [--purge-bytes N] [--cache-bytes N]".into());
+        return Err("usage: --dir DIR --phase NAME [--seconds N] [--gib N] [--batch N] [--cold 1] [--groups N] [--lag N] [--file-bytes N] [--purge-bytes N] [--record-alignment N] [--cache-bytes N]".into());
     }
     Ok(out)
 }
@@ -322,6 +327,7 @@ struct Progress {
 /// A thread of its own purges, as in the systems that use such logs; writers go on. Groups to compact go to their writers.
 fn purge_when_woken<L: RaftLogs>(
     log: &L,
+    args: &Arguments,
     progress: &Progress,
     woken: &Receiver<()>,
     tell: &[Sender<u64>],
@@ -332,6 +338,9 @@ fn purge_when_woken<L: RaftLogs>(
         progress.is_purging.store(true, Relaxed);
         let groups = log.purge();
         progress.is_purging.store(false, Relaxed);
+        if args.cold {
+            forget_clean(&args.dir)?;
+        }
         let took = start.elapsed().as_secs_f64();
         if progress.is_measured.load(Relaxed) {
             purges.seconds += took;
@@ -459,7 +468,7 @@ struct Purged {
 
 /// Lets the writers begin; what is measured from there on, or once emptied files are written over, until `--seconds` later.
 fn meter_of(args: &Arguments, how: Beside, progress: &Progress) -> Result<Meter> {
-    let meter = Meter::start();
+    let meter = Meter::start_on(&args.dir);
     progress.barrier.wait();
     if !how.is_recycled {
         return meter;
@@ -468,7 +477,7 @@ fn meter_of(args: &Arguments, how: Beside, progress: &Progress) -> Result<Meter>
     while progress.written.load(Relaxed) < enough && !progress.ends.load(Relaxed) {
         std::thread::sleep(Duration::from_millis(5));
     }
-    let meter = Meter::start()?;
+    let meter = Meter::start_on(&args.dir)?;
     progress.is_measured.store(true, Relaxed);
     std::thread::sleep(Duration::from_secs_f64(args.seconds));
     Ok(meter)
@@ -491,7 +500,7 @@ fn purge<L: RaftLogs>(log: &L, args: &Arguments, how: Beside, pool: &[u8]) -> Re
     std::thread::scope(|scope| {
         let (wake, woken) = sync_channel::<()>(1);
         let (tell, mut told): (Vec<_>, Vec<_>) = (0..how.threads).map(|_| channel()).unzip();
-        let purger = scope.spawn(move || purge_when_woken(log, progress, &woken, &tell));
+        let purger = scope.spawn(move || purge_when_woken(log, args, progress, &woken, &tell));
         let writers = told.drain(..).zip(0..).map(|(told, thread)| {
             let wake = wake.clone();
             let rng = Rng::new(6, thread);
@@ -553,7 +562,8 @@ fn run<L: RaftLogs>(args: impl Iterator<Item = String>) -> Result<()> {
         forget_all(&args.dir)?;
     }
     let rss_before = rss()?;
-    let meter = Meter::start()?;
+    std::fs::create_dir_all(&args.dir)?;
+    let meter = Meter::start_on(&args.dir)?;
     let log = L::open(&args.dir, &args.settings)?;
     let opened = meter.elapsed();
     let spans: u64 = (1..=args.groups.max(GROUPS_OF_FILL))
@@ -564,7 +574,7 @@ fn run<L: RaftLogs>(args: impl Iterator<Item = String>) -> Result<()> {
     let mut meter = if args.phase == "open" {
         meter
     } else {
-        Meter::start()?
+        Meter::start_on(&args.dir)?
     };
     let (mut threads, mut purges) = (1, None);
     let (work, elapsed) = match args.phase.as_str() {
@@ -592,9 +602,10 @@ fn run<L: RaftLogs>(args: impl Iterator<Item = String>) -> Result<()> {
     let mut document = meter.foreground(L::NAME, &args.phase, threads, &work, elapsed)?;
     let cost = meter.cost()?;
     document["written_bytes"] = json!(cost.write_call_bytes);
-    // Bytes that are written through memory are in these, too. What goes to the device is another figure: the journal of the file
-    // system is not in these, and pages that the system keeps together seem to count whole where only some blocks changed.
-    document["device_bytes"] = json!(cost.device_bytes);
+    // Under the kernel's name: what this is not is told in the head of the module of devices.
+    document["write_bytes"] = json!(cost.device_bytes);
+    document["device_bytes"] = json!(meter.device_bytes()?);
+    document["read_bytes"] = json!(cost.device_read_bytes);
     document["file_bytes"] = json!(file_bytes(&args.dir)?);
     document["rss_growth_bytes"] = json!(rss_open.saturating_sub(rss_before));
     if let Some((purges, beside)) = purges {

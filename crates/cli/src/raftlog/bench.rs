@@ -67,6 +67,9 @@ pub(crate) struct BenchArgs {
     /// Bytes of the append queue above which a purge does something.
     #[arg(long, value_name = "BYTES", default_value_t = LogOptions::default().purge_threshold)]
     purge_threshold: u64,
+    /// Begin what is written behind a sync at a multiple of so many bytes: 0, or a power of two from 512 to 65536.
+    #[arg(long, value_name = "BYTES", default_value_t = LogOptions::default().record_alignment)]
+    record_alignment: u64,
     /// Also print the metrics of the engine, as Prometheus reads them.
     #[arg(long)]
     metrics: bool,
@@ -201,6 +204,7 @@ pub(crate) fn run(args: &BenchArgs, terminal: &mut Terminal) -> Result<(), Failu
         spill_dir: args.spill_dir.clone(),
         target_file_size: args.file_size,
         purge_threshold: args.purge_threshold,
+        record_alignment: args.record_alignment,
         ..LogOptions::default()
     };
     let engine = Engine::open(&fs, &args.path, options).map_err(|e| match e.kind() {

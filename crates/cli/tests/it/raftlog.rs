@@ -324,6 +324,22 @@ fn a_bench_tells_what_writes_took() {
         lines.contains("# TYPE raft_engine_memory_usage gauge"),
         "{lines}"
     );
+    let aligned = bench(
+        "aligned",
+        &[
+            &["--record-alignment", "4096", "--count", "100", "--sync"],
+            &["--metrics"][..],
+        ]
+        .concat(),
+    );
+    let metrics = aligned["metrics"].as_str().unwrap();
+    let padding = "orogen_raftlog_padding_bytes_total{type=\"append\"} ";
+    let padding = metrics.split(padding).nth(1).unwrap();
+    let padding: u64 = padding.lines().next().unwrap().parse().unwrap();
+    assert!(padding > 100 * 3000, "{padding}");
+    let aligned = path.with_file_name("refused");
+    let refused = ["raftlog", "bench", "--path", text(&aligned)];
+    fails(2, &[&refused[..], &["--record-alignment", "1000"]].concat());
     fails(2, &["raftlog", "bench", "--path", text(&logs)]);
     fails(
         2,

@@ -339,10 +339,12 @@ fn a_program_is_answered_the_same_with_either_crate() {
 fn settings_that_only_we_have_do_not_stop_the_other() {
     let config = orogen_raftlog::Config {
         read_cache_size: orogen_raftlog::ReadableSize::mb(1),
+        record_alignment: orogen_raftlog::ReadableSize::kb(4),
         ..Default::default()
     };
     let text = serde_json::to_string(&config).expect("it is plain");
     assert!(text.contains("read-cache-size"), "{text}");
+    assert!(text.contains("\"record-alignment\":\"4KiB\""), "{text}");
     let read = serde_json::from_str::<raft_engine::Config>(&text);
     assert_eq!(read.expect("it is passed over").dir, config.dir);
 }

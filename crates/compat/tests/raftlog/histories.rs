@@ -45,10 +45,17 @@ impl Batch {
 
 /// Sizes that make many files of few records.
 pub(crate) fn options(rng: &mut Rng) -> Options {
+    let target_file_size = rng.range(500..5000) as u64;
+    let batch_compression_threshold = [0, 100, 1000][rng.below(3) as usize];
+    let format_version = *rng.pick(&[FormatVersion::V1, FormatVersion::V2]);
     Options {
-        target_file_size: rng.range(500..5000) as u64,
-        batch_compression_threshold: [0, 100, 1000][rng.below(3) as usize],
-        format_version: *rng.pick(&[FormatVersion::V1, FormatVersion::V2]),
+        target_file_size,
+        batch_compression_threshold,
+        format_version,
+        record_alignment: match format_version {
+            FormatVersion::V1 => 0,
+            FormatVersion::V2 => [0, 512, 4096][target_file_size as usize % 3],
+        },
         ..Options::default()
     }
 }

@@ -1,5 +1,6 @@
 //! Beside the crate raft-engine itself: the same histories, and each other's directories.
 
+mod aligned;
 mod calls;
 mod histories;
 mod repair;

@@ -41,6 +41,10 @@ pub struct Config {
     pub bytes_per_sync: Option<ReadableSize>,
     /// The format of new files. Default [`Version::V2`].
     pub format_version: Version,
+    /// Where records behind a sync begin; see [`raw::Options::record_alignment`](crate::raw::Options::record_alignment). Default 0, which is
+    /// not written down: raft-engine has no such setting, but reads such files.
+    #[serde(skip_serializing_if = "is_no_size")]
+    pub record_alignment: ReadableSize,
     /// Bytes from which on a file is full. Default 128 MiB.
     pub target_file_size: ReadableSize,
     /// Bytes of the append queue above which a purge makes it shorter. Default 10 GiB; at least
@@ -80,6 +84,7 @@ impl Default for Config {
             compression_level: None,
             bytes_per_sync: None,
             format_version: Version::V2,
+            record_alignment: ReadableSize(raw.record_alignment),
             target_file_size: ReadableSize(raw.target_file_size),
             purge_threshold: ReadableSize(raw.purge_threshold),
             purge_rewrite_threshold: None,
@@ -101,6 +106,10 @@ fn is_zero(number: &u64) -> bool {
     *number == 0
 }
 
+fn is_no_size(size: &ReadableSize) -> bool {
+    size.0 == 0
+}
+
 fn is_read_cache_default(size: &ReadableSize) -> bool {
     *size == Config::default().read_cache_size
 }
@@ -116,7 +125,7 @@ impl Config {
     ///
     /// # Errors
     /// [`Error::Other`] if `purge_threshold` is below `target_file_size`, or for recycling that the
-    /// format, or prefilling that recycling, does not allow.
+    /// format, or prefilling that recycling, does not allow; [`Error::InvalidArgument`] for a `record_alignment` that cannot be.
     pub fn sanitize(&mut self) -> Result<()> {
         if self.purge_threshold < self.target_file_size {
             return Err(refused("purge-threshold is below target-file-size"));
@@ -128,6 +137,12 @@ impl Config {
         if self.enable_log_recycle && !self.format_version.has_log_signing() {
             return Err(refused("enable-log-recycle needs format-version 2"));
         }
+        Options {
+            record_alignment: self.record_alignment.0,
+            format_version: self.format_version.format(),
+            ..Options::default()
+        }
+        .validate()?;
         if self.prefill_for_recycle && !self.enable_log_recycle {
             return Err(refused("prefill-for-recycle needs enable-log-recycle"));
         }
@@ -175,6 +190,7 @@ impl Config {
             batch_compression_threshold: threshold,
             compression_acceleration: hurry as i32,
             format_version: self.format_version.format(),
+            record_alignment: self.record_alignment.0,
             enable_log_recycle: self.enable_log_recycle,
             purge_threshold: self.purge_threshold.0.max(1),
             purge_rewrite_threshold: self.purge_rewrite_threshold.map(|size| size.0),
@@ -236,7 +252,7 @@ mod tests {
         let config: Config = serde_json::from_str(
             r#"{"dir": "d", "spill-dir": "s", "target-file-size": "1MB", "purge-threshold": 3145728,
                 "format-version": 1, "enable-log-recycle": false, "compression-level": 0,
-                "read-cache-size": "1MB", "spill-stall-threshold-ms": 250}"#,
+                "read-cache-size": "1MB", "spill-stall-threshold-ms": 250, "record-alignment": "4KB"}"#,
         )
         .unwrap();
         assert_eq!(config.target_file_size, ReadableSize::mb(1));
@@ -251,6 +267,7 @@ mod tests {
         );
         assert_eq!(options.compression_acceleration, 1);
         assert_eq!(options.read_cache_bytes, 1 << 20);
+        assert_eq!(options.record_alignment, 4096);
         let text = serde_json::to_string(&config).unwrap();
         assert_eq!(serde_json::from_str::<Config>(&text).unwrap(), config);
         assert!(serde_json::from_str::<Config>(r#"{"format-version": 3}"#).is_err());
@@ -291,6 +308,20 @@ mod tests {
             assert!(matches!(
                 impossible.clone().sanitize(),
                 Err(Error::Other(_))
+            ));
+        }
+        for (value, format_version) in
+            [(1000, Version::V2), (256, Version::V2), (4096, Version::V1)]
+        {
+            let mut unaligned = Config {
+                record_alignment: ReadableSize(value),
+                format_version,
+                enable_log_recycle: false,
+                ..Config::default()
+            };
+            assert!(matches!(
+                unaligned.sanitize(),
+                Err(Error::InvalidArgument(why)) if why.contains("record_alignment")
             ));
         }
     }

@@ -9,16 +9,19 @@
 //! 3. What is left of a file that could not be made is gone before this one is written on.
 //! 4. After a failed sync every call fails with `ReadOnly`: what the system has dropped cannot be
 //!    known.
+//! 5. Where records have an [alignment](crate::format), one that begins at a multiple is written when all before it was
+//!    synced. Zeros behind the last record are none of the file: a full or closed one is cut off before them.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use orogen_base::{Error, ErrorKind, Result};
+use orogen_base::{Error, ErrorKind, Result, memory};
 use orogen_env::WritableFile;
 
 use super::{LogFile, NewFiles, Table};
 use crate::dirs::Watch;
 use crate::events::Listeners;
+use crate::format::{FILE_HEADER_LEN_MAX, FileHeader, Record, filler, padding, sign};
 use crate::metrics::Meters;
 use crate::names::{FileId, Queue};
 
@@ -50,6 +53,10 @@ pub(crate) struct Appender {
     /// None after a failed append, until the file is cut off where it was whole.
     writer: Option<Box<dyn WritableFile>>,
     len: u64,
+    /// Where the next record begins: there, or behind zeros.
+    next: u64,
+    /// Of this file.
+    alignment: u64,
     /// Up to here the file was made longer, or has bytes that are written over; it never is made longer if it is written
     /// through memory.
     room: u64,
@@ -77,28 +84,34 @@ impl Appender {
         newest: Option<(Arc<LogFile>, u64)>,
     ) -> Result<Self> {
         let (mut room, mut unfinished) = (0, None);
-        let (file, writer, len) = match newest {
+        let (file, writer, len, header) = match newest {
             Some((file, len)) => {
                 let mut writer = new_files.fs.open_append(file.reader.path())?;
                 new_files.reserve(&mut *writer, len);
-                (file, writer, len)
+                let mut header = Vec::new();
+                file.reader.append_at(0, FILE_HEADER_LEN_MAX, &mut header)?;
+                let place = |e: Error| e.with("file", file.id.name());
+                let header = FileHeader::decode(&header).map_err(place)?;
+                (file, writer, len, header)
             }
             None => {
                 let (id, dirs) = (FileId::new(queue, 1), new_files.dirs_for(queue));
                 let (file, writer, written) = new_files.make(id, &dirs, false, &mut unfinished)?;
                 table.push(Arc::clone(&file));
                 new_files.tell(file.id);
-                let len = writer.size();
+                let header = new_files.header;
                 room = written;
-                (file, writer, len)
+                (file, writer, header.version.header_len() as u64, header)
             }
         };
         Ok(Self {
             new_files,
             table,
             file,
-            writer: Some(writer),
             len,
+            next: writer.size(),
+            alignment: header.alignment_kept(),
+            writer: Some(writer),
             // A process that died may have left bytes that were read and not synced.
             is_dirty: true,
             room,
@@ -115,6 +128,27 @@ impl Appender {
     /// Where the records of the newest file end.
     pub(crate) fn end(&self) -> u64 {
         self.len
+    }
+
+    fn has_records(&self) -> bool {
+        self.len > self.file.version.header_len() as u64
+    }
+
+    /// Where the next record begins.
+    pub(crate) fn next(&self) -> u64 {
+        self.next
+    }
+
+    /// What goes before a record of `len` bytes that begins at `at` and is not synced before the next one is written; signed.
+    ///
+    /// # Errors
+    /// `NoMemory`.
+    pub(crate) fn filler(&self, at: u64, len: u64) -> Result<Option<Record>> {
+        let filler = filler(at, len, self.alignment)?;
+        Ok(filler.map(|mut record| {
+            sign(&mut record.bytes, self.file.signature());
+            record
+        }))
     }
 
     /// Those who are told of records.
@@ -153,6 +187,12 @@ impl Appender {
         self.new_files.dirs.watch(|| self.file.dir())
     }
 
+    /// Lets go of the writer, until the file is cut off.
+    fn drop_writer(&mut self) {
+        self.writer = None;
+        self.next = self.len;
+    }
+
     /// Cuts the file off where its records end. If the sync of that fails, the next one would not bring it to the disk.
     fn cut_off(&mut self) -> Result<Box<dyn WritableFile>> {
         let (fs, path) = (&*self.new_files.fs, self.file.reader.path());
@@ -186,7 +226,7 @@ impl Appender {
     /// # Errors
     /// Of the file system; this file is then still the one that is appended to.
     pub(crate) fn rotate_if_full(&mut self) -> Result<()> {
-        if self.len >= self.new_files.target_size {
+        if self.next >= self.new_files.target_size && self.has_records() {
             return self.rotate(None);
         }
         let (files, queue) = (&self.new_files, self.file.id.queue);
@@ -212,7 +252,7 @@ impl Appender {
     /// # Errors
     /// As [`Self::rotate`].
     pub(crate) fn start_file(&mut self) -> Result<()> {
-        if self.len <= self.file.version.header_len() as u64 {
+        if !self.has_records() {
             return Ok(());
         }
         self.rotate(None)
@@ -244,8 +284,8 @@ impl Appender {
         // Room behind the end would be damage in a file that is not the newest.
         self.writer()?.seal();
         self.is_dirty = true;
-        self.sync()?;
-        self.writer = None;
+        self.sync_file()?;
+        self.drop_writer();
         if self.new_files.fs.metadata(self.file.reader.path())?.size > self.len {
             self.cut_off()?;
         }
@@ -266,7 +306,10 @@ impl Appender {
         self.zeroed = written;
         self.table.push(Arc::clone(&file));
         self.tell_full();
-        self.len = writer.size();
+        let header = self.new_files.header;
+        self.len = header.version.header_len() as u64;
+        self.next = writer.size();
+        self.alignment = header.alignment_kept();
         self.writer = Some(writer);
         self.file = file;
         self.new_files.tell(id);
@@ -285,7 +328,7 @@ impl Appender {
     /// # Errors
     /// As [`Self::sync`]; of the file system.
     pub(crate) fn close(&mut self) -> Result<()> {
-        self.sync()?;
+        self.sync_file()?;
         self.is_closed = true;
         if let Some(mut writer) = self.writer.take() {
             writer.seal();
@@ -300,17 +343,45 @@ impl Appender {
     /// Gives up what was appended from `len` on and not synced, as if it had failed.
     pub(crate) fn give_up(&mut self, len: u64) {
         self.len = len;
-        self.writer = None;
+        self.drop_writer();
         let _ = self.cut_off();
     }
 
-    /// Appends records; where they begin.
+    /// Appends records; where they begin. With `syncs` they are synced before anything else is appended, and padding is written with
+    /// them.
     ///
     /// # Errors
-    /// Of the file system; nothing of them is then in the file.
-    pub(crate) fn append(&mut self, bytes: &[u8]) -> Result<u64> {
+    /// Of the file system; nothing of them is then in the file. `NoMemory`.
+    pub(crate) fn append(&mut self, bytes: &mut Vec<u8>, syncs: bool) -> Result<u64> {
+        let (at, len) = (self.next, bytes.len());
+        let end = at + len as u64;
+        let zeros = match syncs {
+            true => padding(end, self.alignment),
+            false => 0,
+        };
+        if self.alignment > 0 && at.is_multiple_of(self.alignment) && self.is_dirty {
+            self.sync_file()?;
+        }
+        memory::reserve(bytes, zeros as usize, "padding of a log")?;
+        bytes.resize(len + zeros as usize, 0);
+        let appended = self.write(bytes);
+        bytes.truncate(len);
+        appended?;
+        let is_first = !self.has_records();
+        self.len = end;
+        let queue = self.file.id.queue;
+        self.meters().bytes.increase(queue, len as u64);
+        self.meters().padding.increase(queue, zeros);
+        if std::mem::take(&mut self.was_full) || is_first {
+            self.new_files.dirs.found_space(self.file.dir());
+        }
+        Ok(at)
+    }
+
+    /// Writes records, and zeros behind them.
+    fn write(&mut self, bytes: &[u8]) -> Result<()> {
         let _watch = self.watch();
-        let at = self.len;
+        let at = self.next;
         let end = at + bytes.len() as u64;
         if let Some(path) = &self.unfinished {
             // It may hold what a spare file held. Whoever opens the log would take it for the newest file, and this one, which has
@@ -337,27 +408,33 @@ impl Appender {
         }
         if let Err(e) = self.writer()?.append(bytes) {
             self.was_full = e.kind() == ErrorKind::NoSpace;
-            self.writer = None;
+            self.drop_writer();
             // If this fails too, it is tried before the next append.
             let _ = self.writer();
             return Err(e);
         }
         self.is_dirty = true;
-        self.len += bytes.len() as u64;
-        let queue = self.file.id.queue;
-        self.meters().bytes.increase(queue, bytes.len() as u64);
-        let is_first = at <= self.file.version.header_len() as u64;
-        if std::mem::take(&mut self.was_full) || is_first {
-            self.new_files.dirs.found_space(self.file.dir());
-        }
-        Ok(at)
+        self.next = end;
+        Ok(())
     }
 
-    /// Makes all that was appended survive a power loss.
+    /// Makes all that was appended survive a power loss, with padding behind it.
     ///
     /// # Errors
     /// Of the file system; nothing is written from then on.
     pub(crate) fn sync(&mut self) -> Result<()> {
+        let zeros = padding(self.next, self.alignment);
+        if zeros > 0 && self.is_dirty {
+            self.check()?;
+            // Who finds no space for it goes on behind the last record, where the file is cut off.
+            if self.write(&vec![0; zeros as usize]).is_ok() {
+                self.meters().padding.increase(self.file.id.queue, zeros);
+            }
+        }
+        self.sync_file()
+    }
+
+    fn sync_file(&mut self) -> Result<()> {
         let is_dirty = self.is_dirty;
         let (meters, watch) = (Arc::clone(self.meters()), self.watch());
         let writer = self.writer()?;
@@ -386,7 +463,7 @@ mod tests {
 
     use super::*;
     use crate::dirs::Dirs;
-    use crate::format::FormatVersion;
+    use crate::options::Options;
     use crate::spares::Spares;
 
     #[test]
@@ -398,7 +475,7 @@ mod tests {
             let files = NewFiles {
                 fs: fs.clone(),
                 dirs: Arc::clone(&dirs),
-                version: FormatVersion::V2,
+                header: Options::default().file_header(),
                 target_size: 8 << 20,
                 ahead: Arc::default(),
                 spares: Arc::new(Spares::open(&*fs, &dirs, 10, true).unwrap()),
@@ -411,12 +488,12 @@ mod tests {
             let path = appender.file.reader.path().to_owned();
             let size = || fs.metadata(&path).unwrap().size;
             for _ in 0..SYNCS_SHOWING {
-                appender.append(&vec![1; bytes]).unwrap();
+                appender.append(&mut vec![1; bytes], true).unwrap();
                 assert_eq!(size(), appender.len, "nothing is known yet");
                 appender.sync().unwrap();
             }
             let before = appender.len;
-            appender.append(&vec![1; bytes]).unwrap();
+            appender.append(&mut vec![1; bytes], true).unwrap();
             assert_eq!(size() == before + ZEROS, expected);
             assert_eq!(size() == appender.len, !expected);
             appender.close().unwrap();

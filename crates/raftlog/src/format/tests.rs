@@ -252,6 +252,54 @@ fn absurd_lengths_are_refused_before_memory_is_asked_for() {
 }
 
 #[test]
+fn padding_is_none_or_long_enough() {
+    for (end, alignment, expected) in [
+        (69, 0, 0),
+        (69, 512, 443),
+        (512, 512, 0),
+        (504, 512, 8),
+        (505, 512, 0),
+        (511, 512, 0),
+        (513, 4096, 3583),
+    ] {
+        assert_eq!(padding(end, alignment), expected, "{end} {alignment}");
+    }
+    let kept = |alignment| {
+        let version = FormatVersion::V2;
+        FileHeader { version, alignment }.alignment_kept()
+    };
+    for foreign in [0, 1, 16, 511, 65537, u64::MAX] {
+        assert_eq!(kept(foreign), 0);
+    }
+    for own in [512, 4096, 65536] {
+        assert_eq!(kept(own), own);
+    }
+}
+
+#[test]
+fn with_a_filler_a_record_does_not_end_at_a_multiple() {
+    let len_of = |at, len, alignment| {
+        let filler = filler(at, len, alignment).unwrap();
+        filler.map(|record| {
+            let (items, block) = decode(&record.bytes, 0).unwrap();
+            assert!(items.is_empty());
+            assert_eq!(block.len(), if record.bytes.len() == 21 { 0 } else { 1 });
+            record.bytes.len() as u64
+        })
+    };
+    assert_eq!(len_of(4096, 512, 0), None);
+    for alignment in [512, 4096] {
+        for at in 1..alignment {
+            let len = 2 * alignment - at;
+            assert_eq!(len_of(at, len - 1, alignment), None);
+            let filled = len_of(at, len, alignment).unwrap();
+            assert!(!(at + filled).is_multiple_of(alignment));
+            assert!(!(at + filled + len).is_multiple_of(alignment));
+        }
+    }
+}
+
+#[test]
 fn damaged_file_headers_are_refused() {
     let header = FileHeader {
         version: FormatVersion::V2,

@@ -231,6 +231,11 @@ impl Metrics {
             "Bytes of records that were appended",
             self.appended_bytes,
         );
+        text.counters(
+            "padding_bytes",
+            "Bytes of zeros behind records",
+            self.padding_bytes,
+        );
         text.counters("syncs", "Syncs of files", self.syncs);
         text.counters("files_made", "Files that were made", self.files_made);
         text.counters(

@@ -139,6 +139,8 @@ struct Made {
     record: Record,
     written: Vec<(u64, Written)>,
     items: u64,
+    /// Where it begins, once it is written.
+    at: u64,
 }
 
 /// The first drafts of those that are left, as many as are written at once; none if none are left.
@@ -257,14 +259,13 @@ impl Run<'_> {
         drop(blocks);
         let rewriter = self.rewriter()?;
         rewriter.rotate_if_full()?;
-        let start = match append(rewriter, &mut made) {
+        match append(rewriter, &mut made) {
             Err(e) if e.kind() == ErrorKind::NoSpace && rewriter.spill()? => {
-                append(rewriter, &mut made)?
+                append(rewriter, &mut made)?;
             }
-            start => start?,
-        };
+            appended => appended?,
+        }
         let file = rewriter.file().id;
-        let mut at = start;
         let mut all = Vec::new();
         for made in made {
             let header = made.record.header;
@@ -274,7 +275,7 @@ impl Run<'_> {
                     Written::Entries(piece) => {
                         piece.block = Block {
                             file,
-                            offset: at + RECORD_HEADER_LEN as u64,
+                            offset: made.at + RECORD_HEADER_LEN as u64,
                             len: header.block_len,
                             compression: header.compression,
                         };
@@ -286,14 +287,13 @@ impl Run<'_> {
             }
             let handle = FileBlockHandle {
                 id: file,
-                offset: at,
+                offset: made.at,
                 len: made.record.bytes.len(),
             };
             let new_files = &self.purge.new_files;
             new_files.meters.moved_record(from, handle.len);
             let listeners = &new_files.listeners;
             listeners.iter().for_each(|l| l.on_append_log_file(handle));
-            at += header.len;
         }
         Ok(all)
     }
@@ -332,26 +332,34 @@ impl Run<'_> {
     }
 }
 
-/// Appends records and syncs them; where they begin.
+/// Appends records and syncs them.
 ///
 /// # Errors
 /// Of the file system. Nothing of them is then in the file, and they are not signed.
-fn append(rewriter: &mut Appender, made: &mut [Made]) -> Result<u64> {
-    let (start, signature) = (rewriter.end(), rewriter.file().signature());
+fn append(rewriter: &mut Appender, made: &mut [Made]) -> Result<()> {
+    let (end, signature) = (rewriter.end(), rewriter.file().signature());
     let mut append = || {
-        for made in &mut *made {
-            sign(&mut made.record.bytes, signature);
-            let appended = rewriter.append(&made.record.bytes);
-            sign(&mut made.record.bytes, signature);
-            appended?;
+        let last = made.len().saturating_sub(1);
+        for (at, made) in made.iter_mut().enumerate() {
+            let is_last = at == last;
+            let bytes = &mut made.record.bytes;
+            if !is_last
+                && let Some(mut filler) = rewriter.filler(rewriter.next(), bytes.len() as u64)?
+            {
+                rewriter.append(&mut filler.bytes, false)?;
+            }
+            sign(bytes, signature);
+            let appended = rewriter.append(bytes, is_last);
+            sign(bytes, signature);
+            made.at = appended?;
         }
         rewriter.sync()
     };
-    if let Err(e) = append() {
-        rewriter.give_up(start);
-        return Err(e);
+    let appended = append();
+    if appended.is_err() {
+        rewriter.give_up(end);
     }
-    Ok(start)
+    appended
 }
 
 /// Makes a record of parts and the block of their entries.
@@ -412,5 +420,6 @@ fn make(draft: &Draft, block: &[u8], policy: format::Lz4Policy) -> Result<Made> 
         record: encode_record(block, &items, policy)?,
         written,
         items: weight,
+        at: 0,
     })
 }

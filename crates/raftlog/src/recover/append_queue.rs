@@ -187,6 +187,7 @@ fn digest_of(file: &LogFile, len: u64) -> Result<Option<Digest>> {
         window,
         alignment: header.alignment,
         verify: false,
+        flipped: None,
     };
     let mut builder = Builder::default();
     let (end, ending) = scan.run(|mut items, block| {

@@ -218,6 +218,115 @@ fn aligned_records_are_found_behind_zeros() {
     assert_eq!(all(&engine, 1).len(), 3);
 }
 
+/// Three records at multiples of 512 of a file, and where they end.
+fn aligned_file(seq: u64) -> (Vec<u8>, Vec<usize>) {
+    let (mut file, mut ends) = (header(512), Vec::new());
+    for index in 1..=3u64 {
+        file.resize(file.len().next_multiple_of(512), 0);
+        file.extend(record(&entries(1, index + 3 * (seq - 1), &["e"]), &[], seq));
+        ends.push(file.len());
+    }
+    (file, ends)
+}
+
+#[test]
+fn one_byte_in_padding_loses_nothing_and_is_told() {
+    let (file, ends) = aligned_file(1);
+    let id = FileId::new(Queue::Append, 1);
+    for place in [69, 300, 511, ends[0], ends[1] + 15, 1023] {
+        for is_newest in [true, false] {
+            let mut damaged = file.clone();
+            damaged[place] ^= 0x10;
+            let mut files = vec![(Queue::Append, 1, damaged)];
+            if !is_newest {
+                files.push((Queue::Append, 2, aligned_file(2).0));
+            }
+            for mode in [
+                RecoveryMode::TolerateTailCorruption,
+                RecoveryMode::TolerateAnyCorruption,
+            ] {
+                let engine = open(&disk(&files), mode).unwrap();
+                assert_eq!(all(&engine, 1).len(), 3 * files.len(), "{place} {mode:?}");
+            }
+            let error = open(&disk(&files), RecoveryMode::AbsoluteConsistency);
+            let error = error.err().unwrap();
+            let expected = place.to_string();
+            assert_eq!(error.context("offset"), Some(expected.as_str()));
+            let fs = disk(&files);
+            let mut records = 0;
+            let path = Path::new("/log").join(id.name());
+            let told = super::look(&*fs, &path, id, |_, _| {
+                records += 1;
+                Ok(())
+            });
+            let told = told.unwrap().unwrap();
+            assert_eq!(told.context("offset"), Some(expected.as_str()));
+            assert_eq!(records, 3);
+        }
+    }
+}
+
+#[test]
+fn what_is_no_padding_ends_the_file() {
+    // Two bytes; a damaged record in the place of padding; one without a record behind it.
+    let (file, ends) = aligned_file(1);
+    let mut two = file.clone();
+    two[ends[0]] = 1;
+    two[ends[0] + 9] = 1;
+    let mut packed = file[..ends[0]].to_vec();
+    packed.extend(record(&entries(1, 2, &["e"]), &[], 1));
+    packed[ends[0] + 6] ^= 1;
+    packed.resize(1024, 0);
+    packed.extend_from_slice(&file[1024..]);
+    let mut without = file.clone();
+    without[ends[0]] = 1;
+    without.truncate(1024);
+    for bytes in [two, packed, without] {
+        let files = [(Queue::Append, 1, bytes)];
+        assert!(open(&disk(&files), RecoveryMode::AbsoluteConsistency).is_err());
+        let engine = open(&disk(&files), RecoveryMode::TolerateTailCorruption).unwrap();
+        assert_eq!(all(&engine, 1).len(), 1);
+    }
+}
+
+#[test]
+fn a_file_may_end_with_its_padding() {
+    let earlier = |len: usize| {
+        let mut bytes = aligned_file(1).0;
+        bytes.resize(len, 0);
+        let newest = aligned_file(2).0;
+        disk(&[(Queue::Append, 1, bytes), (Queue::Append, 2, newest)])
+    };
+    for mode in [
+        RecoveryMode::AbsoluteConsistency,
+        RecoveryMode::TolerateTailCorruption,
+    ] {
+        let fs = earlier(2048);
+        for _ in 0..2 {
+            let engine = open(&fs, mode).unwrap();
+            assert_eq!(all(&engine, 1).len(), 6);
+            engine.close().unwrap();
+        }
+        // Zeros behind that are none of it.
+        assert!(open(&earlier(2049), mode).is_err());
+    }
+    // It has a digest as others do.
+    let fs = earlier(2048);
+    drop(open(&fs, RecoveryMode::TolerateTailCorruption).unwrap());
+    let reopened = open(&fs, RecoveryMode::TolerateTailCorruption).unwrap();
+    assert_eq!(reopened.files_read_at_open(), 0);
+    drop(reopened);
+    // The newest is cut off, and goes on.
+    let mut bytes = aligned_file(1).0;
+    bytes.resize(2048, 0);
+    let fs = disk(&[(Queue::Append, 1, bytes)]);
+    let engine = open(&fs, RecoveryMode::AbsoluteConsistency).unwrap();
+    engine.write(&mut entries(1, 4, &["e"]), true).unwrap();
+    drop(engine);
+    let engine = open(&fs, RecoveryMode::AbsoluteConsistency).unwrap();
+    assert_eq!(all(&engine, 1).len(), 4);
+}
+
 #[test]
 fn damage_is_tolerated_as_the_mode_says() {
     use RecoveryMode::{AbsoluteConsistency, TolerateAnyCorruption, TolerateTailCorruption};

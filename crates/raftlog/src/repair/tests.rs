@@ -250,3 +250,36 @@ fn an_error_at_any_step_leaves_every_file_as_it_was() {
     .unwrap_err();
     assert_eq!(e.kind(), ErrorKind::InvalidArgument);
 }
+
+#[test]
+fn a_repaired_file_is_packed_and_others_keep_their_alignment() {
+    let fs = MemFileSystem::new();
+    let arc: Arc<dyn FileSystem> = Arc::new(fs.clone());
+    let options = Options {
+        record_alignment: 512,
+        target_file_size: 2000,
+        ..Options::default()
+    };
+    let engine = Engine::open(&arc, dir(), options.clone()).unwrap();
+    for index in 1..=9 {
+        let mut batch = LogBatch::default();
+        batch.add_entries(index, 1, &["entry"]).unwrap();
+        engine.write(&mut batch, true).unwrap();
+    }
+    engine.close().unwrap();
+    let done = repair(&fs, dir(), None, None, |incoming| {
+        Ok(match incoming.group {
+            2 => Verdict::DropIncoming,
+            _ => Verdict::Apply,
+        })
+    });
+    assert_eq!(done.unwrap().dropped, 1);
+    let files = files(&fs);
+    let alignments = files.values().map(|bytes| FileHeader::decode(bytes));
+    let alignments: Vec<u64> = alignments.map(|header| header.unwrap().alignment).collect();
+    assert_eq!(alignments, [0, 512, 512]);
+    assert!(files.values().next().unwrap().len() < 512);
+    let engine = Engine::open(&arc, dir(), options).unwrap();
+    assert_eq!(engine.raft_groups(), [1, 3, 4, 5, 6, 7, 8, 9]);
+    assert_eq!(engine.get_entry(3, 1).unwrap(), Some(b"entry".to_vec()));
+}

@@ -42,8 +42,10 @@ impl Dirs {
         self,
         fs: &Arc<dyn FileSystem>,
         clock: &Arc<dyn Clock>,
+        record_alignment: u64,
     ) -> orogen_base::Result<Engine> {
         let options = Options {
+            record_alignment,
             spill_stall_threshold: (self == Self::Slow).then_some(THRESHOLD),
             ..self.options()
         };
@@ -137,7 +139,9 @@ fn run(fs: &Arc<dyn FileSystem>, dirs: Dirs, seed: u64, check: Option<&Faults>) 
         has_deleted: [false; 2],
         made: [0; 2],
     };
-    let open = || dirs.open_on(&arc, &clock);
+    // Files of one directory have other alignments.
+    let mut alignments = [0, 512, 0, 0].into_iter().cycle().skip(seed as usize % 4);
+    let mut open = || dirs.open_on(&arc, &clock, alignments.next().unwrap_or(0));
     let mut engine = open().ok();
     for step in 0..STEPS {
         dirs.worsen(worse.faults(), &mut rng, &clock);

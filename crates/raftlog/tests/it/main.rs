@@ -2,6 +2,7 @@
 #![expect(clippy::unwrap_used, reason = "what the tests share is no less a test")]
 #![expect(clippy::print_stdout, reason = "each run tells its figures")]
 
+mod aligned;
 mod between;
 mod calls;
 mod crash;

@@ -1,4 +1,4 @@
-//! Raft logs: Orogen's beside raft-engine, and beside RocksDB if that is asked for, in turn.
+//! Raft logs: Orogen's beside raft-engine, and beside RocksDB, or Orogen's with aligned records, if that is asked for, in turn.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -11,19 +11,23 @@ use super::{list, number};
 use crate::step;
 
 /// Logs to compare with, and the packages that make their programs.
-const OTHERS: [(&str, &str); 2] = [
+const OTHERS: [(&str, &str); 3] = [
     ("raft-engine", "peers-raft-engine"),
     ("rocksdb", "peers-raft-rocksdb"),
+    (ALIGNED, "peers-raft-engine"),
 ];
+/// Orogen's, with records that begin at multiples of a block behind a sync.
+const ALIGNED: &str = "aligned";
 const THREADS: [u64; 3] = [1, 4, 16];
 const BYTES: [u64; 4] = [256, 1024, 4096, 32768];
-const WITH_PURGES: [&str; 6] = [
+const WITH_PURGES: [&str; 7] = [
     "purge",
     "purge-skewed",
     "purge-synced",
     "recycled-1t-4096",
     "recycled-16t-256",
     "recycled-16t-4096",
+    "recycled-16t-4096-cold",
 ];
 
 #[derive(Debug)]
@@ -84,7 +88,7 @@ fn parse(args: &[String]) -> Result<Options, String> {
     }
     let is_known = |name: &&String| OTHERS.iter().any(|(other, _)| other == name);
     if let Some(name) = options.against.iter().find(|name| !is_known(name)) {
-        return Err(format!("no log `{name}`: raft-engine rocksdb"));
+        return Err(format!("no log `{name}`: raft-engine rocksdb {ALIGNED}"));
     }
     if options.pairs == 0 || options.against.is_empty() {
         return Err("there is nothing to measure".to_owned());
@@ -93,15 +97,22 @@ fn parse(args: &[String]) -> Result<Options, String> {
 }
 
 fn command(engine: &str, phase: &str, dir: &Path, options: &Options) -> Command {
-    let program = programs::peers().join("target/release");
-    let mut command = Command::new(program.join(format!("raft-logs-{engine}")));
+    let programs = programs::peers().join("target/release");
+    let (program, alignment) = match engine {
+        ALIGNED => ("orogen", "4096"),
+        other => (other, "0"),
+    };
+    let mut command = Command::new(programs.join(format!("raft-logs-{program}")));
     command
+        .args(["--record-alignment", alignment])
         .arg("--dir")
         .arg(dir)
         .args(["--phase", phase.strip_suffix("-cold").unwrap_or(phase)])
         .args(["--seconds", &options.seconds, "--gib", &options.gib]);
+    if phase.ends_with("-cold") {
+        command.args(["--cold", "1"]);
+    }
     match phase {
-        "open-cold" => command.args(["--cold", "1"]),
         // As many times the bound as makes old files be emptied again and again.
         name if WITH_PURGES.contains(&name) => {
             command.args(["--file-bytes", "33554432", "--purge-bytes", "536870912"])
@@ -147,16 +158,32 @@ fn table_row(phase: &str, told: &Told, sides: usize) -> String {
     } else {
         "p999_ns"
     };
-    for (field, unit) in [
-        (p999, 1000.0),
-        ("rss_growth_bytes", mib),
-        ("device_bytes", mib),
-    ] {
+    for (field, unit) in [(p999, 1000.0), ("rss_growth_bytes", mib)] {
         let figures = (0..sides).map(|side| median(row(told, side, field)) / unit);
         let figures: Vec<String> = figures.map(|figure| format!("{figure:.0}")).collect();
         out += &format!(" {} |", figures.join(" / "));
     }
+    let (field, name) = match has_device(told) {
+        true => ("device_bytes", ""),
+        false => ("write_bytes", " (write_bytes)"),
+    };
+    let bytes = (0..sides).map(|side| median(row(told, side, field)) / mib);
+    let each = (0..sides).map(|side| {
+        let bytes = row(told, side, field);
+        let counts = row(told, side, "ops");
+        let each = bytes.iter().zip(counts).map(|(bytes, ops)| bytes / ops);
+        median(each.collect()) / 1024.0
+    });
+    let figures: Vec<String> = bytes.map(|figure| format!("{figure:.0}")).collect();
+    let of_each: Vec<String> = each.map(|figure| format!("{figure:.2}")).collect();
+    out += &format!(" {}{name} | {} |", figures.join(" / "), of_each.join(" / "));
     out
+}
+
+/// Whether each program found the device that it wrote to.
+fn has_device(told: &Told) -> bool {
+    let mut documents = told.iter().flatten();
+    documents.all(|document| document["device_bytes"].is_u64())
 }
 
 /// The geometric means over the cells of writes, without and with syncs.
@@ -243,11 +270,17 @@ pub(super) fn run(args: &[String]) -> Result<(), String> {
     let times: String = (engines[1..].iter())
         .map(|name| format!(" times {name} |"))
         .collect();
-    println!("| phase |{columns}{times} p99.9 us | memory of the index, MiB | written, MiB |");
-    println!("|---|{}", "---:|".repeat(2 * sides + 2));
+    println!(
+        "| phase |{columns}{times} p99.9 us | memory of the index, MiB | to the device, MiB | KiB for each |"
+    );
+    println!("|---|{}", "---:|".repeat(2 * sides + 3));
     for row in rows {
         println!("{row}");
     }
+    println!(
+        "\nTo the device: what it counts, with the file system synced before and behind; what others write there is in it. \
+         Where `write_bytes` stands, no device was found, and it is what the kernel counts for the process."
+    );
     println!("\n{}", means(&ratios));
     Ok(())
 }
@@ -262,7 +295,7 @@ mod tests {
             let args = line.split_whitespace().map(str::to_owned);
             parse(&args.collect::<Vec<_>>())
         };
-        assert_eq!(parse_line("").unwrap().only.len(), 34);
+        assert_eq!(parse_line("").unwrap().only.len(), 35);
         for (line, word) in [
             ("--pairs 0", "nothing"),
             ("--gib x", "`x`"),
@@ -279,11 +312,23 @@ mod tests {
 
     #[test]
     fn a_row_has_a_cell_for_each_column() {
-        let of = |rate: u64| json!({ "ops_per_second": rate, "p999_ns": 5000 });
-        let told = vec![vec![of(30), of(10), of(5)], vec![of(20), of(10), of(10)]];
+        let of = |rate: u64| {
+            json!({
+                "ops_per_second": rate, "p999_ns": 5000, "ops": rate,
+                "device_bytes": rate << 20, "write_bytes": rate << 21,
+            })
+        };
+        let mut told = vec![vec![of(30), of(10), of(5)], vec![of(20), of(10), of(10)]];
         let line = table_row("open", &told, 3);
-        assert_eq!(line.matches('|').count(), 1 + 1 + 3 + 2 + 3);
+        assert_eq!(line.matches('|').count(), 1 + 1 + 3 + 2 + 4);
         assert!(line.contains("| 2.50 (2.00..3.00) | 4.00 (2.00..6.00) | 5 / 5 / 5 |"));
+        let device = "| 25 / 10 / 8 | 1024.00 / 1024.00 / 1024.00 |";
+        assert!(line.ends_with(device), "{line}");
+        // One that found no device.
+        told[1][2]["device_bytes"] = Value::Null;
+        let line = table_row("open", &told, 3);
+        let process = "| 50 / 20 / 15 (write_bytes) | 2048.00 / 2048.00 / 2048.00 |";
+        assert!(line.ends_with(process), "{line}");
     }
 
     #[test]

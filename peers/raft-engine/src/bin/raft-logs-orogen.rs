@@ -24,6 +24,7 @@ impl RaftLogs for Orogen {
         let options = Options {
             target_file_size: settings.file_bytes,
             purge_threshold: settings.purge_bytes,
+            record_alignment: settings.record_alignment,
             read_cache_bytes: settings.cache_bytes.unwrap_or(default.read_cache_bytes),
             ..default
         };
