@@ -207,6 +207,51 @@ fn what_is_not_synced_never_begins_at_a_multiple() {
     assert!(lengths.contains(&1) && lengths.len() > 2, "{lengths:?}");
 }
 
+#[test]
+fn what_a_process_left_unsynced_up_to_a_multiple_is_synced_first() {
+    let first = Options {
+        record_alignment: 1024,
+        // So that no room is behind the records, which would be cut off and synced.
+        target_file_size: 2048,
+        ..Options::default()
+    };
+    let next = Options {
+        target_file_size: 1 << 20,
+        ..first.clone()
+    };
+    let killed = (1..).find_map(|calls| {
+        let mem = disk();
+        let arc: Arc<dyn FileSystem> = Arc::new(mem.clone());
+        let engine = Engine::open(&arc, dir(), first.clone()).unwrap();
+        engine.write(&mut batch(1, &[1; 481]), false).unwrap();
+        // It ends where the multiple is, as it is to be synced at once; before that the process dies.
+        mem.crash_after(calls);
+        let written = engine.write(&mut batch(2, &[2; 481]), true);
+        assert!(written.is_err(), "no cut leaves it unsynced");
+        let killed = mem.crash(PowerCut::KeepAll);
+        let path = dir().join("0000000000000001.raftlog");
+        let bytes = read_file(&killed, &path).unwrap();
+        assert_eq!(bytes.len(), 2048);
+        (bytes[1541] > 0).then_some(killed)
+    });
+    let mem = killed.unwrap();
+    let arc: Arc<dyn FileSystem> = Arc::new(mem.clone());
+    let engine = Engine::open(&arc, dir(), next.clone()).unwrap();
+    assert_eq!(engine.last_index(7), Some(2));
+    engine.write(&mut batch(3, b"third"), false).unwrap();
+    let whole = content(&engine);
+    let mut lengths = std::collections::BTreeSet::new();
+    for seed in 0..200 {
+        let disk: Arc<dyn FileSystem> = Arc::new(mem.crash(PowerCut::Torn { seed }));
+        let engine = Engine::open(&disk, dir(), next.clone()).unwrap();
+        let last = engine.last_index(7);
+        assert!(last.is_some_and(|last| last >= 2), "seed {seed} {last:?}");
+        assert!(last == Some(2) || content(&engine) == whole);
+        lengths.insert(last);
+    }
+    assert_eq!(lengths.len(), 2);
+}
+
 /// Opens with any alignment, writes and purges; sometimes the process is killed or the directory is closed for whoever wants it whole.
 #[test]
 fn histories_with_any_alignments_give_what_maps_give() {
