@@ -252,6 +252,50 @@ fn what_a_process_left_unsynced_up_to_a_multiple_is_synced_first() {
     assert_eq!(lengths.len(), 2);
 }
 
+#[test]
+fn records_of_many_threads_are_where_memory_says() {
+    const THREADS: u64 = 8;
+    const ENTRIES: u64 = 100;
+    let fs = disk();
+    let arc: Arc<dyn FileSystem> = Arc::new(fs.clone());
+    let options = Options {
+        record_alignment: 512,
+        ..Options::default()
+    };
+    let engine = Engine::open(&arc, dir(), options.clone()).unwrap();
+    // Records of 512 bytes, so that many would end at multiples.
+    let entry = |group: u64, index: u64| [group as u8, index as u8].repeat(241)[..481].to_vec();
+    let bytes = std::sync::atomic::AtomicU64::new(0);
+    std::thread::scope(|scope| {
+        for group in 1..=THREADS {
+            let (engine, bytes) = (&engine, &bytes);
+            scope.spawn(move || {
+                for index in 1..=ENTRIES {
+                    let mut batch = LogBatch::default();
+                    let entry = entry(group, index);
+                    batch.add_entries(group, index, &[entry]).unwrap();
+                    let len = engine.write(&mut batch, (group + index) % 3 == 0).unwrap();
+                    bytes.fetch_add(len as u64, std::sync::atomic::Ordering::Relaxed);
+                }
+            });
+        }
+    });
+    let metrics = engine.metrics();
+    assert!(metrics.appended_bytes.append > bytes.into_inner() + 21);
+    assert!(metrics.padding_bytes.append > 0);
+    let check = |engine: &Engine| {
+        for group in 1..=THREADS {
+            for index in 1..=ENTRIES {
+                let found = engine.get_entry(group, index).unwrap();
+                assert_eq!(found, Some(entry(group, index)), "{group} {index}");
+            }
+        }
+    };
+    check(&engine);
+    let killed: Arc<dyn FileSystem> = Arc::new(fs.crash(PowerCut::KeepAll));
+    check(&Engine::open(&killed, dir(), options).unwrap());
+}
+
 /// Opens with any alignment, writes and purges; sometimes the process is killed or the directory is closed for whoever wants it whole.
 #[test]
 fn histories_with_any_alignments_give_what_maps_give() {
