@@ -49,6 +49,8 @@ pub struct Settings {
     pub purge_bytes: u64,
     /// A multiple of which records behind a sync begin at, for logs that can do so; 0 for none.
     pub record_alignment: u64,
+    /// Whether a log that reads full files again to have small files beside them does so.
+    pub digests: bool,
     /// Bytes of memory for what was read, for logs that have a cache; without it what is theirs by default.
     pub cache_bytes: Option<usize>,
 }
@@ -106,6 +108,7 @@ fn parse(mut args: impl Iterator<Item = String>) -> Result<Arguments> {
             file_bytes: 128 << 20,
             purge_bytes: 10 << 30,
             record_alignment: 0,
+            digests: true,
             cache_bytes: None,
         },
         seconds: 3.0,
@@ -123,6 +126,7 @@ fn parse(mut args: impl Iterator<Item = String>) -> Result<Arguments> {
             "--file-bytes" => out.settings.file_bytes = value.parse()?,
             "--purge-bytes" => out.settings.purge_bytes = value.parse()?,
             "--record-alignment" => out.settings.record_alignment = value.parse()?,
+            "--digests" => out.settings.digests = value == "1",
             "--cache-bytes" => out.settings.cache_bytes = Some(value.parse()?),
             "--seconds" => out.seconds = value.parse()?,
             "--gib" => out.gib = value.parse()?,
@@ -134,7 +138,7 @@ fn parse(mut args: impl Iterator<Item = String>) -> Result<Arguments> {
         }
     }
     if out.dir.as_os_str().is_empty() || out.phase.is_empty() || out.batch == 0 || out.lag < 2 {
-        return Err("usage: --dir DIR --phase NAME [--seconds N] [--gib N] [--batch N] [--cold 1] [--groups N] [--lag N] [--file-bytes N] [--purge-bytes N] [--record-alignment N] [--cache-bytes N]".into());
+        return Err("usage: --dir DIR --phase NAME [--seconds N] [--gib N] [--batch N] [--cold 1] [--groups N] [--lag N] [--file-bytes N] [--purge-bytes N] [--record-alignment N] [--digests 0] [--cache-bytes N]".into());
     }
     Ok(out)
 }

@@ -207,6 +207,95 @@ fn what_is_not_synced_never_begins_at_a_multiple() {
     assert!(lengths.contains(&1) && lengths.len() > 2, "{lengths:?}");
 }
 
+#[test]
+fn what_a_process_left_unsynced_up_to_a_multiple_is_synced_first() {
+    let first = Options {
+        record_alignment: 1024,
+        // So that no room is behind the records, which would be cut off and synced.
+        target_file_size: 2048,
+        ..Options::default()
+    };
+    let next = Options {
+        target_file_size: 1 << 20,
+        ..first.clone()
+    };
+    let killed = (1..).find_map(|calls| {
+        let mem = disk();
+        let arc: Arc<dyn FileSystem> = Arc::new(mem.clone());
+        let engine = Engine::open(&arc, dir(), first.clone()).unwrap();
+        engine.write(&mut batch(1, &[1; 481]), false).unwrap();
+        // It ends where the multiple is, as it is to be synced at once; before that the process dies.
+        mem.crash_after(calls);
+        let written = engine.write(&mut batch(2, &[2; 481]), true);
+        assert!(written.is_err(), "no cut leaves it unsynced");
+        let killed = mem.crash(PowerCut::KeepAll);
+        let path = dir().join("0000000000000001.raftlog");
+        let bytes = read_file(&killed, &path).unwrap();
+        assert_eq!(bytes.len(), 2048);
+        (bytes[1541] > 0).then_some(killed)
+    });
+    let mem = killed.unwrap();
+    let arc: Arc<dyn FileSystem> = Arc::new(mem.clone());
+    let engine = Engine::open(&arc, dir(), next.clone()).unwrap();
+    assert_eq!(engine.last_index(7), Some(2));
+    engine.write(&mut batch(3, b"third"), false).unwrap();
+    let whole = content(&engine);
+    let mut lengths = std::collections::BTreeSet::new();
+    for seed in 0..200 {
+        let disk: Arc<dyn FileSystem> = Arc::new(mem.crash(PowerCut::Torn { seed }));
+        let engine = Engine::open(&disk, dir(), next.clone()).unwrap();
+        let last = engine.last_index(7);
+        assert!(last.is_some_and(|last| last >= 2), "seed {seed} {last:?}");
+        assert!(last == Some(2) || content(&engine) == whole);
+        lengths.insert(last);
+    }
+    assert_eq!(lengths.len(), 2);
+}
+
+#[test]
+fn records_of_many_threads_are_where_memory_says() {
+    const THREADS: u64 = 8;
+    const ENTRIES: u64 = 100;
+    let fs = disk();
+    let arc: Arc<dyn FileSystem> = Arc::new(fs.clone());
+    let options = Options {
+        record_alignment: 512,
+        ..Options::default()
+    };
+    let engine = Engine::open(&arc, dir(), options.clone()).unwrap();
+    // Records of 512 bytes, so that many would end at multiples.
+    let entry = |group: u64, index: u64| [group as u8, index as u8].repeat(241)[..481].to_vec();
+    let bytes = std::sync::atomic::AtomicU64::new(0);
+    std::thread::scope(|scope| {
+        for group in 1..=THREADS {
+            let (engine, bytes) = (&engine, &bytes);
+            scope.spawn(move || {
+                for index in 1..=ENTRIES {
+                    let mut batch = LogBatch::default();
+                    let entry = entry(group, index);
+                    batch.add_entries(group, index, &[entry]).unwrap();
+                    let len = engine.write(&mut batch, (group + index) % 3 == 0).unwrap();
+                    bytes.fetch_add(len as u64, std::sync::atomic::Ordering::Relaxed);
+                }
+            });
+        }
+    });
+    let metrics = engine.metrics();
+    assert!(metrics.appended_bytes.append > bytes.into_inner() + 21);
+    assert!(metrics.padding_bytes.append > 0);
+    let check = |engine: &Engine| {
+        for group in 1..=THREADS {
+            for index in 1..=ENTRIES {
+                let found = engine.get_entry(group, index).unwrap();
+                assert_eq!(found, Some(entry(group, index)), "{group} {index}");
+            }
+        }
+    };
+    check(&engine);
+    let killed: Arc<dyn FileSystem> = Arc::new(fs.crash(PowerCut::KeepAll));
+    check(&Engine::open(&killed, dir(), options).unwrap());
+}
+
 /// Opens with any alignment, writes and purges; sometimes the process is killed or the directory is closed for whoever wants it whole.
 #[test]
 fn histories_with_any_alignments_give_what_maps_give() {

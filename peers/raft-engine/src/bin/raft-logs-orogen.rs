@@ -25,6 +25,7 @@ impl RaftLogs for Orogen {
             target_file_size: settings.file_bytes,
             purge_threshold: settings.purge_bytes,
             record_alignment: settings.record_alignment,
+            enable_log_digests: settings.digests,
             read_cache_bytes: settings.cache_bytes.unwrap_or(default.read_cache_bytes),
             ..default
         };
