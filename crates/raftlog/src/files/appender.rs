@@ -21,7 +21,7 @@ use orogen_env::WritableFile;
 use super::{LogFile, NewFiles, Table};
 use crate::dirs::Watch;
 use crate::events::Listeners;
-use crate::format::{FILE_HEADER_LEN_MAX, FileHeader, Record, filler, padding, sign};
+use crate::format::{ALIGNMENTS, FILE_HEADER_LEN_MAX, FileHeader, Record, filler, padding, sign};
 use crate::metrics::Meters;
 use crate::names::{FileId, Queue};
 
@@ -44,6 +44,9 @@ const SYNCS_SHOWING: u64 = 8;
 
 /// Zeros that are written at a time.
 const ZEROS: u64 = 256 << 10;
+
+/// As many zeros as padding may have: to sync is not to need memory.
+static PADDING: [u8; *ALIGNMENTS.end() as usize] = [0; *ALIGNMENTS.end() as usize];
 
 /// Appends to the newest file of a queue.
 pub(crate) struct Appender {
@@ -427,7 +430,7 @@ impl Appender {
         if zeros > 0 && self.is_dirty {
             self.check()?;
             // Who finds no space for it goes on behind the last record, where the file is cut off.
-            if self.write(&vec![0; zeros as usize]).is_ok() {
+            if self.write(&PADDING[..zeros as usize]).is_ok() {
                 self.meters().padding.increase(self.file.id.queue, zeros);
             }
         }

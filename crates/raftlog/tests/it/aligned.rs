@@ -10,7 +10,9 @@ use orogen_raftlog::raw::{
 };
 use orogen_testkit::rng::Rng;
 
-use crate::model::{Model, content, dir, disk, options, purge, random_batch};
+use crate::model::{
+    Model, content, dir, disk, lengths_after_torn_cuts, options, purge, random_batch,
+};
 
 fn aligned(record_alignment: u64) -> Options {
     Options {
@@ -196,14 +198,7 @@ fn what_is_not_synced_never_begins_at_a_multiple() {
         states.push(content(&engine));
     }
     assert_eq!(engine.metrics().appended_bytes.append, records + 21);
-    let mut lengths = std::collections::BTreeSet::new();
-    for seed in 0..200 {
-        let disk: Arc<dyn FileSystem> = Arc::new(fs.crash(PowerCut::Torn { seed }));
-        let engine = Engine::open(&disk, dir(), whole.clone()).unwrap();
-        let found = content(&engine);
-        let at = states.iter().position(|state| *state == found);
-        lengths.insert(at.unwrap_or_else(|| panic!("seed {seed}")));
-    }
+    let lengths = lengths_after_torn_cuts(&fs, &whole, &states);
     assert!(lengths.contains(&1) && lengths.len() > 2, "{lengths:?}");
 }
 

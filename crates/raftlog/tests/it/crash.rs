@@ -15,7 +15,10 @@ use orogen_env::{
 use orogen_raftlog::raw::{Engine, LogBatch, Options, Queue};
 use orogen_testkit::rng::Rng;
 
-use crate::model::{Model, content, dir, disk, open, options, random_batch, spill_dir, spilling};
+use crate::model::{
+    Model, content, dir, disk, lengths_after_torn_cuts, open, options, random_batch, spill_dir,
+    spilling,
+};
 
 /// Where files lie.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -371,14 +374,7 @@ fn unsynced_batches_are_there_up_to_the_first_one_in_pieces() {
         engine.write(&mut batch, false).unwrap();
         states.push(content(&engine));
     }
-    let mut lengths = std::collections::BTreeSet::new();
-    for seed in 0..200 {
-        let disk: Arc<dyn FileSystem> = Arc::new(fs.crash(PowerCut::Torn { seed }));
-        let engine = Engine::open(&disk, dir(), whole.clone()).unwrap();
-        let found = content(&engine);
-        let at = states.iter().position(|state| *state == found);
-        lengths.insert(at.unwrap_or_else(|| panic!("seed {seed}: {found:?}")));
-    }
+    let lengths = lengths_after_torn_cuts(&fs, &whole, &states);
     assert!(lengths.len() > 3, "{lengths:?}");
 }
 

@@ -1,10 +1,10 @@
 //! Maps in the place of logs, and random batches for both.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
 
-use orogen_env::{FileSystem, MemFileSystem};
+use orogen_env::{FileSystem, MemFileSystem, PowerCut};
 use orogen_raftlog::raw::{Command, Engine, LogBatch, Options, Queue};
 use orogen_testkit::rng::Rng;
 
@@ -125,6 +125,25 @@ pub(crate) fn random_batch(rng: &mut Rng, model: &mut Model, base: u64) -> LogBa
 /// All that an engine holds, read by several ways that must agree.
 pub(crate) fn content(engine: &Engine) -> Model {
     content_of_groups(engine, &engine.raft_groups())
+}
+
+/// How many of the batches, after each of which an engine held a state, are left by power cuts that keep any part of what was not synced.
+///
+/// # Panics
+/// If one leaves no state.
+pub(crate) fn lengths_after_torn_cuts(
+    fs: &MemFileSystem,
+    options: &Options,
+    states: &[Model],
+) -> BTreeSet<usize> {
+    let length = |seed| {
+        let disk: Arc<dyn FileSystem> = Arc::new(fs.crash(PowerCut::Torn { seed }));
+        let engine = Engine::open(&disk, dir(), options.clone()).unwrap();
+        let found = content(&engine);
+        let at = states.iter().position(|state| *state == found);
+        at.unwrap_or_else(|| panic!("seed {seed}: {found:?}"))
+    };
+    (0..200).map(length).collect()
 }
 
 /// As [`content`], of the groups that [`random_batch`] makes with `base`.
