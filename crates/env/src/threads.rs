@@ -52,13 +52,37 @@ pub fn cores() -> usize {
 }
 
 /// Has this thread run, from here on, where others leave time. Where the system refuses, it runs as before.
+///
+/// Whoever wakes interrupts it at once. One of a low priority only would keep its processor for the rest of its slice, which is
+/// 3 ms and more (Linux, "EEVDF Scheduler"). It must not hold a lock for long that others want.
 pub fn step_back() {
-    // On Linux a priority is a thread's, though the call is named after processes.
-    let _ = rustix::process::setpriority_process(None, PRIORITY_LOWEST);
+    if !idle::become_idle() {
+        // On Linux a priority is a thread's, though the call is named after processes.
+        let _ = rustix::process::setpriority_process(None, PRIORITY_LOWEST);
+    }
 }
 
-/// A thread of this priority gets a hundredth of the time of one that competes with it, and interrupts none.
+/// A thread of this priority gets a hundredth of the time of one that competes with it.
 const PRIORITY_LOWEST: i32 = 19;
+
+/// A system call that neither std nor rustix has.
+mod idle {
+    #![expect(unsafe_code, reason = "sched_setscheduler is only in the C library")]
+
+    /// Puts this thread behind all that are not idle; false if it stays as it was.
+    #[cfg(target_os = "linux")]
+    pub(super) fn become_idle() -> bool {
+        let parameters = libc::sched_param { sched_priority: 0 };
+        // SAFETY: 0 is the calling thread; the call reads the structure, which outlives it, and keeps nothing of it.
+        unsafe { libc::sched_setscheduler(0, libc::SCHED_IDLE, &raw const parameters) == 0 }
+    }
+
+    /// There is no such thing.
+    #[cfg(not(target_os = "linux"))]
+    pub(super) fn become_idle() -> bool {
+        false
+    }
+}
 
 /// Lets other threads run first.
 pub fn yield_now() {
@@ -162,6 +186,26 @@ pub fn run_both<A: Send, B>(
 
 #[cfg(test)]
 mod tests {
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn who_steps_back_is_interrupted_by_all_others() {
+        // proc(5): the 41st field, behind the name in parentheses; SCHED_IDLE is 5.
+        let policy = || {
+            let stat = std::fs::read_to_string("/proc/thread-self/stat").expect("it is there");
+            let (_, fields) = stat.rsplit_once(')').expect("a name");
+            fields.split_whitespace().nth(41 - 3).map(str::to_owned)
+        };
+        let before = policy();
+        let beside = move || {
+            super::step_back();
+            policy()
+        };
+        assert_eq!(
+            super::run_both("test", beside, policy),
+            (Some("5".to_owned()), before)
+        );
+    }
+
     #[test]
     fn two_tasks_run_at_once() {
         let (send, receive) = std::sync::mpsc::channel();
