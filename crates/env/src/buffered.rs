@@ -211,6 +211,10 @@ impl WritableFile for BufferedFile {
         let buffered = self.buffer.len() as u64;
         self.file.write_zeros(bytes.saturating_add(buffered))
     }
+
+    fn give_up_old_bytes(&mut self) {
+        self.file.give_up_old_bytes();
+    }
 }
 
 #[cfg(test)]

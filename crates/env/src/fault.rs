@@ -470,6 +470,12 @@ impl FileSystem for FaultFileSystem {
         })
     }
 
+    fn write_zeros_at(&self, path: &Path, offset: u64, len: u64) -> Result<()> {
+        self.faults.call(OpKind::Append, path, || {
+            self.below.write_zeros_at(path, offset, len)
+        })
+    }
+
     fn metadata(&self, path: &Path) -> Result<Metadata> {
         self.faults
             .call(OpKind::Metadata, path, || self.below.metadata(path))
@@ -599,6 +605,10 @@ impl WritableFile for FaultWritableFile {
         let file = &mut self.file;
         self.faults
             .call(OpKind::Append, &self.path, || file.write_zeros(bytes))
+    }
+
+    fn give_up_old_bytes(&mut self) {
+        self.file.give_up_old_bytes();
     }
 }
 

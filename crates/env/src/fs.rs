@@ -6,7 +6,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use orogen_base::{Result, memory};
+use orogen_base::{Error, Result, memory};
 
 use crate::ahead::Ahead;
 use crate::mapping::MappedRead;
@@ -64,6 +64,9 @@ pub trait WritableFile: Send {
         let _ = bytes;
         Ok(())
     }
+    /// Says of a file that is written over that nobody needs the bytes behind the end: some of them may become zeros with the next
+    /// appends, so that the system need not read a page of which only a part is replaced.
+    fn give_up_old_bytes(&mut self) {}
 }
 
 /// How a file will be read.
@@ -154,7 +157,7 @@ impl dyn RandomAccessFile {
         if got == wanted {
             return Ok(());
         }
-        Err(orogen_base::Error::corruption("file is cut off")
+        Err(Error::corruption("file is cut off")
             .with("file", self.path().display())
             .with("offset", offset)
             .with("wanted", wanted)
@@ -258,6 +261,16 @@ pub trait FileSystem: Send + Sync {
     /// # Errors
     /// `NotSupported` where the file system has no holes; `Io`.
     fn punch_hole(&self, path: &Path, offset: u64, len: u64) -> Result<()>;
+    /// Writes zeros over a part of a file, which becomes longer if need be: past the page cache where that can be done, for blocks that
+    /// are to be written over later. A multiple of 4 KiB is written fastest. Who writes to the file meanwhile must do so
+    /// elsewhere. They survive a power loss after a sync of the file.
+    ///
+    /// # Errors
+    /// `NotSupported`; `NoSpace` or `Io`, also where it does not exist; some zeros may have been written.
+    fn write_zeros_at(&self, path: &Path, offset: u64, len: u64) -> Result<()> {
+        let _ = (offset, len);
+        Err(Error::not_supported("the file system cannot write zeros").with("file", path.display()))
+    }
     /// What is known of a file.
     ///
     /// # Errors

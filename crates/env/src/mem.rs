@@ -54,7 +54,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use orogen_base::perf::{self, PerfCounter};
-use orogen_base::{Error, ErrorKind, Result};
+use orogen_base::{Error, ErrorKind, Result, memory};
 use parking_lot::Mutex;
 use rustix::io::Errno;
 
@@ -271,6 +271,7 @@ impl MemFileSystem {
             position,
             mapped: false,
             is_longer: false,
+            gives_up: false,
         }
     }
 
@@ -422,6 +423,18 @@ impl FileSystem for MemFileSystem {
         })
     }
 
+    fn write_zeros_at(&self, path: &Path, offset: u64, len: u64) -> Result<()> {
+        let now = self.shared.now();
+        let zeros = memory::zeroed(usize::try_from(len).unwrap_or(usize::MAX), "zeros")?;
+        self.change("cannot write zeros", path, |tree| {
+            let inode = tree.file(path)?;
+            let mut state = inode.state.write();
+            state.write_at(to_usize(offset)?, &zeros);
+            state.modified_secs = now;
+            Ok(())
+        })
+    }
+
     fn metadata(&self, path: &Path) -> Result<Metadata> {
         let inode = self.look("cannot ask about the file", path, |tree| {
             tree.file_or_dir(path)
@@ -550,6 +563,8 @@ struct MemWritableFile {
     mapped: bool,
     /// As that, by zeros that were written.
     is_longer: bool,
+    /// Nobody needs what is behind `position`.
+    gives_up: bool,
 }
 
 /// Bytes by which a mapped file grows.
@@ -566,6 +581,10 @@ impl WritableFile for MemWritableFile {
                 state.set_len(end.next_multiple_of(MAPPED_STEP));
             }
             state.write_at(position, bytes);
+            if self.gives_up {
+                let whole = end.next_multiple_of(BLOCK).min(state.len());
+                state.write_at(end, &vec![0; whole.saturating_sub(end)]);
+            }
             state.modified_secs = now;
         })?;
         self.position += bytes.len();
@@ -587,6 +606,10 @@ impl WritableFile for MemWritableFile {
 
     fn seal(&mut self) {
         self.give_up();
+    }
+
+    fn give_up_old_bytes(&mut self) {
+        self.gives_up = true;
     }
 
     fn write_zeros(&mut self, bytes: u64) -> Result<()> {

@@ -16,6 +16,7 @@ mod calls;
 mod lock;
 mod mapped;
 mod short;
+mod zeros;
 
 use std::fs::{self, OpenOptions};
 use std::io;
@@ -219,6 +220,10 @@ impl FileSystem for PosixFileSystem {
         }
     }
 
+    fn write_zeros_at(&self, path: &Path, offset: u64, len: u64) -> Result<()> {
+        zeros::write_at(path, offset, len, &System)
+    }
+
     fn metadata(&self, path: &Path) -> Result<Metadata> {
         let meta = fs::metadata(path).map_err(|e| failed("cannot ask about the file", path, e))?;
         Ok(Metadata {
@@ -304,6 +309,9 @@ const BLOCK: u64 = 4 << 10;
 /// A longer one is the length of a request that the file system would like, as with NFS.
 const BLOCK_MAX: u64 = 128 << 10;
 
+/// Zeros behind the end of a file are written in such pieces.
+const ZEROS_AT_ONCE: u64 = 64 << 10;
+
 /// The block of a file, by what `stat` tells of its length.
 fn block_size(told: u64) -> u64 {
     if told.is_power_of_two() && told <= BLOCK_MAX {
@@ -327,6 +335,10 @@ struct PosixWritableFile<C> {
     reserved: u64,
     /// Behind `position` are zeros up to `end`, which nobody wrote.
     is_longer: bool,
+    /// Nobody needs what is behind `position`.
+    gives_up: bool,
+    /// Up to here pages were written over as a whole.
+    whole: u64,
 }
 
 impl<C> PosixWritableFile<C> {
@@ -340,7 +352,19 @@ impl<C> PosixWritableFile<C> {
             writeback: position,
             reserved: 0,
             is_longer: false,
+            gives_up: false,
+            whole: position,
         }
+    }
+
+    /// Zeros to write behind bytes that end at `end`, to the end of a page of which the rest would be read first.
+    fn rest_of_page(&mut self, end: u64) -> &'static [u8] {
+        let whole = end.next_multiple_of(BLOCK);
+        if !self.gives_up || end <= self.whole || whole > self.end {
+            return &[];
+        }
+        self.whole = whole;
+        zeros::some(whole - end)
     }
 
     /// Gives up the zeros behind the end. If that fails the file stays longer. One that somebody else made longer or
@@ -361,10 +385,17 @@ impl<C: Calls> WritableFile for PosixWritableFile<C> {
     fn append(&mut self, mut bytes: &[u8]) -> Result<()> {
         let _timer = PerfTimer::start(PerfCounter::WriteNanos);
         perf::add(PerfCounter::BytesWritten, bytes.len() as u64);
+        let rest = self.rest_of_page(self.position + bytes.len() as u64);
         while !bytes.is_empty() {
-            match self.calls.write_at(&self.file, bytes, self.position) {
+            let at = self.position;
+            let written = match rest {
+                [] => self.calls.write_at(&self.file, bytes, at),
+                rest => self.calls.write_both_at(&self.file, bytes, rest, at),
+            };
+            match written {
                 Ok(0) => return Err(failed("cannot append", &self.path, Errno::IO)),
                 Ok(n) => {
+                    let n = n.min(bytes.len());
                     self.position += n as u64;
                     bytes = &bytes[n..];
                 }
@@ -436,7 +467,6 @@ impl<C: Calls> WritableFile for PosixWritableFile<C> {
     }
 
     fn write_zeros(&mut self, bytes: u64) -> Result<()> {
-        static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
         let is_written_over = self.end > self.position && !self.is_longer;
         if is_written_over {
             return Ok(());
@@ -444,10 +474,8 @@ impl<C: Calls> WritableFile for PosixWritableFile<C> {
         let mut at = self.position;
         let end = at.saturating_add(bytes);
         while at < end {
-            let some = ZEROS
-                .len()
-                .min(usize::try_from(end - at).unwrap_or(usize::MAX));
-            match self.calls.write_at(&self.file, &ZEROS[..some], at) {
+            let some = zeros::some((end - at).min(ZEROS_AT_ONCE));
+            match self.calls.write_at(&self.file, some, at) {
                 Ok(0) => return Err(failed("cannot write zeros", &self.path, Errno::IO)),
                 Ok(n) => {
                     at += n as u64;
@@ -463,6 +491,10 @@ impl<C: Calls> WritableFile for PosixWritableFile<C> {
 
     fn seal(&mut self) {
         self.shorten();
+    }
+
+    fn give_up_old_bytes(&mut self) {
+        self.gives_up = true;
     }
 }
 

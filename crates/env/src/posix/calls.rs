@@ -34,6 +34,15 @@ pub(super) trait Calls: Clone + Send + Sync + 'static {
     /// `pwrite`.
     fn write_at(&self, file: &File, bytes: &[u8], offset: u64) -> io::Result<usize>;
 
+    /// `pwritev` of two pieces.
+    fn write_both_at(
+        &self,
+        file: &File,
+        bytes: &[u8],
+        more: &[u8],
+        offset: u64,
+    ) -> io::Result<usize>;
+
     /// `fallocate` that keeps the file's size.
     fn reserve(&self, file: &File, offset: u64, len: u64) -> Result<(), Errno>;
 
@@ -71,6 +80,18 @@ impl Calls for System {
     #[inline]
     fn write_at(&self, file: &File, bytes: &[u8], offset: u64) -> io::Result<usize> {
         file.write_at(bytes, offset)
+    }
+
+    #[inline]
+    fn write_both_at(
+        &self,
+        file: &File,
+        bytes: &[u8],
+        more: &[u8],
+        offset: u64,
+    ) -> io::Result<usize> {
+        let pieces = [bytes, more].map(io::IoSlice::new);
+        Ok(rustix::io::pwritev(file, &pieces, offset)?)
     }
 
     #[inline]
@@ -161,6 +182,21 @@ impl Calls for Short {
             Some(len) => System.write_at(file, &bytes[..len], offset),
             None => Err(Errno::INTR.into()),
         }
+    }
+
+    fn write_both_at(
+        &self,
+        file: &File,
+        bytes: &[u8],
+        more: &[u8],
+        offset: u64,
+    ) -> io::Result<usize> {
+        let Some(len) = self.draw(bytes.len() + more.len()) else {
+            return Err(Errno::INTR.into());
+        };
+        let of_first = len.min(bytes.len());
+        let more = &more[..len - of_first];
+        System.write_both_at(file, &bytes[..of_first], more, offset)
     }
 
     fn reserve(&self, file: &File, offset: u64, len: u64) -> Result<(), Errno> {

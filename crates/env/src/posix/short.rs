@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use orogen_base::Result;
 
 use super::calls::{Counts, Short};
-use super::{PosixFileSystem, create, open, open_append, reuse};
+use super::{PosixFileSystem, create, open, open_append, reuse, zeros};
 use crate::fs::{Access, FileLock, FileSystem, Metadata, RandomAccessFile, WritableFile};
 
 /// [`PosixFileSystem`], with reads and writes that move some of the bytes only or are interrupted
@@ -74,6 +74,10 @@ impl FileSystem for ShortCallsFileSystem {
 
     fn punch_hole(&self, path: &Path, offset: u64, len: u64) -> Result<()> {
         PosixFileSystem.punch_hole(path, offset, len)
+    }
+
+    fn write_zeros_at(&self, path: &Path, offset: u64, len: u64) -> Result<()> {
+        zeros::write_at(path, offset, len, &self.calls)
     }
 
     fn metadata(&self, path: &Path) -> Result<Metadata> {

@@ -98,6 +98,78 @@ fn the_empty_directory_name_is_the_working_directory() {
 }
 
 #[test]
+fn zeros_are_written_at_any_place() {
+    let systems: [(Arc<dyn FileSystem>, PathBuf); 3] = [
+        (Arc::new(PosixFileSystem::new()), temp_dir("zeros-at")),
+        (
+            Arc::new(ShortCallsFileSystem::new(3)),
+            temp_dir("zeros-short"),
+        ),
+        (
+            Arc::new(crate::MemFileSystem::new()),
+            PathBuf::from("/zeros"),
+        ),
+    ];
+    for (fs, dir) in systems {
+        fs.create_dir_all(&dir).unwrap();
+        let path = dir.join("file");
+        let missing = fs.write_zeros_at(&path, 0, 4096).unwrap_err();
+        assert!(missing.is_file_not_found(), "{missing}");
+        crate::fs::write_file(&*fs, &path, &[1; 600_000]).unwrap();
+        let mut expected = vec![1; 600_000];
+        // Whole blocks, parts of one, more than is written at once, and behind the end.
+        for (offset, len) in [(8192, 4096), (5, 10), (100_000, 300_000), (598_016, 8192)] {
+            fs.write_zeros_at(&path, offset as u64, len as u64).unwrap();
+            expected.resize(expected.len().max(offset + len), 0);
+            expected[offset..offset + len].fill(0);
+            assert!(crate::fs::read_file(&*fs, &path).unwrap() == expected);
+        }
+    }
+}
+
+#[test]
+fn old_bytes_of_a_page_become_zeros_where_nobody_needs_them() {
+    let systems: [(Arc<dyn FileSystem>, PathBuf); 3] = [
+        (Arc::new(PosixFileSystem::new()), temp_dir("old")),
+        (
+            Arc::new(ShortCallsFileSystem::new(5)),
+            temp_dir("old-short"),
+        ),
+        (Arc::new(crate::MemFileSystem::new()), PathBuf::from("/old")),
+    ];
+    for (fs, dir) in systems {
+        fs.create_dir_all(&dir).unwrap();
+        let (old, new) = (dir.join("old"), dir.join("new"));
+        crate::fs::write_file(&*fs, &old, &[9; 10_000]).unwrap();
+        let mut file = fs.reuse(&old, &new).unwrap();
+        file.append(&[1; 10]).unwrap();
+        assert!(crate::fs::read_file(&*fs, &new).unwrap()[10..] == [9; 9990]);
+        file.give_up_old_bytes();
+        let mut expected = vec![9; 10_000];
+        expected[..10].fill(1);
+        let mut at = 10;
+        // Within a page, to its end, over some, and over the end of the file, where no page is replaced in part.
+        for (value, len) in [(2, 3000), (3, 1086), (4, 1), (5, 50), (6, 5000), (7, 2000)] {
+            file.append(&vec![value; len]).unwrap();
+            let end = at + len;
+            expected.resize(expected.len().max(end), 0);
+            expected[at..end].fill(value);
+            at = end;
+            assert_eq!(file.size(), at as u64);
+            let bytes = crate::fs::read_file(&*fs, &new).unwrap();
+            assert_eq!(bytes.len(), expected.len());
+            assert!(bytes[..at] == expected[..at], "behind {value}");
+            // What is behind is zeros to the end of the page at most, and else as it was.
+            let whole = at.next_multiple_of(4096).min(bytes.len());
+            assert!(bytes[at..whole].iter().all(|byte| [0, 9].contains(byte)));
+            assert!(bytes[whole..].iter().all(|byte| *byte == 9));
+        }
+        file.sync().unwrap();
+        assert_eq!(at, 11_147);
+    }
+}
+
+#[test]
 fn zeros_are_written_behind_the_end_until_it_is_closed() {
     let fs: [(Arc<dyn FileSystem>, PathBuf); 2] = [
         (Arc::new(PosixFileSystem::new()), temp_dir("zeros")),
