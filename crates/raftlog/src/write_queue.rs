@@ -156,6 +156,21 @@ struct Queue {
     is_broken: bool,
     /// Requests that a leader who syncs waits for, its own among them.
     expected: usize,
+    /// Bytes of those that wait.
+    bytes: usize,
+}
+
+impl Queue {
+    fn push(&mut self, waiter: Waiter) {
+        self.bytes += waiter.request.len();
+        self.waiters.push_back(waiter);
+    }
+
+    fn pop(&mut self) -> Option<Waiter> {
+        let waiter = self.waiters.pop_front()?;
+        self.bytes -= waiter.request.len();
+        Some(waiter)
+    }
 }
 
 /// Those that are written together, in their order.
@@ -185,6 +200,10 @@ struct Leader {
     together: Vec<u8>,
     spans: Spans,
 }
+
+/// A leader that syncs waits for no more than so many bytes of others: with these a sync takes as long as the disk does with the bytes, and
+/// the others can get theirs ready meanwhile.
+const GATHERED_BYTES_MAX: usize = 320 << 10;
 
 /// Bytes of a group behind which no further request is taken into it.
 const GROUP_BYTES_MAX: usize = 4 << 20;
@@ -288,7 +307,7 @@ impl WriteQueue {
                 return self.lead(memtables, request);
             }
             let ticket = Arc::new(Ticket::new());
-            queue.waiters.push_back(Waiter {
+            queue.push(Waiter {
                 answer: Some(Answer(Some(Arc::clone(&ticket)))),
                 request,
                 refused: None,
@@ -323,7 +342,7 @@ impl WriteQueue {
         {
             let mut queue = self.queue.lock();
             while bytes < GROUP_BYTES_MAX
-                && let Some(waiter) = queue.waiters.pop_front()
+                && let Some(waiter) = queue.pop()
             {
                 bytes += waiter.request.len();
                 group.others.push(waiter);
@@ -349,7 +368,8 @@ impl WriteQueue {
         loop {
             {
                 let queue = self.queue.lock();
-                if queue.waiters.len() + 1 >= queue.expected {
+                let is_complete = queue.waiters.len() + 1 >= queue.expected;
+                if is_complete || queue.bytes >= GATHERED_BYTES_MAX {
                     return;
                 }
             }
@@ -453,7 +473,7 @@ impl Lead<'_> {
         let next = if makes(Mistake::KeepTheLead) {
             None
         } else {
-            queue.waiters.pop_front()
+            queue.pop()
         };
         drop(queue);
         if let Some(Waiter {
@@ -475,6 +495,7 @@ impl Drop for Lead<'_> {
         queue.is_broken = true;
         queue.has_leader = false;
         let waiters = mem::take(&mut queue.waiters);
+        queue.bytes = 0;
         drop(queue);
         drop(waiters);
     }
