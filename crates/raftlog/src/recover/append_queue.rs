@@ -8,12 +8,13 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::time::Duration;
 
 use orogen_base::sync::Mutex;
-use orogen_base::sync::atomic::{AtomicUsize, Ordering};
+use orogen_base::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use orogen_base::{Error, Result};
 use orogen_env::ahead::Ahead;
-use orogen_env::{Access, FileSystem, threads};
+use orogen_env::{Access, Clock as _, FileSystem, SystemClock, threads};
 
 use super::{Ending, Found, Scan, Window, list_to_open, newest_of, read_file};
 use crate::digest::{self, Builder, Digest};
@@ -178,8 +179,8 @@ fn remove_strays(fs: &dyn FileSystem, dirs: &Dirs, table: &Table) -> Result<()> 
     Ok(())
 }
 
-/// The digest of a file that is full or closed; none if its records do not end at `len`.
-fn digest_of(file: &LogFile, len: u64) -> Result<Option<Digest>> {
+/// The digest of a file that is full or closed; none if its records do not end at `len`. `each` is called for each record.
+fn digest_of(file: &LogFile, len: u64, mut each: impl FnMut()) -> Result<Option<Digest>> {
     let mut window = Window::new(Arc::clone(&file.reader))?;
     let header = FileHeader::decode(window.get(0, FILE_HEADER_LEN_MAX)?)?;
     let mut scan = Scan {
@@ -191,12 +192,35 @@ fn digest_of(file: &LogFile, len: u64) -> Result<Option<Digest>> {
     };
     let mut builder = Builder::default();
     let (end, ending) = scan.run(|mut items, block| {
+        each();
         take_mark(&mut items)?;
         builder.add(items, block)
     })?;
     match ending {
         Ending::Nothing if end == len => builder.finish(file, len).map(Some),
         _ => Ok(None),
+    }
+}
+
+/// A thread that works for so long at a time, in microseconds, sleeps [`RESTS`] times as long then. It gives way to whoever wakes, but not to one
+/// that only lets others run, as who waits for other writers does: on Linux that may cost it milliseconds else.
+const WORKS_MICROS: u64 = 100;
+const RESTS: u64 = 3;
+
+/// Works a quarter of the time, until somebody waits for it.
+struct Pace<'h> {
+    hurries: &'h AtomicBool,
+    since: u64,
+}
+
+impl Pace<'_> {
+    fn step(&mut self) {
+        let took = SystemClock.now_micros().saturating_sub(self.since);
+        if took < WORKS_MICROS || self.hurries.load(Ordering::Relaxed) {
+            return;
+        }
+        SystemClock.sleep(Duration::from_micros(RESTS * took));
+        self.since = SystemClock.now_micros();
     }
 }
 
@@ -213,6 +237,8 @@ struct ToDigest {
     table: Arc<Table>,
     /// Files, and where their records end. Not the files themselves: one that somebody holds is not written over. Leaf lock.
     waiting: Mutex<VecDeque<(FileId, u64)>>,
+    /// Somebody waits for them.
+    hurries: AtomicBool,
 }
 
 impl Digester {
@@ -222,6 +248,7 @@ impl Digester {
                 fs,
                 table,
                 waiting: Mutex::default(),
+                hurries: AtomicBool::new(false),
             }),
             ahead: Ahead::stepping_back(),
         }
@@ -236,8 +263,9 @@ impl Digester {
         });
     }
 
-    /// Makes those that wait.
+    /// Makes those that wait; the one that is being made is soon there, too.
     pub(crate) fn finish(&self) {
+        self.queue.hurries.store(true, Ordering::Relaxed);
         while self.queue.make_next() {}
     }
 }
@@ -253,7 +281,11 @@ impl ToDigest {
             // It was purged.
             return true;
         };
-        if let Ok(Some(digest)) = digest_of(&file, len) {
+        let mut pace = Pace {
+            hurries: &self.hurries,
+            since: SystemClock.now_micros(),
+        };
+        if let Ok(Some(digest)) = digest_of(&file, len, || pace.step()) {
             let _ = digest.write(&*self.fs, file.dir(), id);
         }
         if !self.table.has(id) {
