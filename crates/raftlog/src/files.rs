@@ -3,6 +3,7 @@
 //! A file that has failed to be made in one directory is durably gone there before it is made in another.
 
 mod appender;
+mod filling;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -340,11 +341,12 @@ impl NewFiles {
             Some((spare, size)) => {
                 written = size;
                 self.meters.wrote_over();
-                let writer = match mapped {
+                let mut writer = match mapped {
                     None => self.fs.reuse(&spare, path)?,
                     // Its pages are there, most likely: to wake a thread for them costs more than they do.
                     Some((size, _)) => self.fs.reuse_mapped(&spare, path, hint_of(size), None)?,
                 };
+                writer.give_up_old_bytes();
                 begin(&*self.fs, dir, self.header, writer)?
             }
             None => make(&*self.fs, dir, id, self.header, mapped)?,

@@ -313,6 +313,7 @@ pub(crate) struct Meters {
     pub(crate) stalls_stayed: AtomicU64,
     written_over: AtomicU64,
     spared: AtomicU64,
+    filled: AtomicU64,
     skips_busy: AtomicU64,
     skips_short: AtomicU64,
     moved: AtomicU64,
@@ -358,6 +359,7 @@ impl Meters {
             stalls_stayed: AtomicU64::new(0),
             written_over: AtomicU64::new(0),
             spared: AtomicU64::new(0),
+            filled: AtomicU64::new(0),
             skips_busy: AtomicU64::new(0),
             skips_short: AtomicU64::new(0),
             moved: AtomicU64::new(0),
@@ -473,6 +475,11 @@ impl Meters {
         self.spared.fetch_add(1, Relaxed);
     }
 
+    /// So many zeros were written to a file that is to be a spare one.
+    pub(crate) fn filled(&self, bytes: u64) {
+        self.filled.fetch_add(bytes, Relaxed);
+    }
+
     /// What was counted. The gauges are 0, for those are not counted.
     pub(crate) fn look(&self) -> Metrics {
         Metrics {
@@ -511,6 +518,7 @@ impl Meters {
             files_deleted: self.deleted.look(),
             files_written_over: self.written_over.load(Relaxed),
             files_spared: self.spared.load(Relaxed),
+            filled_bytes: self.filled.load(Relaxed),
             purge_skips_busy: self.skips_busy.load(Relaxed),
             purge_skips_short: self.skips_short.load(Relaxed),
             purge_groups_moved: self.moved.load(Relaxed),
@@ -663,6 +671,8 @@ pub struct Metrics {
     pub files_written_over: u64,
     /// Files that a purge emptied and kept as spare ones.
     pub files_spared: u64,
+    /// Bytes of zeros that spare files were filled with before there were emptied ones.
+    pub filled_bytes: u64,
     /// Purges that did nothing because another thread was at it.
     pub purge_skips_busy: u64,
     /// Purges that did nothing because neither queue was long enough, or had enough garbage.
@@ -729,6 +739,7 @@ impl Metrics {
         self.files_deleted.add(other.files_deleted);
         self.files_written_over += other.files_written_over;
         self.files_spared += other.files_spared;
+        self.filled_bytes += other.filled_bytes;
         self.purge_skips_busy += other.purge_skips_busy;
         self.purge_skips_short += other.purge_skips_short;
         self.purge_groups_moved += other.purge_groups_moved;

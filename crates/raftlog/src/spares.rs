@@ -1,4 +1,4 @@
-//! Files of the append queue that were emptied, to be written over.
+//! Files of the append queue that were emptied, or filled with zeros beforehand, to be written over.
 //!
 //! A file that was written before has its blocks: a sync of what is written over has only the
 //! data to write, and nothing of where it lies. What a file held before is no record of the new one: records of
@@ -7,6 +7,7 @@
 //!
 //! ```text
 //! purge:  0000000000000003.raftlog -> 0000000000000001.raftlog.reserved, names synced, then it is spare
+//! fill:   0000000000000002.raftlog.reserved of zeros, synced, then it is spare
 //! rotate: 0000000000000001.raftlog.reserved -> 0000000000000009.raftlog, header written and synced
 //! ```
 //! Names of spare files are kept in the directory, so a process that dies loses none.
@@ -94,6 +95,11 @@ impl Spares {
         self.files_max.saturating_sub(active + free)
     }
 
+    /// Whether files are written over at all.
+    pub(crate) fn are_kept(&self) -> bool {
+        self.files_max > 0
+    }
+
     /// How many there are.
     pub(crate) fn count(&self) -> u64 {
         self.numbers.lock().free.len() as u64
@@ -104,18 +110,21 @@ impl Spares {
     /// # Errors
     /// Of the file system; the file is as it was.
     pub(crate) fn rename(&self, fs: &dyn FileSystem, path: &Path) -> Result<PathBuf> {
-        let number = {
-            let mut numbers = self.numbers.lock();
-            let number = numbers.next;
-            numbers.next += 1;
-            number
-        };
-        let spare = path.with_file_name(reserved_name(number));
+        let dir = path.parent().unwrap_or_else(|| Path::new(""));
+        let spare = self.name_in(dir);
         fs.rename(path, &spare)?;
         Ok(spare)
     }
 
-    /// Makes files spare whose new names were synced: the old ones do not come back.
+    /// The name of a spare file that is to be made in a directory, for [`Self::add`].
+    pub(crate) fn name_in(&self, dir: &Path) -> PathBuf {
+        let mut numbers = self.numbers.lock();
+        let number = numbers.next;
+        numbers.next += 1;
+        dir.join(reserved_name(number))
+    }
+
+    /// Makes files spare that are new, or whose new names were synced: the old ones do not come back.
     pub(crate) fn add(&self, renamed: Vec<PathBuf>) {
         self.numbers.lock().free.extend(renamed);
     }

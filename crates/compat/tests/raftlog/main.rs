@@ -2,6 +2,7 @@
 
 mod aligned;
 mod calls;
+mod filling;
 mod histories;
 mod repair;
 mod spill;

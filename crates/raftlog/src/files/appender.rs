@@ -18,6 +18,7 @@ use std::sync::Arc;
 use orogen_base::{Error, ErrorKind, Result, memory};
 use orogen_env::WritableFile;
 
+use super::filling::Filling;
 use super::{LogFile, NewFiles, Table};
 use crate::dirs::Watch;
 use crate::events::Listeners;
@@ -34,10 +35,16 @@ const SYNCED_OFTEN: u64 = 64 << 10;
 const LENGTHENED: u64 = 8 << 20;
 
 /// Where a sync has no more than so many bytes to write, on the average, zeros are written before the records. Blocks that
-/// were reserved and never written have to be marked with each sync, in the journal of the file system, which takes as
-/// long again. It is at least a block for each sync; zeros are as many bytes as the records, but only until the log has
-/// emptied files to write over.
+/// were reserved and never written have to be marked with each sync, which takes as
+/// long again. It is at least a block for each sync; zeros are as many bytes as the records.
 const SYNCED_BYTES_FEW: u64 = 32 << 10;
+
+/// The same of a log that writes over its emptied files: there zeros are needed only until it has some. Longer syncs wait for the
+/// disk to take their bytes, of which there would be twice as many.
+const SYNCED_BYTES_FEW_AT_FIRST: u64 = 96 << 10;
+
+/// Where a sync has more, on the average, whole files of zeros are made beforehand. Fewer are written together with zeros as quickly.
+const FILLED_FROM: u64 = 24 << 10;
 
 /// Syncs that show how many bytes those of a file have to write.
 const SYNCS_SHOWING: u64 = 8;
@@ -72,6 +79,12 @@ pub(crate) struct Appender {
     was_full: bool,
     /// Of this file.
     syncs: u64,
+    /// Bytes that were appended to all files.
+    appended: u64,
+    /// The next spare file, if it has to be made.
+    filling: Option<Filling>,
+    /// It was looked for since this file was begun.
+    has_looked: bool,
     /// What a file that could not be made may have left.
     unfinished: Option<PathBuf>,
     failed_sync: Option<Error>,
@@ -122,6 +135,9 @@ impl Appender {
             is_zeroed: false,
             was_full: false,
             syncs: 0,
+            appended: 0,
+            filling: None,
+            has_looked: false,
             unfinished,
             failed_sync: None,
             is_closed: false,
@@ -305,6 +321,8 @@ impl Appender {
             self.new_files.dirs.stay();
         }
         self.syncs = 0;
+        self.filling.take_if(|filling| filling.is_over());
+        self.has_looked = false;
         self.room = if is_mapped { u64::MAX } else { written };
         self.zeroed = written;
         self.table.push(Arc::clone(&file));
@@ -418,6 +436,7 @@ impl Appender {
         }
         self.is_dirty = true;
         self.next = end;
+        self.appended += bytes.len() as u64;
         Ok(())
     }
 
@@ -454,9 +473,28 @@ impl Appender {
         self.is_dirty = false;
         self.syncs += 1;
         if self.syncs >= SYNCS_SHOWING {
-            self.is_zeroed = self.room < u64::MAX && self.len / self.syncs <= SYNCED_BYTES_FEW;
+            let few = match self.new_files.spares.are_kept() {
+                true => SYNCED_BYTES_FEW_AT_FIRST,
+                false => SYNCED_BYTES_FEW,
+            };
+            let each = self.len / self.syncs;
+            self.is_zeroed = self.room < u64::MAX && each <= few;
+            if self.is_zeroed && each >= FILLED_FROM && self.file.id.queue == Queue::Append {
+                self.fill_next();
+            }
         }
         Ok(())
+    }
+
+    /// Has the next spare file filled, if there is none.
+    fn fill_next(&mut self) {
+        if self.filling.is_none() && !std::mem::replace(&mut self.has_looked, true) {
+            let files = self.table.count_of(Queue::Append);
+            self.filling = Filling::begin(&self.new_files, self.file.dir(), files, self.appended);
+        }
+        if let Some(filling) = &mut self.filling {
+            filling.go_on(&self.new_files, self.appended);
+        }
     }
 }
 

@@ -274,6 +274,11 @@ impl Metrics {
             "Files that purges emptied and kept",
             self.files_spared,
         );
+        text.counter(
+            "filled_bytes",
+            "Bytes of zeros that spare files were filled with",
+            self.filled_bytes,
+        );
         let name = "orogen_raftlog_purge_skips_total";
         text.begin(name, "counter", "Purges that did nothing");
         text.line(name, "reason=\"busy\"", self.purge_skips_busy);

@@ -8,6 +8,7 @@ mod calls;
 mod crash;
 mod digests;
 mod durable;
+mod filling;
 mod manager;
 mod metrics;
 mod model;
