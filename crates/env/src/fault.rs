@@ -476,6 +476,12 @@ impl FileSystem for FaultFileSystem {
         })
     }
 
+    fn start_writeback_at(&self, path: &Path, offset: u64, len: u64) -> Result<()> {
+        self.faults.call(OpKind::StartWriteback, path, || {
+            self.below.start_writeback_at(path, offset, len)
+        })
+    }
+
     fn metadata(&self, path: &Path) -> Result<Metadata> {
         self.faults
             .call(OpKind::Metadata, path, || self.below.metadata(path))

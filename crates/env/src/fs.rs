@@ -271,6 +271,15 @@ pub trait FileSystem: Send + Sync {
         let _ = (offset, len);
         Err(Error::not_supported("the file system cannot write zeros").with("file", path.display()))
     }
+    /// Asks the system to start writing out a part of a file that was appended before, without waiting for it. A matter of speed: nothing
+    /// is promised about a power loss.
+    ///
+    /// # Errors
+    /// `Io`, also where it does not exist.
+    fn start_writeback_at(&self, path: &Path, offset: u64, len: u64) -> Result<()> {
+        let _ = (path, offset, len);
+        Ok(())
+    }
     /// What is known of a file.
     ///
     /// # Errors

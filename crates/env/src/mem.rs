@@ -423,6 +423,11 @@ impl FileSystem for MemFileSystem {
         })
     }
 
+    fn start_writeback_at(&self, path: &Path, _offset: u64, _len: u64) -> Result<()> {
+        self.look("cannot start writing out", path, |tree| tree.file(path))?;
+        Ok(())
+    }
+
     fn write_zeros_at(&self, path: &Path, offset: u64, len: u64) -> Result<()> {
         let now = self.shared.now();
         let zeros = memory::zeroed(usize::try_from(len).unwrap_or(usize::MAX), "zeros")?;

@@ -224,6 +224,15 @@ impl FileSystem for PosixFileSystem {
         zeros::write_at(path, offset, len, &System)
     }
 
+    fn start_writeback_at(&self, path: &Path, offset: u64, len: u64) -> Result<()> {
+        let doing = "cannot start writing out";
+        let file = OpenOptions::new()
+            .write(true)
+            .open(path)
+            .map_err(|e| failed(doing, path, e))?;
+        writeback::start(file.as_raw_fd(), offset, len).map_err(|e| failed(doing, path, e))
+    }
+
     fn metadata(&self, path: &Path) -> Result<Metadata> {
         let meta = fs::metadata(path).map_err(|e| failed("cannot ask about the file", path, e))?;
         Ok(Metadata {

@@ -121,6 +121,7 @@ impl Engine {
             header: options.file_header(),
             target_size: options.target_file_size,
             ahead: Arc::default(),
+            beside: Arc::default(),
             meters,
             listeners: listeners.into(),
             spares: Arc::new(Spares::open(

@@ -234,6 +234,8 @@ pub(crate) struct NewFiles {
     pub(crate) target_size: u64,
     /// Makes room and pages before they are needed.
     pub(crate) ahead: Arc<Ahead>,
+    /// Writes what nobody waits for, which may take long.
+    pub(crate) beside: Arc<Ahead>,
     /// Told of each new file, and of more by those who have this.
     pub(crate) listeners: Listeners,
     /// Files to be written over; none where they may not be.
@@ -386,6 +388,7 @@ mod tests {
             header: Options::default().file_header(),
             target_size: 1000,
             ahead: Arc::default(),
+            beside: Arc::default(),
             spares: Arc::new(Spares::open(&*fs, &dirs, 10, true).unwrap()),
             listeners: Listeners::from([]),
             on_full: Arc::new(|_, _| {}),

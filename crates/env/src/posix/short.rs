@@ -80,6 +80,10 @@ impl FileSystem for ShortCallsFileSystem {
         zeros::write_at(path, offset, len, &self.calls)
     }
 
+    fn start_writeback_at(&self, path: &Path, offset: u64, len: u64) -> Result<()> {
+        PosixFileSystem.start_writeback_at(path, offset, len)
+    }
+
     fn metadata(&self, path: &Path) -> Result<Metadata> {
         PosixFileSystem.metadata(path)
     }

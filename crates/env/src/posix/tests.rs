@@ -98,6 +98,19 @@ fn the_empty_directory_name_is_the_working_directory() {
 }
 
 #[test]
+fn writing_out_is_asked_for_of_any_file() {
+    let (fs, dir) = (PosixFileSystem::new(), temp_dir("write-out"));
+    fs.create_dir_all(&dir).unwrap();
+    let path = dir.join("file");
+    let missing = fs.start_writeback_at(&path, 0, 4096).unwrap_err();
+    assert!(missing.is_file_not_found(), "{missing}");
+    crate::fs::write_file(&fs, &path, &[1; 100_000]).unwrap();
+    fs.start_writeback_at(&path, 4096, 8192).unwrap();
+    fs.start_writeback_at(&path, 96_000, 1 << 30).unwrap();
+    assert!(crate::fs::read_file(&fs, &path).unwrap() == [1; 100_000]);
+}
+
+#[test]
 fn zeros_are_written_at_any_place() {
     let systems: [(Arc<dyn FileSystem>, PathBuf); 3] = [
         (Arc::new(PosixFileSystem::new()), temp_dir("zeros-at")),

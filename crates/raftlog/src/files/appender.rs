@@ -52,6 +52,10 @@ const SYNCS_SHOWING: u64 = 8;
 /// Zeros that are written at a time.
 const ZEROS: u64 = 256 << 10;
 
+/// When so many bytes were appended and not synced the system is asked to write them out: the sync before the next file waits for what is
+/// left, and so do all who write. Of fewer, a thread that writes them out and those that append come into each other's way.
+const WRITEBACK_STEP: u64 = 16 << 20;
+
 /// As many zeros as padding may have: to sync is not to need memory.
 static PADDING: [u8; *ALIGNMENTS.end() as usize] = [0; *ALIGNMENTS.end() as usize];
 
@@ -74,6 +78,8 @@ pub(crate) struct Appender {
     zeroed: u64,
     /// Whether zeros are written before records.
     is_zeroed: bool,
+    /// Up to here it was synced, or is being written out.
+    written_out: u64,
     is_dirty: bool,
     /// The last append found no space.
     was_full: bool,
@@ -133,6 +139,7 @@ impl Appender {
             room,
             zeroed: room,
             is_zeroed: false,
+            written_out: len,
             was_full: false,
             syncs: 0,
             appended: 0,
@@ -321,6 +328,7 @@ impl Appender {
             self.new_files.dirs.stay();
         }
         self.syncs = 0;
+        self.written_out = 0;
         self.filling.take_if(|filling| filling.is_over());
         self.has_looked = false;
         self.room = if is_mapped { u64::MAX } else { written };
@@ -437,7 +445,25 @@ impl Appender {
         self.is_dirty = true;
         self.next = end;
         self.appended += bytes.len() as u64;
+        if end.saturating_sub(self.written_out) >= WRITEBACK_STEP {
+            self.write_out();
+        }
         Ok(())
+    }
+
+    /// Has what was appended written out, but for the last page, which is still to be written to.
+    fn write_out(&mut self) {
+        const PAGE: u64 = 4 << 10;
+        let (from, to) = (self.written_out, self.next / PAGE * PAGE);
+        self.written_out = to;
+        let (fs, path) = (
+            Arc::clone(&self.new_files.fs),
+            self.file.reader.path().to_owned(),
+        );
+        self.new_files.beside.ask(move || {
+            // A file that was purged meanwhile needs it no more.
+            let _ = fs.start_writeback_at(&path, from, to - from);
+        });
     }
 
     /// Makes all that was appended survive a power loss, with padding behind it.
@@ -471,6 +497,7 @@ impl Appender {
         drop((timed, watch));
         meters.syncs.increase(self.file.id.queue, 1);
         self.is_dirty = false;
+        self.written_out = self.next;
         self.syncs += 1;
         if self.syncs >= SYNCS_SHOWING {
             let few = match self.new_files.spares.are_kept() {
@@ -519,6 +546,7 @@ mod tests {
                 header: Options::default().file_header(),
                 target_size: 8 << 20,
                 ahead: Arc::default(),
+                beside: Arc::default(),
                 spares: Arc::new(Spares::open(&*fs, &dirs, 10, true).unwrap()),
                 listeners: Listeners::from([]),
                 on_full: Arc::new(|_, _| {}),

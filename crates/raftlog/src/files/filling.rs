@@ -78,7 +78,7 @@ impl Filling {
                 Arc::clone(&new.spares),
                 Arc::clone(&new.meters),
             );
-            new.ahead.ask(move || {
+            new.beside.ask(move || {
                 if is_over.load(Ordering::Acquire) {
                     return;
                 }

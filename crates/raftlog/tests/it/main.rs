@@ -17,3 +17,4 @@ mod read_cache;
 mod spares;
 mod spill;
 mod stall;
+mod writeback;
