@@ -9,6 +9,7 @@ mod crash;
 mod digests;
 mod durable;
 mod filling;
+mod long;
 mod manager;
 mod metrics;
 mod model;
