@@ -205,9 +205,6 @@ struct Leader {
 /// the others can get theirs ready meanwhile.
 const GATHERED_BYTES_MAX: usize = 320 << 10;
 
-/// Records of so many bytes, on the average, are appended one by one: to put them together first would cost more than the calls do.
-const APART_FROM: usize = 16 << 10;
-
 /// Bytes of a group behind which no further request is taken into it.
 const GROUP_BYTES_MAX: usize = 4 << 20;
 
@@ -355,7 +352,8 @@ impl WriteQueue {
         drop(leader);
         lead.hand_over(if syncs { group.len() } else { 0 });
         let Group { mut own, others } = group;
-        for mut waiter in others {
+        // Those that came last first: they ran on the processor that took longest to wake, and it sleeps again.
+        for mut waiter in others.into_iter().rev() {
             let outcome = waiter.outcome();
             if let Some(answer) = waiter.answer {
                 let spent = spent.clone().filter(|_| waiter.request.is_timed);
@@ -622,16 +620,8 @@ impl Leader {
             }
             return appended;
         }
-        let has_record = |w: &&mut Waiter| w.request.record.is_some();
-        let (mut bytes, mut count) = (0, 0);
-        for waiter in group.accepted().filter(has_record) {
-            bytes += waiter.request.len();
-            count += 1;
-        }
-        if bytes >= count * APART_FROM && appender.alignment() == 0 {
-            return self.append_apart(group, syncs);
-        }
         self.together.clear();
+        let has_record = |w: &&mut Waiter| w.request.record.is_some();
         let mut waiters = group.accepted().filter(has_record).peekable();
         while let Some(waiter) = waiters.next() {
             let Some(record) = &waiter.request.record else {
@@ -651,37 +641,5 @@ impl Leader {
         let appended = appender.append(&mut self.together, syncs);
         self.together.shrink_to(GROUP_BYTES_MAX);
         appended
-    }
-
-    /// As [`Self::append_records`], each record by a call of its own. Of records that have no alignment.
-    fn append_apart(&mut self, group: &mut Group, syncs: bool) -> Result<u64> {
-        let appender = &mut self.appender;
-        let (start, signature) = (appender.next(), appender.file().signature());
-        let (mut at, mut failed, mut signed) = (0, None, 0);
-        for waiter in group.accepted() {
-            let Some(record) = &mut waiter.request.record else {
-                continue;
-            };
-            sign(&mut record.bytes, signature);
-            signed += 1;
-            waiter.at = at;
-            at += record.bytes.len() as u64;
-            if let Err(e) = appender.append(&mut record.bytes, syncs) {
-                failed = Some(e);
-                break;
-            }
-        }
-        let Some(e) = failed else {
-            return Ok(start);
-        };
-        // None of them is in the file then, and all may be written again.
-        if appender.next() > start {
-            appender.give_up(start);
-        }
-        let records = group.accepted().filter_map(|w| w.request.record.as_mut());
-        for record in records.take(signed) {
-            sign(&mut record.bytes, signature);
-        }
-        Err(e)
     }
 }

@@ -160,11 +160,6 @@ impl Appender {
         self.len > self.file.version.header_len() as u64
     }
 
-    /// What records begin at multiples of behind a sync; 0 for nothing.
-    pub(crate) fn alignment(&self) -> u64 {
-        self.alignment
-    }
-
     /// Where the next record begins.
     pub(crate) fn next(&self) -> u64 {
         self.next

@@ -1,4 +1,4 @@
-//! Long records of many threads, which are appended one by one.
+//! Long records of many threads, appends of which fail.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,7 +15,6 @@ const ENTRIES: u64 = 40;
 
 fn entry(group: u64, index: u64) -> Vec<u8> {
     let mut rng = Rng::new(group << 32 | index);
-    // Some groups are put together, as they are short on the average.
     let len = match index % 4 {
         0 => rng.range(100..3000),
         _ => rng.range(17_000..40_000),
@@ -116,7 +115,7 @@ fn none_is_lost_or_torn_where_appends_fail() {
     );
 }
 
-/// What was refused and is not written again does not come back, though the call for its own record went well.
+/// What was refused and is not written again does not come back, though its own record was whole in the file.
 #[test]
 fn what_is_refused_with_others_does_not_come_back() {
     let (mut refused, mut accepted) = (0, 0);
