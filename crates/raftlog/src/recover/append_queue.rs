@@ -202,24 +202,30 @@ fn digest_of(file: &LogFile, len: u64, mut each: impl FnMut()) -> Result<Option<
     }
 }
 
-/// A thread that works for so long at a time, in microseconds, sleeps [`RESTS`] times as long then. It gives way to whoever wakes, but not to one
+/// A thread that works for so long at a time, in microseconds, sleeps as long then. It gives way to whoever wakes, but not to one
 /// that only lets others run, as who waits for other writers does: on Linux that may cost it milliseconds else.
 const WORKS_MICROS: u64 = 100;
-const RESTS: u64 = 3;
 
-/// Works a quarter of the time, until somebody waits for it.
-struct Pace<'h> {
-    hurries: &'h AtomicBool,
+/// Behind so many files that wait it does not sleep: each is one more to read whole after a crash.
+const WAITING_MAX: usize = 4;
+
+/// Works half of the time, unless it is behind or somebody waits for it.
+struct Pace<'q> {
+    queue: &'q ToDigest,
     since: u64,
 }
 
 impl Pace<'_> {
     fn step(&mut self) {
         let took = SystemClock.now_micros().saturating_sub(self.since);
-        if took < WORKS_MICROS || self.hurries.load(Ordering::Relaxed) {
+        if took < WORKS_MICROS {
             return;
         }
-        SystemClock.sleep(Duration::from_micros(RESTS * took));
+        let hurries = self.queue.hurries.load(Ordering::Relaxed)
+            || self.queue.waiting.lock().len() > WAITING_MAX;
+        if !hurries {
+            SystemClock.sleep(Duration::from_micros(took));
+        }
         self.since = SystemClock.now_micros();
     }
 }
@@ -282,7 +288,7 @@ impl ToDigest {
             return true;
         };
         let mut pace = Pace {
-            hurries: &self.hurries,
+            queue: self,
             since: SystemClock.now_micros(),
         };
         if let Ok(Some(digest)) = digest_of(&file, len, || pace.step()) {
