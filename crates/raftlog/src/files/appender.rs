@@ -28,7 +28,8 @@ use crate::names::{FileId, Queue};
 
 /// A file that is synced more often than once in so many bytes is not written through memory: behind each sync the system
 /// has to be told of each page again, which costs more than calls.
-const SYNCED_OFTEN: u64 = 64 << 10;
+/// More than [`SYNCED_BYTES_FEW_AT_FIRST`], as files that are filled for it are written by calls.
+const SYNCED_OFTEN: u64 = 128 << 10;
 
 /// A file that is not written through memory is made longer by so much at a time: a sync need not write its size then,
 /// which is a quarter of what one costs.

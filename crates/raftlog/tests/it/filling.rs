@@ -17,6 +17,8 @@ use crate::model::{content, dir, disk};
 const FILE: u64 = 8 << 20;
 /// Of an entry, so that a sync has enough to write.
 const ENTRY: usize = 40 << 10;
+/// The most that files are filled for, nearly.
+const LONG: usize = 90 << 10;
 
 fn options() -> Options {
     Options {
@@ -37,8 +39,13 @@ fn write(engine: &Engine, bytes: usize) {
 
 /// Writes and syncs until the log has so many bytes.
 fn write_until(engine: &Engine, bytes: u64) {
+    write_of(engine, ENTRY, bytes);
+}
+
+/// The same with entries of `len` bytes.
+fn write_of(engine: &Engine, len: usize, bytes: u64) {
     while engine.metrics().appended_bytes.append < bytes {
-        write(engine, ENTRY);
+        write(engine, len);
     }
 }
 
@@ -68,11 +75,13 @@ fn is_filled(engine: &Engine, bytes: u64) {
 fn the_next_file_is_filled_while_the_newest_is_written_and_then_written_over() {
     let temp = TempDir::new("raftlog-filling");
     let memory = disk();
-    let systems: [(Arc<dyn FileSystem>, &Path); 2] = [
-        (Arc::new(memory), dir()),
-        (Arc::new(PosixFileSystem::new()), temp.path()),
+    let systems: [(Arc<dyn FileSystem>, &Path, usize); 3] = [
+        (Arc::new(memory), dir(), ENTRY),
+        (Arc::new(disk()), dir(), LONG),
+        (Arc::new(PosixFileSystem::new()), temp.path(), ENTRY),
     ];
-    for (fs, dir) in systems {
+    for (fs, dir, len) in systems {
+        let write_until = |engine: &Engine, bytes| write_of(engine, len, bytes);
         let engine = Engine::open(&fs, dir, options()).unwrap();
         for part in 1..=9 {
             write_until(&engine, part * FILE / 10);
