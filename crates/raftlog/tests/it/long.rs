@@ -128,7 +128,8 @@ fn what_is_refused_with_others_does_not_come_back() {
         let slow = slow.slow(Arc::new(SystemClock), Duration::from_millis(5));
         faulty.faults().add(slow.forever());
         let fault = Fault::io().on(&[OpKind::Append]).path_with(".raftlog");
-        faulty.faults().add(fault.short(5000).nth(3 + round % 5));
+        // The first is the file's header, then comes who leads alone, then the others: some records are whole in the file.
+        faulty.faults().add(fault.short(60_000).nth(2 + round % 2));
         let mut is_there = [false; THREADS as usize];
         std::thread::scope(|scope| {
             for (group, is_there) in (1..=THREADS).zip(&mut is_there) {
@@ -154,5 +155,6 @@ fn what_is_refused_with_others_does_not_come_back() {
         accepted += is_there.iter().filter(|is| **is).count();
         refused += is_there.iter().filter(|is| !**is).count();
     }
-    assert!(refused > 40 && accepted >= 8, "{refused} {accepted}");
+    // Each round has one at least of each, however they came together.
+    assert!(refused >= 12 && accepted >= 12, "{refused} {accepted}");
 }
