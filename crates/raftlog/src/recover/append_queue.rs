@@ -221,8 +221,9 @@ impl Pace<'_> {
         if took < WORKS_MICROS {
             return;
         }
+        // Without the lock: who waits for one that an idle thread holds waits until all others sleep.
         let hurries = self.queue.hurries.load(Ordering::Relaxed)
-            || self.queue.waiting.lock().len() > WAITING_MAX;
+            || self.queue.count.load(Ordering::Relaxed) > WAITING_MAX;
         if !hurries {
             SystemClock.sleep(Duration::from_micros(took));
         }
@@ -243,6 +244,8 @@ struct ToDigest {
     table: Arc<Table>,
     /// Files, and where their records end. Not the files themselves: one that somebody holds is not written over. Leaf lock.
     waiting: Mutex<VecDeque<(FileId, u64)>>,
+    /// How many there are.
+    count: AtomicUsize,
     /// Somebody waits for them.
     hurries: AtomicBool,
 }
@@ -254,6 +257,7 @@ impl Digester {
                 fs,
                 table,
                 waiting: Mutex::default(),
+                count: AtomicUsize::new(0),
                 hurries: AtomicBool::new(false),
             }),
             ahead: Ahead::stepping_back(),
@@ -262,7 +266,11 @@ impl Digester {
 
     /// Has the digest of a file whose records end at `len` made soon.
     pub(crate) fn ask(&self, file: FileId, len: u64) {
-        self.queue.waiting.lock().push_back((file, len));
+        {
+            let mut waiting = self.queue.waiting.lock();
+            waiting.push_back((file, len));
+            self.queue.count.store(waiting.len(), Ordering::Relaxed);
+        }
         let queue = Arc::clone(&self.queue);
         self.ahead.ask(move || {
             queue.make_next();
@@ -279,7 +287,12 @@ impl Digester {
 impl ToDigest {
     /// Makes the next digest, if one waits. Errors are none of the caller's: the next open reads the file.
     fn make_next(&self) -> bool {
-        let next = self.waiting.lock().pop_front();
+        let next = {
+            let mut waiting = self.waiting.lock();
+            let next = waiting.pop_front();
+            self.count.store(waiting.len(), Ordering::Relaxed);
+            next
+        };
         let Some((id, len)) = next else {
             return false;
         };
