@@ -4,7 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use orogen_env::{Fault, FaultFileSystem, FileSystem, OpKind, PowerCut, SystemClock};
+use orogen_env::{
+    Fault, FaultFileSystem, FileSystem, MemFileSystem, OpKind, PowerCut, SystemClock,
+};
 use orogen_raftlog::raw::{Engine, LogBatch, Options};
 use orogen_testkit::rng::Rng;
 
@@ -31,19 +33,25 @@ fn options(spills: bool) -> Options {
     }
 }
 
+/// An engine whose syncs take so long that other writers come meanwhile.
+fn opened(options: Options, of_sync: Duration) -> (MemFileSystem, Arc<FaultFileSystem>, Engine) {
+    let memory = disk();
+    let faulty = Arc::new(FaultFileSystem::over_memory(memory.clone()));
+    let fs: Arc<dyn FileSystem> = faulty.clone();
+    let engine = Engine::open(&fs, dir(), options).unwrap();
+    let slow = Fault::io().on(&[OpKind::Sync]).path_with("raftlog");
+    let slow = slow.slow(Arc::new(SystemClock), of_sync);
+    faulty.faults().add(slow.forever());
+    (memory, faulty, engine)
+}
+
 /// Appends fail now and then, in the midst of a record, and their batches are written again.
 #[test]
 fn none_is_lost_or_torn_where_appends_fail() {
     let (mut refused, mut groups, mut spilled) = (0, 0, 0);
     for (seed, spills) in [(1, false), (2, true), (3, false), (4, true)] {
-        let memory = disk();
-        let faulty = Arc::new(FaultFileSystem::over_memory(memory.clone()));
+        let (memory, faulty, engine) = opened(options(spills), Duration::from_millis(1));
         let fs: Arc<dyn FileSystem> = faulty.clone();
-        let engine = Engine::open(&fs, dir(), options(spills)).unwrap();
-        // While one syncs the others come.
-        let slow = Fault::io().on(&[OpKind::Sync]).path_with("raftlog");
-        let slow = slow.slow(Arc::new(SystemClock), Duration::from_millis(1));
-        faulty.faults().add(slow.forever());
         let failures = AtomicU64::new(0);
         std::thread::scope(|scope| {
             for group in 1..=THREADS {
@@ -120,13 +128,7 @@ fn none_is_lost_or_torn_where_appends_fail() {
 fn what_is_refused_with_others_does_not_come_back() {
     let (mut refused, mut accepted) = (0, 0);
     for round in 0..12 {
-        let memory = disk();
-        let faulty = Arc::new(FaultFileSystem::over_memory(memory.clone()));
-        let fs: Arc<dyn FileSystem> = faulty.clone();
-        let engine = Engine::open(&fs, dir(), options(false)).unwrap();
-        let slow = Fault::io().on(&[OpKind::Sync]).path_with("raftlog");
-        let slow = slow.slow(Arc::new(SystemClock), Duration::from_millis(5));
-        faulty.faults().add(slow.forever());
+        let (memory, faulty, engine) = opened(options(false), Duration::from_millis(5));
         let fault = Fault::io().on(&[OpKind::Append]).path_with(".raftlog");
         // The first is the file's header, then comes who leads alone, then the others: some records are whole in the file.
         faulty.faults().add(fault.short(60_000).nth(2 + round % 2));
