@@ -261,12 +261,12 @@ pub trait FileSystem: Send + Sync {
     /// # Errors
     /// `NotSupported` where the file system has no holes; `Io`.
     fn punch_hole(&self, path: &Path, offset: u64, len: u64) -> Result<()>;
-    /// Writes zeros over a part of a file, which becomes longer if need be: past the page cache where that can be done, for blocks that
+    /// Writes zeros over a part of a file, which is made if it is not there and becomes longer if need be: past the page cache where that can be done, for blocks that
     /// are to be written over later. A multiple of 4 KiB is written fastest. Who writes to the file meanwhile must do so
     /// elsewhere. They survive a power loss after a sync of the file.
     ///
     /// # Errors
-    /// `NotSupported`; `NoSpace` or `Io`, also where it does not exist; some zeros may have been written.
+    /// `NotSupported`, and there is no new file then; `NoSpace` or `Io`, and some zeros may have been written.
     fn write_zeros_at(&self, path: &Path, offset: u64, len: u64) -> Result<()> {
         let _ = (offset, len);
         Err(Error::not_supported("the file system cannot write zeros").with("file", path.display()))

@@ -432,7 +432,7 @@ impl FileSystem for MemFileSystem {
         let now = self.shared.now();
         let zeros = memory::zeroed(usize::try_from(len).unwrap_or(usize::MAX), "zeros")?;
         self.change("cannot write zeros", path, |tree| {
-            let inode = tree.file(path)?;
+            let (inode, _) = tree.create(path)?;
             let mut state = inode.state.write();
             state.write_at(to_usize(offset)?, &zeros);
             state.modified_secs = now;

@@ -85,13 +85,18 @@ fn create<C: Calls>(path: &Path, calls: C) -> Result<Box<dyn WritableFile>> {
     Ok(Box::new(PosixWritableFile::new(file, calls, path, 0, 0)))
 }
 
+/// A file that is there, to write to it.
+fn opened_to_write(path: &Path, doing: &'static str) -> Result<File> {
+    OpenOptions::new()
+        .write(true)
+        .open(path)
+        .map_err(|e| failed(doing, path, e))
+}
+
 /// [`FileSystem::open_append`], with these calls.
 fn open_append<C: Calls>(path: &Path, calls: C) -> Result<Box<dyn WritableFile>> {
     let doing = "cannot open the file to append";
-    let file = OpenOptions::new()
-        .write(true)
-        .open(path)
-        .map_err(|e| failed(doing, path, e))?;
+    let file = opened_to_write(path, doing)?;
     let size = file.metadata().map_err(|e| failed(doing, path, e))?.len();
     Ok(Box::new(PosixWritableFile::new(
         file, calls, path, size, size,
@@ -196,19 +201,14 @@ impl FileSystem for PosixFileSystem {
     }
 
     fn truncate(&self, path: &Path, size: u64) -> Result<()> {
-        OpenOptions::new()
-            .write(true)
-            .open(path)
-            .and_then(|file| file.set_len(size))
-            .map_err(|e| failed("cannot truncate the file", path, e))
+        let doing = "cannot truncate the file";
+        let file = opened_to_write(path, doing)?;
+        file.set_len(size).map_err(|e| failed(doing, path, e))
     }
 
     fn punch_hole(&self, path: &Path, offset: u64, len: u64) -> Result<()> {
         let doing = "cannot punch a hole into the file";
-        let file = OpenOptions::new()
-            .write(true)
-            .open(path)
-            .map_err(|e| failed(doing, path, e))?;
+        let file = opened_to_write(path, doing)?;
         let how = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         match rustix::fs::fallocate(&file, how, offset, len) {
             Ok(()) => Ok(()),
@@ -226,10 +226,7 @@ impl FileSystem for PosixFileSystem {
 
     fn start_writeback_at(&self, path: &Path, offset: u64, len: u64) -> Result<()> {
         let doing = "cannot start writing out";
-        let file = OpenOptions::new()
-            .write(true)
-            .open(path)
-            .map_err(|e| failed(doing, path, e))?;
+        let file = opened_to_write(path, doing)?;
         writeback::start(file.as_raw_fd(), offset, len).map_err(|e| failed(doing, path, e))
     }
 

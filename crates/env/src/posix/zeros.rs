@@ -28,7 +28,7 @@ pub(super) fn some(len: u64) -> &'static [u8] {
 
 fn open(path: &Path, is_direct: bool) -> io::Result<File> {
     let mut options = OpenOptions::new();
-    options.write(true);
+    options.write(true).create(true).truncate(false);
     if is_direct {
         options.custom_flags(OFlags::DIRECT.bits().cast_signed());
     }

@@ -13,6 +13,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use orogen_base::ErrorKind;
 use orogen_base::sync::atomic::{AtomicBool, Ordering};
 
 use super::NewFiles;
@@ -82,16 +83,11 @@ impl Filling {
                 if is_over.load(Ordering::Acquire) {
                     return;
                 }
-                let is_made = match offset {
-                    0 => fs.create(&spare).map(drop),
-                    _ => Ok(()),
-                };
-                let done = is_made
-                    .and_then(|()| fs.write_zeros_at(&spare, offset, STEP))
-                    .and_then(|()| match is_last {
-                        true => fs.open_append(&spare)?.sync(),
-                        false => Ok(()),
-                    });
+                let written = fs.write_zeros_at(&spare, offset, STEP);
+                let done = written.and_then(|()| match is_last {
+                    true => fs.open_append(&spare)?.sync(),
+                    false => Ok(()),
+                });
                 match done {
                     Ok(()) => {
                         meters.filled(STEP);
@@ -100,6 +96,8 @@ impl Filling {
                         }
                         spares.add(vec![spare]);
                     }
+                    // Then there is none.
+                    Err(e) if e.kind() == ErrorKind::NotSupported => {}
                     Err(_) => {
                         let _ = fs.remove_file(&spare);
                     }

@@ -151,7 +151,6 @@ fn what_was_begun_is_a_spare_file_after_a_crash() {
 #[test]
 fn who_cannot_fill_one_goes_on_without() {
     let kinds = [
-        (OpKind::Create, 1),
         (OpKind::Append, 1),
         (OpKind::Append, 4),
         (OpKind::OpenAppend, 1),

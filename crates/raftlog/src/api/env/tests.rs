@@ -125,6 +125,32 @@ fn a_log_lives_on_any_file_system() {
     assert!(dumped.count() > 0);
 }
 
+/// Zeros of the system's would be read as something else: no file is filled, and none made and deleted for it.
+#[test]
+fn nothing_is_filled_where_files_are_not_plain() {
+    let temp = TempDir::new("raftlog-env");
+    let config = Config {
+        dir: temp.path().to_str().unwrap().to_owned(),
+        target_file_size: ReadableSize::mb(4),
+        ..Config::default()
+    };
+    let fs = Arc::new(Turned::default());
+    let engine = Engine::open_with_file_system(config, Arc::clone(&fs)).unwrap();
+    // Such syncs that it would be: of 40 KiB that are not compressed.
+    let mut rng = orogen_testkit::rng::Rng::new(1);
+    for n in 0..18 {
+        let mut batch = LogBatch::default();
+        batch.put(n, b"key".to_vec(), rng.bytes(40 << 10)).unwrap();
+        engine.write(&mut batch, true).unwrap();
+    }
+    assert_eq!(engine.metrics().filled_bytes, 0);
+    drop(engine);
+    assert_eq!(fs.deleted.load(Ordering::Relaxed), 0);
+    let names = std::fs::read_dir(temp.path()).unwrap();
+    let names = names.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    assert!(!names.into_iter().any(|name| name.ends_with(".reserved")));
+}
+
 #[test]
 fn no_space_keeps_its_kind() {
     let temp = TempDir::new("raftlog-env");
