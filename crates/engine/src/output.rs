@@ -21,6 +21,7 @@
 
 mod dictionary;
 mod blobs;
+mod breaks;
 mod grandparents;
 mod halves;
 
@@ -47,6 +48,7 @@ use crate::version::file_meta::{BlobDepth, EntryCounts, StoredCodec};
 use crate::version::{BlobFileAddition, FileChecksum, FileMeta, VersionEdit};
 use blobs::BlobWriter;
 pub use blobs::{BlobCarry, BlobOutputOptions};
+pub use breaks::Breaks;
 use grandparents::Grandparents;
 pub use halves::{Half, write_halves};
 

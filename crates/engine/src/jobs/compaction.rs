@@ -24,7 +24,7 @@ use crate::jobs::flush::{
 };
 use crate::obsolete;
 use crate::options::BlobRunMode;
-use crate::output::{BlobCarry, BlobOutputOptions, Failed, Written};
+use crate::output::{BlobCarry, BlobOutputOptions, Breaks, Failed, Written};
 use crate::plugin::compaction_filter::FilterContext;
 use crate::quarantine;
 use crate::read::source::Source;
@@ -72,6 +72,8 @@ pub(crate) struct Moves {
     pub(crate) ordered: Arc<HashSet<FileNo>>,
     /// The file that they are moved to, if it goes on from one job to the next.
     pub(crate) carry: Option<Arc<BlobCarry>>,
+    /// When the thread takes breaks, if it does.
+    pub(crate) breaks: Option<Breaks>,
 }
 
 /// A panic of a listener or a filter must not keep the inputs from others.
@@ -256,6 +258,7 @@ impl CompactionJob {
                 emptied: Arc::new(compact::blobs::emptied(&self.version, &options, Lull::Long)),
                 ordered: Arc::default(),
                 carry: moves.carry.clone(),
+                breaks: moves.breaks.clone(),
             }),
             _ => None,
         };
@@ -531,6 +534,7 @@ impl CompactionJob {
             emptied: Arc::new(emptied),
             ordered: Arc::new(ordered),
             carry: None,
+            breaks: None,
         })
     }
 
@@ -604,6 +608,7 @@ impl CompactionJob {
             relocate: moves.emptied.clone(),
             order: moves.ordered.clone(),
             carry: moves.carry.clone(),
+            breaks: moves.breaks.clone(),
             source: Some(source.clone()),
             ..blob_options(context, &self.family)
         };

@@ -22,6 +22,7 @@ use orogen_base::{FileNo, Result};
 
 use crate::activity::{JobInfo, RunningJob};
 use crate::column_family::{ColumnFamilyData, FamilyState};
+use crate::compact::collect::Lull;
 use crate::compact::{self, Reason};
 use crate::compaction_iter::JobWatch;
 use crate::context::Context;
@@ -31,11 +32,14 @@ use crate::jobs::compaction::{CompactionJob, Moves, count_drops, install_outputs
 use crate::jobs::compaction_handle::{Control, StepWatch};
 use crate::jobs::flush::{addition_info, count_blobs, tell_created};
 use crate::obsolete;
-use crate::output::BlobCarry;
+use crate::output::{BlobCarry, Breaks};
 use crate::version::FileMeta;
 use crate::version::blob_counts::BlobCounts;
 use crate::version::edit::VersionEdit;
 use crate::version::version::Version;
+
+/// Where blob files have so many times the bytes that live in them, garbage is in no less of a hurry than who writes.
+const BREAKS_UP_TO: u64 = 3;
 
 /// The rewrite of one table, or of some that share user keys.
 pub(super) struct Part {
@@ -183,7 +187,7 @@ impl Step {
         let mut edit = VersionEdit::of_column_family(family.id);
         let mut created: Vec<DataFile> = Vec::new();
         let mut rewritten = self
-            .write(context, watch, job, &mut edit, &mut created)
+            .write(context, family, watch, job, &mut edit, &mut created)
             .inspect_err(|_| obsolete::discard(context, &created))?;
         rewritten.blob_files = edit.blob_file_additions.iter().map(addition_info).collect();
         rewritten.tables = edit.new_files.iter().map(|(_, f)| f.number).collect();
@@ -197,6 +201,7 @@ impl Step {
     fn write(
         &mut self,
         context: &Context,
+        family: &ColumnFamilyData,
         watch: Option<&Arc<StepWatch>>,
         job: &Arc<RunningJob>,
         edit: &mut VersionEdit,
@@ -222,6 +227,8 @@ impl Step {
                 emptied: emptied.clone(),
                 ordered: Arc::new(std::mem::take(&mut part.ordered)),
                 carry: Some(carry.clone()),
+                breaks: (watch.is_none() && takes_breaks(context, family))
+                    .then(|| Breaks::new(context.clock.clone())),
             };
             let written = part
                 .job
@@ -260,6 +267,14 @@ impl Step {
         edit.blob_file_garbages = read.without(&kept)?;
         Ok(rewritten)
     }
+}
+
+/// True while a thread that nobody waits for gives way to others: they write, and there is no more garbage than it can cope with so.
+fn takes_breaks(context: &Context, family: &ColumnFamilyData) -> bool {
+    let (records, live) = family.version().blob_space();
+    context.lull() < Lull::Long
+        && family.options().max_space_amp == 0.0
+        && records < live.saturating_mul(BREAKS_UP_TO)
 }
 
 /// What a look came to.

@@ -20,6 +20,7 @@ use orogen_cache::Reservation;
 use orogen_sst::{BlockCache, CachedBlock, CompressionOptions};
 
 use super::NewFile;
+use super::breaks::Breaks;
 use super::dictionary::{Decided, Samples};
 use crate::filename::{DataFile, DataFileKind};
 use crate::read::{BlobKeeper, BlobSource};
@@ -48,6 +49,8 @@ pub struct BlobOutputOptions {
     pub source: Option<Arc<dyn BlobSource>>,
     /// The last file goes on in the job's next run; the job ends it. `None`: it ends with the run.
     pub carry: Option<Arc<BlobCarry>>,
+    /// When the thread that moves values takes breaks. `None`: never.
+    pub breaks: Option<Breaks>,
     /// Is given the values that go to blob files. `None`: nobody is.
     pub keeper: Option<Arc<dyn BlobKeeper>>,
     /// Told how long values are that come to be apart. `None`: nobody is.
@@ -364,6 +367,9 @@ impl BlobWriter {
         };
         count.values += 1;
         count.bytes += pointer.size;
+        if let Some(breaks) = &mut self.options.breaks {
+            breaks.moved(pointer.size);
+        }
     }
 
     fn take_key(&mut self, key: &[u8], kind: ValueKind) {
