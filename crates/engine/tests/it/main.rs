@@ -5,6 +5,7 @@ mod backup;
 mod basic;
 mod blob_auto;
 mod blob_beside;
+mod blob_breaks;
 mod blob_cache;
 mod blob_collection;
 mod blob_conversion;
