@@ -17,6 +17,7 @@ use orogen_sst::BlockCache;
 
 use crate::compact::collect::Lull;
 use crate::compact::{Plan, Running};
+use crate::holes::Waits;
 use crate::options::ColumnFamilyOptions;
 use crate::pace::FlushProgress;
 use crate::plugin::merge_operator::MergeOperator;
@@ -79,7 +80,11 @@ pub(crate) enum Holes {
     /// A job looks for them, or gives them up.
     Running,
     /// They are given up when no version of this era is held.
-    Waiting(Era, Vec<HolesOfFile>),
+    Waiting(
+        Era,
+        Vec<HolesOfFile>,
+        #[expect(dead_code, reason = "it is counted")] Waits,
+    ),
 }
 
 /// Places of a file that are to be given up.

@@ -31,6 +31,7 @@
 //! Source: `titan.md`'s proposal by Titan's authors, pingcap/titan#59 and #326, for what must not go wrong.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use orogen_base::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use orogen_base::sync::{Mutex, MutexGuard};
@@ -151,14 +152,19 @@ pub(crate) fn mark(
     Ok(places)
 }
 
+/// A family waits for versions to go.
+pub(crate) struct Waits(#[expect(dead_code, reason = "it is counted")] Arc<()>);
+
 /// Whether holes may be punched into blob files: not while somebody copies them as wholes.
 #[derive(Default)]
 pub(crate) struct HolePunching {
     holds: AtomicUsize,
-    /// Families that wait for versions to go.
-    waiting: AtomicUsize,
+    /// One for each family that waits for versions to go, and one more.
+    waiting: Arc<()>,
     /// Held while holes are punched into a file.
     running: Mutex<()>,
+    /// The MANIFEST has checksums of files that are about to have holes.
+    has_old_checksums: AtomicBool,
     /// A thread is at it.
     has_thread: AtomicBool,
     calls: AtomicU64,
@@ -209,14 +215,21 @@ impl HolePunching {
     }
 
     pub(crate) fn is_waiting(&self) -> bool {
-        self.waiting.load(Ordering::Relaxed) > 0
+        Arc::strong_count(&self.waiting) > 1
     }
 
-    pub(crate) fn note_waiting(&self, waits: bool) {
-        match waits {
-            true => self.waiting.fetch_add(1, Ordering::Relaxed),
-            false => self.waiting.fetch_sub(1, Ordering::Relaxed),
-        };
+    /// Notes whether the MANIFEST has checksums of files that are about to have holes.
+    pub(crate) fn note_old_checksums(&self, has: bool) {
+        self.has_old_checksums.store(has, Ordering::Relaxed);
+    }
+
+    pub(crate) fn has_old_checksums(&self) -> bool {
+        self.has_old_checksums.load(Ordering::Relaxed)
+    }
+
+    /// Counts a family that waits until this is dropped.
+    pub(crate) fn wait(&self) -> Waits {
+        Waits(self.waiting.clone())
     }
 
     /// False while a thread is at it.

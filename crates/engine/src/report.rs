@@ -211,7 +211,7 @@ pub(crate) fn jobs(context: &Context) -> Vec<JobInfo> {
             let bytes = state.imm.iter().map(|m| m.table.memory_usage() as u64);
             jobs.push(queued(JobKind::Flush, bytes.sum(), reason));
         }
-        if let Holes::Waiting(_, files) = &state.holes {
+        if let Holes::Waiting(_, files, _) = &state.holes {
             jobs.push(JobInfo {
                 output_level: None,
                 input_files: files.iter().map(|f| f.number).collect(),

@@ -22,7 +22,7 @@ use orogen_base::{Error, FileNo, Result};
 use orogen_env::{Clock, FileSystem};
 use orogen_wal::Writer;
 
-use crate::column_family::{ColumnFamilyData, FamilyState};
+use crate::column_family::{ColumnFamilyData, FamilyState, Holes};
 use crate::filename::{self, DataFile};
 use crate::health::Health;
 use crate::sequence::Sequence;
@@ -496,6 +496,10 @@ impl VersionSet {
                 None => {}
             }
             let mut state = family.state();
+            if family.is_dropped() && matches!(state.holes, Holes::Waiting(..)) {
+                // Its files go as wholes.
+                state.holes = Holes::Idle;
+            }
             let old = std::mem::replace(&mut state.version, version.clone());
             if let Some(log_number) = edit.log_number {
                 state.log_number = state.log_number.max(log_number);

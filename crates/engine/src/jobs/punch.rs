@@ -67,11 +67,10 @@ fn take(context: &Context, family: &Arc<ColumnFamilyData>) -> Option<Part> {
             let mut state = family.state();
             match &mut state.holes {
                 Holes::Running => return None,
-                Holes::Waiting(era, files) => {
+                Holes::Waiting(era, files, _) => {
                     if !era.is_over() || !context.hole_punching.is_allowed() {
                         return None;
                     }
-                    context.hole_punching.note_waiting(false);
                     let files = std::mem::take(files);
                     state.holes = Holes::Running;
                     return Some(Part::Punch(files));
@@ -143,6 +142,8 @@ pub(crate) fn spawn_if_due(context: &Arc<Context>) {
                 .warn(format_args!("hole punching was given up: {e}")),
             Err(_) => theirs.log.error(format_args!("hole punching panicked")),
         }
+        // The MANIFEST may have met something that nobody else hears of.
+        theirs.tell_failure();
         obsolete::purge(&theirs);
         theirs.work.raise();
         theirs.progress.raise();
@@ -176,7 +177,7 @@ pub(crate) fn is_busy(family: &ColumnFamilyData, context: &Context) -> bool {
         let state = family.state();
         match &state.holes {
             Holes::Running => return true,
-            Holes::Waiting(era, _) => {
+            Holes::Waiting(era, ..) => {
                 return era.is_over() && context.hole_punching.is_allowed();
             }
             Holes::Idle => state.version.clone(),
@@ -290,21 +291,36 @@ impl PunchJob {
         let era = version.era.clone();
         drop(version);
         let numbers = found.iter().map(|f| (f.number, 0));
-        self.note(context, numbers)?;
-        if had_checksum {
-            // RocksDB does not know what was announced: a MANIFEST without those checksums does.
-            context.set.roll_manifest()?;
+        let punching = &context.hole_punching;
+        let mut announced = self.note(context, numbers);
+        if had_checksum && announced.is_ok() {
+            punching.note_old_checksums(true);
         }
-        self.wait_for(context, era, found);
-        Ok(())
+        if punching.has_old_checksums() && announced.is_ok() {
+            // RocksDB does not know what was announced: a MANIFEST without those checksums does.
+            announced = context.set.roll_manifest();
+            punching.note_old_checksums(announced.is_err());
+        }
+        if announced.is_ok() {
+            self.wait_for(context, era, found);
+            return Ok(());
+        }
+        let version = self.family.version();
+        for file in &found {
+            if let Some(blob) = version.blob_files().get(&file.number) {
+                blob.file.note_seen(0);
+            }
+        }
+        // Readers from before are waited for all the same: the next look finds the same places, and knows nothing of them.
+        self.wait_for(context, era, Vec::new());
+        announced
     }
 
     fn wait_for(&self, context: &Context, era: Era, files: Vec<HolesOfFile>) {
         let mut state = self.family.state();
         // None began if all of the files were gone when it was announced.
-        if !state.version.era.is(&era) {
-            state.holes = Holes::Waiting(era, files);
-            context.hole_punching.note_waiting(true);
+        if !state.version.era.is(&era) && !self.family.is_dropped() {
+            state.holes = Holes::Waiting(era, files, context.hole_punching.wait());
         }
     }
 
@@ -513,5 +529,52 @@ impl PunchJob {
             edit,
             install: None,
         }])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Db, Options, ReadOptions, WriteOptions};
+    use orogen_env::{Clock as _, MemFileSystem, SystemClock};
+    use std::time::Duration;
+
+    #[test]
+    fn nobody_waits_for_a_family_that_was_dropped() {
+        let mut options = Options::default();
+        options.db.fs = Arc::new(MemFileSystem::new());
+        options.db.create_if_missing = true;
+        let db = Db::open("/db", &options).unwrap();
+        let mut cf = options.cf.clone();
+        cf.enable_blob_files = true;
+        cf.min_blob_size = 100;
+        cf.blob_gc_auto = false;
+        cf.blob_hole_punching_threshold = 0.0;
+        cf.blob_hole_punching_min_bytes = 1;
+        let family = db.create_column_family("f", cf).unwrap();
+        let mut iter = None;
+        for (keys, value) in [(20_u8, 1_u8), (10, 2)] {
+            for n in 0..keys {
+                let put = db.put_opt(&WriteOptions::default(), &family, &[n], &[value; 20_000]);
+                put.unwrap();
+            }
+            db.flush_opt(&Default::default(), std::slice::from_ref(&family))
+                .unwrap();
+            iter.get_or_insert_with(|| db.iter(&ReadOptions::default(), &family).unwrap());
+        }
+        db.compact_range(&Default::default(), &family, None, None)
+            .unwrap();
+        let waits = || db.core().context.hole_punching.is_waiting();
+        for _ in 0..10_000 {
+            if waits() {
+                break;
+            }
+            SystemClock.sleep(Duration::from_millis(1));
+        }
+        assert!(waits());
+        db.drop_column_family(&family).unwrap();
+        assert!(!waits());
+        drop(iter);
+        db.close().unwrap();
     }
 }

@@ -187,6 +187,48 @@ fn a_reader_from_before_keeps_the_places_that_it_sees() {
     assert_holds(&db, &map);
 }
 
+/// The disk is full for the MANIFEST that holes are announced with.
+#[test]
+fn a_shortage_while_holes_are_announced_passes_and_harms_no_reader() {
+    let fs = MemFileSystem::new();
+    let faulty = FaultFileSystem::over_memory(fs.clone());
+    let mut options = punching(&fs);
+    options.db.fs = Arc::new(faulty.clone());
+    options.db.bgerror_resume_retry_interval = 16_000;
+    let db = Db::open(DIR, &options).unwrap();
+    let mut rng = Rng::new(1);
+    let mut map = Map::new();
+    fill(&db, &mut map, &mut rng);
+    let before = map.clone();
+    let family = db.default_column_family();
+    let reading = ReadOptions {
+        allow_unprepared_value: true,
+        ..ReadOptions::default()
+    };
+    let mut iter = db.iter(&reading, &family).unwrap();
+    iter.seek_to_first();
+    let full = Fault::no_space()
+        .on(&[OpKind::Create])
+        .path_with("MANIFEST");
+    faulty.faults().add(full);
+    overwrite(&db, &mut map, &mut rng);
+    wait_until(|| faulty.faults().injected() > 0, "it met no shortage");
+    faulty.faults().clear();
+    wait_until(|| db.put(b"a", b"1").is_ok(), "no writes are taken");
+    map.insert(b"a".to_vec(), b"1".to_vec());
+
+    overwrite(&db, &mut map, &mut rng);
+    db.wait_for_background_work().unwrap();
+    for (key, value) in &before {
+        assert!(iter.valid() && iter.prepare_value(), "{:?}", iter.status());
+        assert!(iter.key() == &key[..] && iter.value() == &value[..]);
+        iter.next();
+    }
+    drop(iter);
+    wait_until(|| space(&fs, &db).1 > 0, "nothing was given up");
+    assert_holds(&db, &map);
+}
+
 #[test]
 fn a_checkpoint_is_not_harmed_and_its_files_are_left_alone() {
     let fs = MemFileSystem::new();
