@@ -5,11 +5,13 @@
 //!
 //! 1. Functions are called in the order in which they came, each once, and only after a sync that began when what it waits for
 //!    was written; with the error if that sync failed.
+//!    One that panics keeps none of the others from being called.
 //! 2. All are called before [`Durable::finish`] returns.
 //!
 //! The lock is a leaf: neither a sync nor a function is called under it.
 
 use std::mem;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use orogen_base::Result;
@@ -17,7 +19,7 @@ use orogen_base::sync::{Condvar, Mutex};
 use orogen_env::threads::{self, Thread};
 
 use crate::memtable::Memtables;
-use crate::write_queue::WriteQueue;
+use crate::write_queue::{WriteQueue, panicked};
 
 /// What is called when something survives a power loss, or with why it may not.
 pub(crate) type OnDurable = Box<dyn FnOnce(Result<()>) + Send>;
@@ -91,8 +93,12 @@ impl Shared {
                 }
                 mem::take(&mut queue.waiting)
             };
-            let synced = writes.sync(memtables);
-            waiting.into_iter().for_each(|tell| tell(synced.clone()));
+            let synced = catch_unwind(AssertUnwindSafe(|| writes.sync(memtables)));
+            let synced = synced.unwrap_or_else(|_| Err(panicked()));
+            for tell in waiting {
+                // Its panic was printed, and is its own.
+                let _ = catch_unwind(AssertUnwindSafe(|| tell(synced.clone())));
+            }
         }
     }
 }

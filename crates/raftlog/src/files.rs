@@ -304,7 +304,10 @@ impl NewFiles {
                     return Ok(made);
                 }
                 Err(e) => {
-                    *unfinished = Some(path);
+                    // A directory that takes nothing gives nothing back either. The removal of one that was known may not be synced yet.
+                    if unfinished.is_some() || self.fs.exists(&path).unwrap_or(true) {
+                        *unfinished = Some(path);
+                    }
                     failed.get_or_insert(e);
                 }
             }

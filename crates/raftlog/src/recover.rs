@@ -12,6 +12,7 @@ mod append_queue;
 mod list;
 
 use std::collections::HashMap;
+use std::iter;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -22,8 +23,8 @@ use crate::digest;
 use crate::dirs::{Dirs, Place};
 use crate::files::{LogFile, Table, cut, make};
 use crate::format::{
-    Compression, FILE_HEADER_LEN_MAX, FileHeader, FormatVersion, Part, RECORD_HEADER_LEN,
-    RecordHeader, decode_block, decode_footer, take_mark,
+    ALIGNMENTS, Compression, FILE_HEADER_LEN_MAX, FileHeader, FormatVersion, Part,
+    RECORD_HEADER_LEN, RecordHeader, decode_block, decode_footer, take_mark,
 };
 use crate::item::{Item, Op};
 use crate::memtable::{Block, Memtables};
@@ -369,7 +370,10 @@ fn was_being_made(id: FileId, reader: &Arc<dyn RandomAccessFile>) -> Result<bool
             version,
             reader: Arc::clone(reader),
         };
-        let begin = version.header_len() as u64;
+        // Without the header it is not known at multiples of what records begin.
+        let multiples = iter::successors(Some(*ALIGNMENTS.start()), |at| Some(at * 2));
+        let aligned = multiples.take_while(|at| ALIGNMENTS.contains(at));
+        let begins = iter::once(version.header_len() as u64).chain(aligned);
         let mut scan = Scan {
             window: Window::new(Arc::clone(reader))?,
             file: &file,
@@ -377,8 +381,10 @@ fn was_being_made(id: FileId, reader: &Arc<dyn RandomAccessFile>) -> Result<bool
             verify: false,
             flipped: None,
         };
-        if begin < scan.window.size && damage(scan.record(begin))?.is_ok() {
-            return Ok(false);
+        for begin in begins {
+            if begin < scan.window.size && damage(scan.record(begin))?.is_ok() {
+                return Ok(false);
+            }
         }
     }
     Ok(true)

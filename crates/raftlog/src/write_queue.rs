@@ -126,7 +126,7 @@ impl Drop for Answer {
 }
 
 #[cold]
-fn panicked() -> Error {
+pub(crate) fn panicked() -> Error {
     Error::read_only("a thread panicked while it wrote: open the engine again")
 }
 

@@ -545,7 +545,7 @@ mod tests {
         options.db.fs = Arc::new(MemFileSystem::new());
         options.db.create_if_missing = true;
         let db = Db::open("/db", &options).unwrap();
-        let mut cf = options.cf.clone();
+        let mut cf = options.cf;
         cf.enable_blob_files = true;
         cf.min_blob_size = 100;
         cf.blob_gc_auto = false;

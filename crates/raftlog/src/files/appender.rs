@@ -358,11 +358,12 @@ impl Appender {
     /// # Errors
     /// As [`Self::sync`]; of the file system.
     pub(crate) fn close(&mut self) -> Result<()> {
+        // Its length is synced, too.
+        self.writer()?.seal();
+        self.is_dirty = true;
         self.sync_file()?;
         self.is_closed = true;
-        if let Some(mut writer) = self.writer.take() {
-            writer.seal();
-        }
+        self.drop_writer();
         if self.new_files.fs.metadata(self.file.reader.path())?.size > self.len {
             self.cut_off()?;
         }

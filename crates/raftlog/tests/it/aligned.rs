@@ -431,3 +431,30 @@ fn a_failed_append_is_cut_off_with_its_padding() {
         assert_eq!(reopened(PowerCut::DropUnsynced), content(&engine));
     }
 }
+
+#[test]
+fn a_damaged_header_costs_no_record_behind_padding() {
+    for record_alignment in [512, 4096, 64 << 10] {
+        let fs = disk();
+        let arc: Arc<dyn FileSystem> = Arc::new(fs.clone());
+        let engine = Engine::open(&arc, dir(), aligned(record_alignment)).unwrap();
+        engine.write(&mut batch(1, b"abc"), true).unwrap();
+        let expected = content(&engine);
+        engine.close().unwrap();
+        let path = dir().join("0000000000000001.raftlog");
+        let bytes = read_file(&*arc, &path).unwrap();
+        for at in [0, 40, 60] {
+            let mut flipped = bytes.clone();
+            flipped[at] ^= 1;
+            fs.create(&path).unwrap().append(&flipped).unwrap();
+            let e = Engine::open(&arc, dir(), aligned(record_alignment))
+                .err()
+                .unwrap();
+            assert_eq!(e.kind(), ErrorKind::Corruption, "{e}");
+            assert_eq!(read_file(&*arc, &path).unwrap(), flipped);
+        }
+        fs.create(&path).unwrap().append(&bytes).unwrap();
+        let engine = Engine::open(&arc, dir(), aligned(record_alignment)).unwrap();
+        assert_eq!(content(&engine), expected);
+    }
+}

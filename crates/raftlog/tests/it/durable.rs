@@ -127,3 +127,26 @@ fn who_is_told_may_write() {
     assert_eq!(content(&open(&fs).unwrap()), expected);
     assert_eq!(expected.len(), 1);
 }
+
+#[test]
+fn one_that_panics_keeps_nobody_from_being_told() {
+    let fs = disk();
+    let (_, engine) = faulty(&fs);
+    let (tell, told) = mpsc::channel();
+    for at in 1..=20 {
+        let tell = tell.clone();
+        let on_durable = move |synced: orogen_base::Result<()>| {
+            assert_ne!(at, 3, "this one panics");
+            tell.send((at, synced)).unwrap();
+        };
+        engine.write_async(&mut entry(at), on_durable).unwrap();
+    }
+    engine.close().unwrap();
+    drop(tell);
+    let told: Vec<_> = told
+        .iter()
+        .map(|(at, synced)| (at, synced.is_ok()))
+        .collect();
+    let others = (1..=20).filter(|at| *at != 3);
+    assert_eq!(told, others.map(|at| (at, true)).collect::<Vec<_>>());
+}

@@ -142,6 +142,34 @@ fn a_closed_directory_ends_with_its_records() {
 }
 
 #[test]
+fn a_closed_directory_ends_with_its_records_after_a_power_cut_too() {
+    // Long files are written through memory where nothing is synced.
+    for (syncs, size, count) in [(true, 9000, 100), (false, 400_000, 6000)] {
+        let fs = disk();
+        let arc: Arc<dyn FileSystem> = Arc::new(fs.clone());
+        let options = Options {
+            target_file_size: size,
+            purge_threshold: 3 * size,
+            ..options()
+        };
+        let engine = Engine::open(&arc, dir(), options.clone()).unwrap();
+        assert!(steps(&engine, 1, count, syncs));
+        assert!(engine.metrics().files_written_over > 0);
+        let expected = content(&engine);
+        engine.close().unwrap();
+        for cut in [PowerCut::DropUnsynced, PowerCut::KeepAll] {
+            let killed: Arc<dyn FileSystem> = Arc::new(fs.crash(cut));
+            let absolute = Options {
+                recovery_mode: RecoveryMode::AbsoluteConsistency,
+                ..options.clone()
+            };
+            let engine = Engine::open(&killed, dir(), absolute).unwrap();
+            assert_eq!(content(&engine), expected);
+        }
+    }
+}
+
+#[test]
 fn files_are_deleted_where_they_cannot_be_spare() {
     let never = Options {
         enable_log_recycle: false,

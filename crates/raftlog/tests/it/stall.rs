@@ -177,6 +177,27 @@ fn where_the_second_directory_takes_no_file_the_slow_one_is_written_on() {
 }
 
 #[test]
+fn a_second_directory_that_takes_nothing_at_all_stops_nobody() {
+    let disk = Disk::new();
+    let engine = disk.open();
+    write(&engine, 1);
+    let faults = disk.fs.faults();
+    for kind in [OpKind::Create, OpKind::Remove, OpKind::SyncDir] {
+        // As one that was mounted anew to be read only.
+        faults.add(Fault::io().on(&[kind]).path_with("/spill/log").forever());
+    }
+    disk.slow(OpKind::Sync, "/raft/log", THRESHOLD * 2);
+    for index in 2..10 {
+        write(&engine, index);
+    }
+    assert_eq!(disk.files(spill_dir()), 0);
+    let expected = content(&engine);
+    engine.close().unwrap();
+    faults.clear();
+    assert_eq!(content(&disk.open()), expected);
+}
+
+#[test]
 fn a_file_that_is_slow_to_make_is_left_at_once() {
     let disk = Disk::new();
     let engine = disk.open();
