@@ -3,6 +3,7 @@
 //!
 //! One job of a family at a time, in two parts with a wait between them that holds nothing. What
 //! is met on the way costs no data and stops nothing: the file is left alone until the next open.
+//! What the MANIFEST meets is told as any job's is, and readers from before are waited for all the same.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
