@@ -3,7 +3,7 @@
 //! Threads look for work whenever the context's `work` signal is raised: a flush first, then a
 //! compaction, as long as one thread stays free for flushes. Where garbage in blob files is to be
 //! collected they start a thread for that, which ends when there is no more: collections neither
-//! keep compactions waiting nor wait for them. While the disk is full they try to
+//! keep compactions waiting nor wait for them, also where one of the two finds no space. While the disk is full they try to
 //! resume from time to time. Close cancels compactions, lets flushes end, and joins the threads.
 
 use std::collections::BTreeSet;
@@ -215,6 +215,7 @@ fn run_one(write: &WritePath, budget: &Arc<Budget>) -> bool {
         finish(context, FLUSH, job.run(context));
         return true;
     }
+    start_collection(context, budget);
     let put_off = context.compaction_retry.due_in(0).is_some();
     if put_off
         && !context.compaction_retry.take(
@@ -224,7 +225,6 @@ fn run_one(write: &WritePath, budget: &Arc<Budget>) -> bool {
     {
         return false;
     }
-    start_collection(context, budget);
     if budget.compactions.fetch_add(1, Ordering::AcqRel) >= budget.compactions_max() {
         budget.compactions.fetch_sub(1, Ordering::AcqRel);
         return false;
@@ -248,16 +248,29 @@ fn run_one(write: &WritePath, budget: &Arc<Budget>) -> bool {
     found
 }
 
-/// Starts a thread that collects garbage in blob files, if there is any to collect and a place is
-/// free.
+/// Starts a thread that collects garbage in blob files, if there is any to collect, a place is
+/// free, and it is not put off.
 fn start_collection(context: &Arc<Context>, budget: &Arc<Budget>) {
     let max = context.db_options().max_background_gc;
-    if budget.collecting.load(Ordering::Acquire) >= max || !blob_collection::is_due(context) {
+    if budget.collecting.load(Ordering::Acquire) >= max {
+        return;
+    }
+    let (retry, now) = (&context.collection_retry, context.clock.now_micros());
+    let is_put_off = retry.due_in(now).is_some();
+    if retry.due_in(now).is_some_and(|micros| micros > 0) {
+        return;
+    }
+    if !blob_collection::is_due(context) {
+        retry.end();
         return;
     }
     let mut collectors = budget.collectors.lock();
     collectors.retain(|t| !t.is_finished());
     if context.is_closing() || budget.collecting.load(Ordering::Acquire) >= max {
+        return;
+    }
+    let interval = context.options.bgerror_resume_retry_interval;
+    if is_put_off && !retry.take(now, interval) {
         return;
     }
     budget.collecting.fetch_add(1, Ordering::AcqRel);
@@ -296,6 +309,9 @@ fn collect(place: &Collecting) {
                 job.map_or(Ok(()), |job| job.run(context)).map(|()| found)
             });
             let goes_on = matches!(result, Ok(true));
+            if goes_on {
+                context.collection_retry.end();
+            }
             if !matches!(result, Ok(false)) {
                 finish(context, COLLECTION, result.map(drop));
             }
@@ -331,6 +347,7 @@ fn finish(context: &Context, what: &str, result: Result<()>) {
             context.log.error(format_args!("{what} failed: {e}"));
             match what {
                 FLUSH => context.fail_flush(&e),
+                COLLECTION => context.fail_collection(&e),
                 _ => context.fail_compaction(&e),
             }
         }

@@ -80,6 +80,8 @@ pub(crate) struct Context {
     pub(crate) resume_retry: Retry,
     /// Planned while compactions find no space; flushes go on.
     pub(crate) compaction_retry: Retry,
+    /// Planned while collections of garbage find none; all else goes on.
+    pub(crate) collection_retry: Retry,
     /// The thread that resumes. Leaf lock.
     resuming: Mutex<Option<ThreadId>>,
     /// Keeps others out. A job on a thread keeps a clone: should a listener close the database
@@ -205,6 +207,7 @@ impl Context {
             progress: Signal::default(),
             resume_retry: Retry::default(),
             compaction_retry: Retry::default(),
+            collection_retry: Retry::default(),
             resuming: Mutex::default(),
             lock: Mutex::new(parts.lock),
             manual_disabled: Arc::default(),
@@ -348,6 +351,29 @@ impl Context {
         bytes
     }
 
+    /// Bytes of memtables that wait for a flush.
+    pub(crate) fn sealed_bytes(&self) -> u64 {
+        let families = self.set.families();
+        let sealed = families.iter().map(|f| {
+            let state = f.state();
+            let bytes = state.imm.iter().map(|m| m.table.memory_usage() as u64);
+            bytes.sum::<u64>()
+        });
+        sealed.sum()
+    }
+
+    /// About the space that flushes and logs need next: for what is in memtables, and for the next log.
+    pub(crate) fn bytes_to_flush(&self) -> u64 {
+        let families = self.set.families();
+        let mutable = families
+            .iter()
+            .map(|f| f.state().mem.table.memory_usage() as u64);
+        let mutable: u64 = mutable.sum();
+        self.sealed_bytes()
+            .saturating_add(mutable)
+            .saturating_add(self.expected_log_bytes())
+    }
+
     /// Counts memory anew, if it is bounded.
     pub(crate) fn balance_memory(&self) {
         if let Some(budget) = &self.options.memory_budget {
@@ -425,6 +451,15 @@ impl Context {
     /// After the error of a compaction. One that found no space or memory is put off, and writes go on; but
     /// not if it was the MANIFEST that had no space.
     pub(crate) fn fail_compaction(&self, error: &Error) {
+        self.put_off(&self.compaction_retry, true, error);
+    }
+
+    /// The same for a collection of garbage: no writer waits for one.
+    pub(crate) fn fail_collection(&self, error: &Error) {
+        self.put_off(&self.collection_retry, false, error);
+    }
+
+    fn put_off(&self, retry: &Retry, is_stuck: bool, error: &Error) {
         if !error.kind().is_shortage() {
             return self.fail(error);
         }
@@ -433,12 +468,20 @@ impl Context {
         }
         let interval = self.options.bgerror_resume_retry_interval;
         let now = self.clock.now_micros();
-        self.compaction_retry.plan(now, interval);
-        self.stall.set_stuck(true);
+        retry.plan(now, interval);
+        if is_stuck {
+            self.stall.set_stuck(true);
+        }
         self.statistics
             .add(Ticker::ErrorHandlerBgRetryableIoErrorCount, 1);
         self.notify(|l| l.on_background_error(error));
         self.progress.raise();
+    }
+
+    /// True while compactions or collections wait for space or memory.
+    pub(crate) fn is_put_off(&self) -> bool {
+        let retries = [&self.compaction_retry, &self.collection_retry];
+        retries.iter().any(|retry| retry.due_in(0).is_some())
     }
 
     /// Compactions find space again, or none is due.
@@ -493,7 +536,8 @@ impl Context {
                 && self.resume_retry.tries() < self.options.max_bgerror_resume_count
         });
         let compaction = self.compaction_retry.due_in(now);
-        resume.into_iter().chain(compaction).min()
+        let collection = self.collection_retry.due_in(now);
+        resume.into_iter().chain(compaction).chain(collection).min()
     }
 
     /// Waits until no other thread resumes, and keeps others from it.

@@ -38,7 +38,7 @@ pub(crate) fn probe(context: &Context, write: &WritePath) -> bool {
     statistics.add(Ticker::ErrorHandlerAutoresumeRetryTotalCount, 1);
     // Where it cannot be asked, or a quota says otherwise, the try itself tells.
     let free = context.fs.free_space(&context.dir);
-    if free.is_ok_and(|free| free < bytes_to_flush(context).saturating_add(SLACK_BYTES)) {
+    if free.is_ok_and(|free| free < context.sealed_bytes().saturating_add(SLACK_BYTES)) {
         return false;
     }
     match resume(context, write) {
@@ -51,16 +51,6 @@ pub(crate) fn probe(context: &Context, write: &WritePath) -> bool {
             false
         }
     }
-}
-
-fn bytes_to_flush(context: &Context) -> u64 {
-    let families = context.set.families();
-    let sealed = families.iter().map(|f| {
-        let state = f.state();
-        let bytes = state.imm.iter().map(|m| m.table.memory_usage() as u64);
-        bytes.sum::<u64>()
-    });
-    sealed.sum()
 }
 
 /// Makes whole what a full disk left half done, and takes writes again.

@@ -47,6 +47,8 @@ pub(crate) struct CollectionJob {
     merged: usize,
     id: u64,
     bytes_ahead: u64,
+    /// At most, about.
+    bytes_to_write: u64,
 }
 
 /// Who looks for a step.
@@ -155,7 +157,11 @@ pub(crate) fn next(context: &Context) -> Result<Option<CollectionJob>> {
         let picked = pick(context, &family, &version, &rules, asker);
         let is_busy = matches!(picked, Ok(Picked::Busy));
         if let Ok(Picked::Job(job)) = picked {
-            return Ok(Some(job));
+            if job.leaves_room(context) {
+                return Ok(Some(job));
+            }
+            put_off(context, &job);
+            continue;
         }
         family.state().nothing_to_collect = Some(NothingToCollect {
             version: Arc::downgrade(&version),
@@ -166,6 +172,20 @@ pub(crate) fn next(context: &Context) -> Result<Option<CollectionJob>> {
         picked?;
     }
     Ok(None)
+}
+
+/// No error, for nothing was tried: what there is room for goes on, and it is looked again after a while.
+fn put_off(context: &Context, job: &CollectionJob) {
+    let retry = &context.collection_retry;
+    if retry.due_in(0).is_none() {
+        context.log.warn(format_args!(
+            "[{}] a blob collection is put off: it writes about {} bytes, which leaves flushes no room",
+            job.family.name, job.bytes_to_write
+        ));
+    }
+    let interval = context.options.bgerror_resume_retry_interval;
+    retry.plan(context.clock.now_micros(), interval);
+    context.progress.raise();
 }
 
 /// The longest lull in which nothing else is looked for than in this one.
@@ -229,6 +249,8 @@ fn pick(
     }
     let mut victims: Vec<FileNo> = step.victims.iter().copied().collect();
     victims.sort_unstable();
+    let inputs = parts.iter().flat_map(|p| p.job.plan().input_files());
+    let table_bytes: u64 = inputs.map(|(_, f)| f.size).sum();
     Ok(Picked::Job(CollectionJob {
         family: family.clone(),
         step: in_place::Step {
@@ -244,6 +266,7 @@ fn pick(
         merged: step.merged,
         id: context.new_job_id(),
         bytes_ahead: step.bytes_ahead,
+        bytes_to_write: table_bytes.saturating_add(step.moved_bytes),
     }))
 }
 
@@ -303,6 +326,14 @@ fn select_disorder(
 }
 
 impl CollectionJob {
+    /// True if flushes find room beside it, as far as the file system tells. What frees space later must not
+    /// take the last of it now, or writes are refused.
+    fn leaves_room(&self, context: &Context) -> bool {
+        let needed = self.bytes_to_write.saturating_add(context.bytes_to_flush());
+        let free = context.fs.free_space(&context.dir);
+        free.is_err() || free.is_ok_and(|free| free >= needed)
+    }
+
     /// Rewrites the tables and installs what came of it.
     ///
     /// # Errors
@@ -465,6 +496,9 @@ pub(crate) fn collect(
     };
     let result = in_place::run_all(context, family, control, &mut manual);
     obsolete::purge(context);
+    if result.is_ok() {
+        context.collection_retry.end();
+    }
     result.inspect_err(|e| compaction_handle::note_failure(context, e))
 }
 

@@ -65,6 +65,7 @@ pub(crate) struct CompactionJob {
 }
 
 /// Values that a job takes out of their blob files.
+#[derive(Default)]
 pub(crate) struct Moves {
     /// The files that are to be emptied.
     pub(crate) emptied: Arc<HashSet<FileNo>>,
@@ -517,9 +518,13 @@ impl CompactionJob {
         }
     }
 
-    /// The blob files whose values are written anew where they are met.
+    /// The blob files whose values are written anew where they are met. None while there is no space: what can
+    /// stay where it is must not keep a compaction from its end, for which writers may wait.
     fn moves(&self, context: &Context, read: &[Inputs]) -> Result<Moves> {
         let options = self.family.options();
+        if context.is_put_off() && options.blob_run_mode != BlobRunMode::Fallback {
+            return Ok(Moves::default());
+        }
         let emptied = compact::blobs::emptied(&self.version, &options, context.lull());
         let tables = &self.family.tables;
         let ordered = compact::locality::moved_by_compaction(

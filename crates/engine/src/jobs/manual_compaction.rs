@@ -388,9 +388,19 @@ pub(crate) fn wait_until_idle(context: &Context) -> Result<()> {
     loop {
         let seen = context.progress.count();
         context.check_writable()?;
-        if context.compaction_retry.due_in(0).is_some() {
-            let message = "compactions find no space or memory and are put off";
-            return Err(Error::new(ErrorKind::NoSpace, message));
+        for (retry, message) in [
+            (
+                &context.compaction_retry,
+                "compactions find no space or memory and are put off",
+            ),
+            (
+                &context.collection_retry,
+                "collections of garbage in blob files find no space or memory and are put off",
+            ),
+        ] {
+            if retry.due_in(0).is_some() {
+                return Err(Error::new(ErrorKind::NoSpace, message));
+            }
         }
         context.work.raise();
         let mut is_busy = false;

@@ -17,6 +17,7 @@ mod blob_hazards;
 mod blob_locality;
 mod blob_modes;
 mod blob_reads;
+mod blob_shortage;
 mod blob_skips;
 mod blobs;
 mod checkpoint;

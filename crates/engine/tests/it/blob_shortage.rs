@@ -1,0 +1,161 @@
+//! Garbage in blob files is to be collected, and the disk is all but full.
+
+use std::sync::Arc;
+
+use orogen_base::sync::Mutex;
+use orogen_base::{Error, ErrorKind};
+use orogen_engine::events::EventListener;
+use orogen_engine::{Db, Options};
+use orogen_env::{Clock, Fault, FaultFileSystem, MemFileSystem, OpKind, SystemClock};
+
+use crate::blobs::{Map, assert_exact, assert_holds, compact_all, key, separated};
+use crate::steer::{settle, until};
+use crate::support::DIR;
+
+/// When errors of the background were heard.
+#[derive(Default)]
+struct Errors(Mutex<Vec<u64>>);
+
+impl EventListener for Errors {
+    fn on_background_error(&self, error: &Error) {
+        assert_eq!(error.kind(), ErrorKind::NoSpace);
+        self.0.lock().push(SystemClock.now_micros());
+    }
+}
+
+impl Errors {
+    fn heard(&self) -> usize {
+        self.0.lock().len()
+    }
+}
+
+struct Garbage {
+    fs: FaultFileSystem,
+    errors: Arc<Errors>,
+    db: Db,
+    map: Map,
+}
+
+/// Two of three values are written anew, which is more garbage than is left alone once compactions are on.
+fn garbage(set: impl FnOnce(&mut Options)) -> Garbage {
+    let below = MemFileSystem::new();
+    let fs = FaultFileSystem::over_memory(below.clone());
+    let errors = Arc::<Errors>::default();
+    let mut options = separated(&below);
+    options.db.fs = Arc::new(fs.clone());
+    options.db.listeners = vec![errors.clone()];
+    options.db.bgerror_resume_retry_interval = 160_000;
+    options.cf.disable_auto_compactions = true;
+    options.cf.blob_file_discardable_ratio = 0.3;
+    options.cf.min_gc_batch_size = 0;
+    set(&mut options);
+    let db = Db::open(DIR, &options).expect("the disk is well");
+    let family = db.default_column_family();
+    let mut map = Map::new();
+    for (round, skipped) in [(0, usize::MAX), (1, 3)] {
+        for n in (0..60).filter(|n| n % skipped != 2) {
+            let value = vec![b'a' + round; 500];
+            db.put(&key(n), &value).expect("the disk is well");
+            map.insert(key(n), value);
+        }
+        compact_all(&db, &family);
+    }
+    assert!(garbage_bytes(&db) > 0);
+    Garbage {
+        fs,
+        errors,
+        db,
+        map,
+    }
+}
+
+fn garbage_bytes(db: &Db) -> u64 {
+    let files = db.live_blob_files();
+    files.iter().map(|f| f.garbage_blob_bytes).sum()
+}
+
+impl Garbage {
+    fn go(&self) {
+        let family = self.db.default_column_family();
+        let on = [("disable_auto_compactions", "false")];
+        self.db.set_options(&family, &on).expect("it is an option");
+    }
+
+    /// Tables of level 0 become fewer.
+    fn compacts(&self) {
+        for n in 0..20 {
+            self.db
+                .put(&key(n % 4), b"short")
+                .expect("writes are taken");
+            self.db.flush().expect("there is space for tables");
+        }
+        until(|| {
+            let files = self.db.live_files();
+            files.iter().filter(|f| f.level == 0).count() < 4
+        });
+    }
+
+    /// Nothing but the want of space was in the way.
+    fn collects_at_last(self) {
+        self.fs.faults().clear();
+        until(|| garbage_bytes(&self.db) == 0);
+        let family = self.db.default_column_family();
+        self.db
+            .wait_for_background_work()
+            .expect("nothing is put off");
+        assert_holds(&self.db, &family, &self.map, None);
+        assert_exact(&self.db, &family);
+    }
+}
+
+#[test]
+fn a_collection_without_space_is_tried_again_less_and_less_often() {
+    let it = garbage(|_| {});
+    let full = Fault::no_space().on(&[OpKind::Create]).path_with(".blob");
+    it.fs.faults().add(full.forever());
+    it.go();
+    until(|| it.errors.heard() >= 6);
+    // Due after 10, 20, 40, 80, and 160 ms.
+    let heard = it.errors.0.lock().clone();
+    assert!(heard[5] - heard[0] > 250_000, "{heard:?}");
+    it.collects_at_last();
+}
+
+#[test]
+fn a_collection_without_space_keeps_no_compaction_waiting() {
+    let it = garbage(|options| options.db.bgerror_resume_retry_interval = u64::MAX / 2);
+    let full = Fault::no_space().on(&[OpKind::Create]).path_with(".blob");
+    it.fs.faults().add(full.forever());
+    it.go();
+    until(|| it.errors.heard() > 0);
+    let error = it.db.wait_for_background_work().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NoSpace);
+    it.compacts();
+}
+
+#[test]
+fn a_compaction_moves_no_values_while_there_is_no_space_for_them() {
+    let it = garbage(|options| options.db.max_background_gc = 0);
+    let full = Fault::no_space().on(&[OpKind::Create]).path_with(".blob");
+    it.fs.faults().add(full.forever());
+    it.go();
+    it.compacts();
+    assert!(it.errors.heard() > 0);
+}
+
+#[test]
+fn what_a_flush_is_to_write_is_left_free() {
+    let it = garbage(|options| options.cf.write_buffer_size = 1 << 20);
+    let free = |bytes| Fault::no_space().on(&[OpKind::FreeSpace]).free(bytes);
+    it.fs.faults().add(free(1 << 20).forever());
+    let before = it.db.live_blob_files();
+    it.go();
+    for _ in 0..3 {
+        settle();
+    }
+    assert_eq!(it.db.live_blob_files(), before);
+    let error = it.db.wait_for_background_work().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NoSpace);
+    assert_eq!(it.errors.heard(), 0, "nothing has failed");
+    it.collects_at_last();
+}
