@@ -6,7 +6,7 @@
 //! choose   files by their share of garbage, and small ones to be merged        from the MANIFEST
 //! select   the idle tables below level 0 that point to them, those first that
 //!          bring most values along for each byte of their own                  from their properties
-//! judge    is what goes worth what is written?
+//! judge    is what goes worth what is written? Else the files behind are chosen
 //! ```
 //! A step rewrites each of its tables where it is: the values of the chosen files go to new ones,
 //! everything else passes as it is, sequence numbers stay. So snapshots, tombstones and what is in
@@ -46,6 +46,8 @@ const AUTO_SMALL_FILES: usize = 256;
 const STEP_SECS: u64 = 2;
 /// Tables of a step.
 const TABLES_MAX: usize = 256;
+/// Batches of files that are tried until one can be emptied.
+const CHOICES_MAX: usize = 8;
 
 /// How much else there is to do: the less, the more is worth collecting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -284,12 +286,13 @@ fn ranked(version: &Version, rules: &Rules) -> Vec<(FileNo, Victim)> {
     found
 }
 
-/// The files to empty next; `None` if it is not worth it yet.
+/// The files to empty next, but for some that are left; `None` if it is not worth it yet.
 #[must_use]
-pub fn choose(version: &Version, rules: &Rules) -> Option<Victims> {
+pub fn choose(version: &Version, rules: &Rules, left: &HashSet<FileNo>) -> Option<Victims> {
     let mut chosen = Victims::default();
     let mut bytes = 0u64;
-    for (number, victim) in ranked(version, rules) {
+    let ranked = ranked(version, rules).into_iter();
+    for (number, victim) in ranked.filter(|(number, _)| !left.contains(number)) {
         if bytes >= rules.max_batch_bytes && !chosen.0.is_empty() {
             break;
         }
@@ -332,12 +335,13 @@ pub enum Selected {
     Step(Step),
 }
 
-/// A table that points to what was chosen.
+/// A table that points to blob files.
+#[derive(Clone, Copy)]
 struct Pointing<'v> {
     level: usize,
     file: &'v Arc<FileMeta>,
-    counts: BlobCounts,
-    /// Of the files that are still chosen.
+    counts: &'v BlobCounts,
+    /// Of the files that are chosen.
     moved_bytes: u64,
 }
 
@@ -347,44 +351,78 @@ impl Pointing<'_> {
     }
 }
 
-/// The tables to rewrite so that `victims` are emptied, or some of the way. `references` tells
-/// what a table points to.
+/// The files to empty, and the tables to rewrite for that, or some of the way. `references` tells what a table
+/// points to. Where the worst files cannot be emptied, or are not worth it, those behind them have their turn.
 ///
 /// # Errors
 /// Those of `references`.
 pub fn select(
     version: &Version,
     rules: &Rules,
-    mut victims: Victims,
     references: &mut dyn FnMut(&FileMeta) -> Result<BlobCounts>,
 ) -> Result<Selected> {
+    let mut left = HashSet::new();
+    if choose(version, rules, &left).is_none() {
+        return Ok(Selected::Nothing);
+    }
     let mut tables = Vec::new();
-    let mut is_busy = false;
     for (level, file) in version.iter_files() {
         if level == 0 || file.oldest_blob_file_number == 0 || file.damaged.get() {
             continue;
         }
-        let counts = references(file)?;
-        let points = counts.iter().any(|(n, _)| victims.0.contains_key(&n));
-        is_busy |= points && file.is_busy();
-        if points && !file.is_busy() {
-            tables.push(Pointing {
-                level,
-                file,
-                counts,
-                moved_bytes: 0,
-            });
-        }
+        tables.push((level, file, references(file)?));
     }
-    let none = if is_busy {
-        Selected::Busy
-    } else {
-        Selected::Nothing
+    let all = tables.iter().map(|(level, file, counts)| Pointing {
+        level: *level,
+        file,
+        counts,
+        moved_bytes: 0,
+    });
+    let all: Vec<Pointing<'_>> = all.collect();
+    let of_all = all.iter().flat_map(|t| t.counts.iter());
+    let reached: HashSet<FileNo> = of_all.map(|(number, _)| number).collect();
+    let blobs = version.blob_files().keys();
+    left.extend(blobs.filter(|number| !reached.contains(number)));
+    let mut is_busy = false;
+    for _ in 0..CHOICES_MAX {
+        let Some(victims) = choose(version, rules, &left) else {
+            break;
+        };
+        let numbers = victims.numbers();
+        match step_for(version, rules, victims, &all) {
+            Selected::Nothing => {}
+            Selected::Busy => is_busy = true,
+            step @ Selected::Step(_) => return Ok(step),
+        }
+        left.extend(numbers);
+    }
+    Ok(match is_busy {
+        true => Selected::Busy,
+        false => Selected::Nothing,
+    })
+}
+
+/// The idle ones of `tables` to rewrite so that `victims` are emptied, or some of the way.
+fn step_for(
+    version: &Version,
+    rules: &Rules,
+    mut victims: Victims,
+    tables: &[Pointing<'_>],
+) -> Selected {
+    let points = |t: &&Pointing<'_>| t.counts.iter().any(|(n, _)| victims.0.contains_key(&n));
+    let (busy, mut tables): (Vec<_>, Vec<_>) = tables
+        .iter()
+        .filter(points)
+        .copied()
+        .partition(|t| t.file.is_busy());
+    let none = match busy.is_empty() {
+        true => Selected::Nothing,
+        false => Selected::Busy,
     };
     let bytes_ahead = tables.iter().map(|t| t.file.size).sum();
     loop {
         if !victims.are_enough(rules) {
-            return Ok(none);
+            return none;
         }
         let taken = densest(&mut tables, &victims, rules);
         let covered = covered_bytes(&tables[..taken], &victims);
@@ -406,7 +444,7 @@ pub fn select(
             !emptied.is_empty() || merged.len() > 1
         };
         if !makes_progress || !(rules.at_any_cost || is_worth(&tables, &victims, &covered)) {
-            return Ok(none);
+            return none;
         }
         break;
     }
@@ -415,13 +453,13 @@ pub fn select(
         let by_key = || order.compare(&a.file.smallest, &b.file.smallest);
         a.level.cmp(&b.level).then_with(by_key)
     });
-    Ok(Selected::Step(Step {
+    Selected::Step(Step {
         victims: victims.numbers(),
         merged: victims.0.values().filter(|v| v.is_merged).count(),
         moved_bytes: tables.iter().map(|t| t.moved_bytes).sum(),
         tables: tables.iter().map(|t| (t.level, t.file.clone())).collect(),
         bytes_ahead,
-    }))
+    })
 }
 
 /// Sorts the tables that bring most along for their size to the front; how many make a step.

@@ -53,9 +53,9 @@ pub(crate) struct CollectionJob {
 
 /// Who looks for a step.
 #[derive(Clone, Copy)]
-enum Asker {
-    /// Somebody who waits for it.
-    Caller,
+enum Asker<'a> {
+    /// Somebody who waits for it, and may give it up.
+    Caller(&'a Manual<'a>),
     /// A thread of the background, and what it puts in order for lack of garbage.
     Background { order: Option<InPlace> },
 }
@@ -111,7 +111,7 @@ pub(crate) fn is_due_in(context: &Context, family: &ColumnFamilyData, lull: Lull
     if collect::level0_waits(&version, &options) {
         return false;
     }
-    collect::choose(&version, &rules).is_some()
+    collect::choose(&version, &rules, &HashSet::new()).is_some()
         || locality::in_place(&options, lull)
             .is_some_and(|limit| may_order(&version, &options, limit))
 }
@@ -210,11 +210,11 @@ fn pick(
     family: &Arc<ColumnFamilyData>,
     version: &Arc<Version>,
     rules: &Rules,
-    asker: Asker,
+    asker: Asker<'_>,
 ) -> Result<Picked> {
     let is_automatic = matches!(asker, Asker::Background { .. });
     let mut ordered_to = None;
-    let mut selected = select_garbage(family, version, rules, is_automatic)?;
+    let mut selected = select_garbage(family, version, rules, asker)?;
     if let Asker::Background { order: Some(limit) } = asker
         && !matches!(selected, Selected::Step(_))
     {
@@ -281,19 +281,19 @@ fn select_garbage(
     family: &ColumnFamilyData,
     version: &Version,
     rules: &Rules,
-    is_automatic: bool,
+    asker: Asker<'_>,
 ) -> Result<Selected> {
-    let Some(victims) = collect::choose(version, rules) else {
-        return Ok(Selected::Nothing);
-    };
     let tables = &family.tables;
-    let mut references = |file: &FileMeta| match tables.told_blob_references(file)? {
-        Some(told) => Ok(told),
-        // A table of RocksDB would be read again with each version: compactions rewrite it.
-        None if is_automatic => Ok(BlobCounts::default()),
-        None => tables.count_pointers(file),
+    let mut references = |file: &FileMeta| match (tables.told_blob_references(file)?, asker) {
+        (Some(told), _) => Ok(told),
+        // Tables of RocksDB are not all read for what nobody asked for: compactions rewrite them.
+        (None, Asker::Background { .. }) => Ok(BlobCounts::default()),
+        (None, Asker::Caller(manual)) => {
+            manual.check()?;
+            tables.blob_references(file)
+        }
     };
-    collect::select(version, rules, victims, &mut references)
+    collect::select(version, rules, &mut references)
 }
 
 /// True if all values can be moved and half of the free space is left: what nobody has asked for must not fill a disk.
@@ -546,7 +546,7 @@ impl Steps for Manual<'_> {
             self.family,
             version,
             &self.rules,
-            Asker::Caller,
+            Asker::Caller(self),
         )? {
             Picked::Nothing => Ok(Next::Done),
             Picked::Busy => Ok(Next::Wait),
