@@ -16,17 +16,18 @@ use std::sync::Arc;
 use orogen_base::key::{append_seek_key, user_key};
 use orogen_base::seqno::SEQNO_MAX;
 use orogen_base::sync::Mutex;
-use orogen_base::{Error, FileNo, InternalIterator as _, Result, UserComparator};
+use orogen_base::{Error, ErrorKind, FileNo, InternalIterator as _, Result, UserComparator};
 use orogen_memtable::MemTable;
 
 use crate::column_family::ColumnFamilyData;
 use crate::context::Context;
 use crate::obsolete;
 use crate::version::BlobFileGarbage;
-use crate::version::blob_counts::BlobCounts;
+use crate::version::blob_counts::{BlobCount, BlobCounts};
 use crate::version::edit::VersionEdit;
 use crate::version::file_meta::FileMeta;
 use crate::version::level::{Level, compare_ends, ends_before};
+use crate::version::version::Version;
 use crate::version_set::Change;
 
 /// User keys from `start` up to but not including `end`; `None` is no bound.
@@ -221,7 +222,7 @@ pub(crate) fn delete_files(
     include_end: bool,
 ) -> Result<DeletedFiles> {
     let _job = context.enter_job()?;
-    let chosen = {
+    let (version, chosen) = {
         // Under the lock under which compactions choose theirs.
         let state = family.state();
         let chosen: Vec<(usize, Arc<FileMeta>)> = state
@@ -236,7 +237,7 @@ pub(crate) fn delete_files(
             })
             .collect();
         chosen.iter().for_each(|(_, f)| f.being_compacted.set(true));
-        chosen
+        (state.version.clone(), chosen)
     };
     if chosen.is_empty() {
         return Ok(DeletedFiles::default());
@@ -251,7 +252,7 @@ pub(crate) fn delete_files(
         ..DeletedFiles::default()
     };
     let gone = Arc::new(Mutex::new(Vec::new()));
-    let result = garbage_of(family, &chosen).and_then(|garbage| {
+    let result = garbage_of(family, &version, &chosen).and_then(|garbage| {
         deleted.garbage_blob_count = garbage.iter().map(|g| g.garbage_blob_count).sum();
         deleted.garbage_blob_bytes = garbage.iter().map(|g| g.garbage_blob_bytes).sum();
         let numbers: Vec<FileNo> = garbage.iter().map(|g| g.number).collect();
@@ -288,7 +289,7 @@ pub(crate) fn delete_files(
             deleted.blob_files.len()
         ));
     }
-    drop(chosen);
+    drop((version, chosen));
     obsolete::purge(context);
     // A compaction may have found these files taken.
     context.work.raise();
@@ -296,16 +297,49 @@ pub(crate) fn delete_files(
     result.map(|()| deleted)
 }
 
-/// What blob files lose with these tables.
+/// What blob files lose with these tables of the version.
+///
+/// A damaged one does not tell: with it goes what is left of the files' live values once all other tables have told of
+/// theirs. Where one of those that stay is damaged, too, only what was told counts; the rest does when that one goes.
 fn garbage_of(
     family: &ColumnFamilyData,
-    tables: &[(usize, Arc<FileMeta>)],
+    version: &Version,
+    chosen: &[(usize, Arc<FileMeta>)],
 ) -> Result<Vec<BlobFileGarbage>> {
-    let mut pointers = BlobCounts::default();
-    for (_, table) in tables {
-        pointers.add_all(&family.tables.blob_references(table)?);
+    let (goes, is_all) = references(family, chosen.iter().map(|(_, f)| &**f))?;
+    if is_all {
+        return goes.without(&BlobCounts::default());
     }
-    pointers.without(&BlobCounts::default())
+    let goes_too = |file: &FileMeta| chosen.iter().any(|(_, f)| f.number == file.number);
+    let others = version.iter_files().map(|(_, f)| &**f);
+    let (stays, is_all) = references(family, others.filter(|f| !goes_too(f)))?;
+    if !is_all {
+        return goes.without(&BlobCounts::default());
+    }
+    let blobs = version.blob_files().iter();
+    let live: BlobCounts = blobs
+        .map(|(&number, blob)| {
+            let (values, bytes) = (blob.live_count(), blob.live_bytes());
+            (number, BlobCount { values, bytes })
+        })
+        .collect();
+    live.without(&stays)
+}
+
+/// What tables point to, and whether all of them tell: damaged ones do not.
+fn references<'v>(
+    family: &ColumnFamilyData,
+    files: impl Iterator<Item = &'v FileMeta>,
+) -> Result<(BlobCounts, bool)> {
+    let (mut pointers, mut is_all) = (BlobCounts::default(), true);
+    for file in files {
+        match family.tables.blob_references(file) {
+            Ok(told) => pointers.add_all(&told),
+            Err(e) if e.kind() == ErrorKind::Corruption => is_all = false,
+            Err(e) => return Err(e),
+        }
+    }
+    Ok((pointers, is_all))
 }
 
 /// The files of a sorted run that may go.

@@ -38,6 +38,12 @@ pub struct BlobCount {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct BlobCounts(BTreeMap<FileNo, BlobCount>);
 
+impl FromIterator<(FileNo, BlobCount)> for BlobCounts {
+    fn from_iter<I: IntoIterator<Item = (FileNo, BlobCount)>>(counts: I) -> Self {
+        Self(counts.into_iter().collect())
+    }
+}
+
 impl BlobCounts {
     /// Counts the value of a user key of so many bytes.
     #[inline]

@@ -13,6 +13,7 @@ use orogen_engine::{
 use orogen_env::fs::{read_file, write_file};
 use orogen_env::{FileSystem, MemFileSystem};
 
+use crate::blobs::{Map, assert_exact, compact_all, separated};
 use crate::support::{DIR, scan, small};
 
 #[derive(Default)]
@@ -219,4 +220,47 @@ fn a_damaged_table_in_level_0_does_not_stop_writers() {
     for n in 0..100 {
         assert_eq!(db.get(&key(n)).unwrap().as_deref(), Some(last.as_bytes()));
     }
+}
+
+/// Each table of level 6 points to values in the same blob files as its neighbours.
+#[test]
+fn a_damaged_table_with_pointers_can_be_dropped() {
+    let fs = MemFileSystem::new();
+    let mut separating = separated(&fs);
+    separating.cf.blob_file_size = 64 << 10;
+    separating.cf.target_file_size_base = 1 << 10;
+    separating.cf.disable_auto_compactions = true;
+    let db = Db::open(DIR, &separating).unwrap();
+    let family = db.default_column_family();
+    let mut map = Map::new();
+    for round in 0..2 {
+        for n in (0..600).step_by(1 + round) {
+            let value = vec![b'a' + round as u8; 300];
+            db.put(&key(n), &value).unwrap();
+            map.insert(key(n), value);
+        }
+        compact_all(&db, &family);
+    }
+    let files = db.live_files();
+    assert!(files.len() > 5, "{files:?}");
+    drop(family);
+    db.close().unwrap();
+    // Its footer, so that nothing in it is told.
+    for victim in [&files[1], &files[3]] {
+        let path = filename::table_path(Path::new(DIR), victim.number);
+        let mut bytes = read_file(&fs, &path).unwrap();
+        bytes.iter_mut().rev().take(8).for_each(|b| *b ^= 0xff);
+        write_file(&fs, &path, &bytes).unwrap();
+    }
+    let db = Db::open(DIR, &separating).unwrap();
+    let family = db.default_column_family();
+    // The first goes while the second does not tell either, and takes its share along with that.
+    for victim in [&files[1], &files[3]] {
+        let range = UserKeyRange::new(&victim.smallest, &victim.largest);
+        let dropped = db.delete_files_in_ranges(&family, &[range], true).unwrap();
+        assert_eq!(dropped.tables, [victim.number]);
+        map.retain(|key, _| *key < victim.smallest || *key > victim.largest);
+    }
+    assert_eq!(scan(&db, &family), map.into_iter().collect::<Vec<_>>());
+    assert_exact(&db, &family);
 }
