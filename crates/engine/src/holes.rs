@@ -127,11 +127,11 @@ pub(crate) fn mark(
     let mut places: BTreeMap<FileNo, Vec<Extent>> =
         files.iter().map(|&number| (number, Vec::new())).collect();
     for (_, file) in version.iter_files() {
+        each_table()?;
         let references = tables.blob_references(file)?;
         if references.iter().all(|(n, _)| !places.contains_key(&n)) {
             continue;
         }
-        each_table()?;
         tables.each_pointer(file, TableReadOptions::compaction(), &mut |pointer, key| {
             if let Some(found) = places.get_mut(&pointer.file)
                 && let Some(extent) = pointer.record_extent(key.len())

@@ -44,7 +44,7 @@ use crate::version::blob_counts::{
     BLOB_REFERENCES, BlobCount, BlobCounts, INLINE_VALUE_SIZE_BOUND,
 };
 use crate::version::blob_reach::{BLOB_STRETCHES, BlobReach};
-use crate::version::file_meta::{BlobDepth, EntryCounts, StoredCodec};
+use crate::version::file_meta::{BlobDepth, Known};
 use crate::version::{BlobFileAddition, FileChecksum, FileMeta, VersionEdit};
 use blobs::BlobWriter;
 pub use blobs::{BlobCarry, BlobOutputOptions};
@@ -408,10 +408,10 @@ impl<'a> OutputWriter<'a> {
         };
         let table = &self.options.table;
         let properties = &summary.properties;
-        let counts = EntryCounts::default();
-        counts.set(properties.num_entries, properties.num_deletions);
-        let codec = StoredCodec::default();
-        codec.set(&properties.compression);
+        let counts = Known::default();
+        counts.set((properties.num_entries, properties.num_deletions));
+        let codec = Known::default();
+        codec.set(properties.compression.as_str().into());
         let deletions = std::mem::take(&mut self.deletions);
         self.files.push(FileMeta {
             marked_for_compaction: self.options.compact_on_deletion.is_some_and(|asked| {

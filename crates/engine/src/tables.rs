@@ -123,8 +123,8 @@ impl FamilyTables {
         self.statistics.add(Ticker::NoFileOpens, 1);
         let properties = table.properties();
         file.counts
-            .set(properties.num_entries, properties.num_deletions);
-        file.codec.set(&properties.compression);
+            .set((properties.num_entries, properties.num_deletions));
+        file.codec.set(properties.compression.as_str().into());
         // Damage in these properties is told to who needs them.
         if let Ok(reach) = reach_of(&properties) {
             file.blob_depth.set(reach.map_or(0, |r| r.depth()));
@@ -218,24 +218,29 @@ impl FamilyTables {
 
     /// What the pointers of a table lead to.
     ///
-    /// A table of RocksDB does not tell, and is read for it.
+    /// A table of RocksDB does not tell, and is read for it, once.
     ///
     /// # Errors
     /// What a reader of the table meets.
     pub(crate) fn blob_references(&self, file: &FileMeta) -> Result<BlobCounts> {
-        match self.told_blob_references(file)? {
-            Some(told) => Ok(told),
-            None => self.count_pointers(file),
+        if let Some(told) = self.told_blob_references(file)? {
+            return Ok(told);
         }
+        let counted = self.count_pointers(file)?;
+        file.counted_pointers.set(counted.clone());
+        Ok(counted)
     }
 
-    /// [`Self::blob_references`] as far as the table tells; `None` if it would have to be read.
+    /// [`Self::blob_references`] as far as the table tells, or was read; `None` if it would have to be.
     ///
     /// # Errors
     /// What opening the table meets; `Corruption`.
     pub(crate) fn told_blob_references(&self, file: &FileMeta) -> Result<Option<BlobCounts>> {
         if file.oldest_blob_file_number == 0 {
             return Ok(Some(BlobCounts::default()));
+        }
+        if let Some(counted) = file.counted_pointers.get() {
+            return Ok(Some(counted.clone()));
         }
         let properties = &self.reader(file)?.properties().user_collected;
         let told = properties.get(BLOB_REFERENCES);
@@ -260,7 +265,7 @@ impl FamilyTables {
     pub(crate) fn blob_reach(&self, file: &FileMeta) -> Result<BlobReach> {
         match self.told_blob_reach(file)? {
             Some(told) => Ok(told),
-            None => BlobReach::new(&self.count_pointers(file)?, None),
+            None => BlobReach::new(&self.blob_references(file)?, None),
         }
     }
 
@@ -679,3 +684,6 @@ fn missing(path: &std::path::Path, cause: Error) -> Error {
         .with("file", path.display())
         .caused_by(cause)
 }
+
+#[cfg(test)]
+mod tests;

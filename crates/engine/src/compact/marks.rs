@@ -226,7 +226,7 @@ fn is_older(since: u64, secs: u64, moment: Moment) -> bool {
 
 /// As far as is known: of a file that nobody has opened yet nothing is.
 fn is_worth_a_rewrite(file: &FileMeta) -> bool {
-    file.counts.get().is_some_and(|(entries, deletions)| {
+    file.counts.get().is_some_and(|&(entries, deletions)| {
         deletions > 0 && deletions.saturating_mul(TOMBSTONES_WORTH_A_REWRITE) >= entries
     })
 }

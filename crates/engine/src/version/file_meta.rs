@@ -20,6 +20,7 @@ use orogen_base::key::{KIND_FOR_SEEK, TRAILER_LEN, trailer, user_key};
 use orogen_base::{Error, FileNo, Result, SeqNo};
 use orogen_sst::TableReader;
 
+use super::blob_counts::BlobCounts;
 use super::open_slot::OpenSlot;
 
 /// Custom fields from here on must be understood.
@@ -148,10 +149,12 @@ pub struct FileMeta {
     pub file_open_metadata: Vec<u8>,
     /// Set while a compaction reads it.
     pub being_compacted: CompactionMark,
-    /// Entries and tombstones, once they are known.
-    pub counts: EntryCounts,
-    /// Its codec, once it is known.
-    pub codec: StoredCodec,
+    /// Entries, and tombstones among them, range tombstones included.
+    pub counts: Known<(u64, u64)>,
+    /// The codec that it was asked to be written with, under RocksDB's name.
+    pub codec: Known<Box<str>>,
+    /// What its pointers lead to, where it does not tell itself and was read for that.
+    pub counted_pointers: Known<BlobCounts>,
     /// How far it reaches into blob files, once that is known.
     pub blob_depth: BlobDepth,
     /// Set when a part of it turned out to be damaged; no compaction takes it.
@@ -160,57 +163,37 @@ pub struct FileMeta {
     pub table: OpenSlot<TableReader>,
 }
 
-/// Entries of a file, and tombstones among them, range tombstones included. Known once the file
-/// was written or opened; not in the MANIFEST, and not part of what makes files equal.
-#[derive(Clone, Debug, Default)]
-pub struct EntryCounts(OnceLock<(u64, u64)>);
+/// What is known of a file once it was written, opened or read; not in the MANIFEST, and not part of what makes
+/// files equal.
+#[derive(Clone, Debug)]
+pub struct Known<T>(OnceLock<T>);
 
-impl EntryCounts {
-    /// Entries and tombstones; `None` while nobody knows.
+impl<T> Known<T> {
+    /// It; `None` while nobody knows.
     #[must_use]
-    pub fn get(&self) -> Option<(u64, u64)> {
-        self.0.get().copied()
-    }
-
-    /// Tells them; the first one to tell is believed.
-    pub fn set(&self, entries: u64, deletions: u64) {
-        self.0.get_or_init(|| (entries, deletions));
-    }
-}
-
-impl PartialEq for EntryCounts {
-    fn eq(&self, _: &Self) -> bool {
-        true
-    }
-}
-
-impl Eq for EntryCounts {}
-
-/// The codec that a file was asked to be written with, under RocksDB's name. Known once the file was
-/// written or opened; not in the MANIFEST, and not part of what makes files equal.
-#[derive(Clone, Debug, Default)]
-pub struct StoredCodec(OnceLock<Box<str>>);
-
-impl StoredCodec {
-    /// Its name; `None` while nobody knows.
-    #[must_use]
-    pub fn get(&self) -> Option<&str> {
-        self.0.get().map(|name| &**name)
+    pub fn get(&self) -> Option<&T> {
+        self.0.get()
     }
 
     /// Tells it; the first one to tell is believed.
-    pub fn set(&self, name: &str) {
-        self.0.get_or_init(|| name.into());
+    pub fn set(&self, told: T) {
+        self.0.get_or_init(|| told);
     }
 }
 
-impl PartialEq for StoredCodec {
+impl<T> Default for Known<T> {
+    fn default() -> Self {
+        Self(OnceLock::new())
+    }
+}
+
+impl<T> PartialEq for Known<T> {
     fn eq(&self, _: &Self) -> bool {
         true
     }
 }
 
-impl Eq for StoredCodec {}
+impl<T> Eq for Known<T> {}
 
 /// How many blob files a scan of a table reads from by turns, see
 /// [`BlobReach::depth`](super::blob_reach::BlobReach::depth). Known once the file was written or opened; not in the MANIFEST, and
@@ -336,8 +319,9 @@ impl Default for FileMeta {
             max_timestamp: Vec::new(),
             file_open_metadata: Vec::new(),
             being_compacted: CompactionMark::default(),
-            counts: EntryCounts::default(),
-            codec: StoredCodec::default(),
+            counts: Known::default(),
+            codec: Known::default(),
+            counted_pointers: Known::default(),
             blob_depth: BlobDepth::default(),
             damaged: CompactionMark::default(),
             table: OpenSlot::default(),

@@ -63,8 +63,8 @@ fn tombstones_at_the_bottom_are_due_once_no_snapshot_needs_them() {
     let drawing = "L5\n1: a..b seq=1..7\n2: m..n seq=1..9\nL6\n3: a..c seq=1..5\n4: d..f seq=1..6";
     let v = version(drawing, |f| match f.number {
         // Too few to be worth it.
-        4 => f.counts.set(100, 9),
-        _ => f.counts.set(100, 10),
+        4 => f.counts.set((100, 9)),
+        _ => f.counts.set((100, 10)),
     });
     let at = |oldest_snapshot| {
         let moment = Moment {
@@ -124,9 +124,9 @@ fn old_data_goes_down_and_old_files_are_written_anew() {
 fn files_of_the_last_level_with_another_codec_are_due_last() {
     let drawing = "L5\n1: a..b\n2: x..z\nL6\n3: a..c\n4: d..f\n5: g..h\n6: i..j compacting";
     let v = version(drawing, |f| match f.number {
-        3 => f.codec.set("ZSTD"),
+        3 => f.codec.set("ZSTD".into()),
         5 => {}
-        _ => f.codec.set("LZ4"),
+        _ => f.codec.set("LZ4".into()),
     });
     let asked = |recompress_bottommost_files, bottommost: Option<CompressionType>| {
         let options = ColumnFamilyOptions {
@@ -167,7 +167,7 @@ fn a_file_that_was_rewritten_for_its_codec_stays_whatever_its_size_makes_of_the_
         ..nothing_asked()
     };
     let due_at = |base: usize, codec: &'static str| {
-        let v = version("L6\n1: a..c", |f| f.codec.set(codec));
+        let v = version("L6\n1: a..c", |f| f.codec.set(codec.into()));
         due(&v, &options, base, Moment::default()).count()
     };
     for base in 1..=6 {
