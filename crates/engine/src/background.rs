@@ -256,7 +256,6 @@ fn start_collection(context: &Arc<Context>, budget: &Arc<Budget>) {
         return;
     }
     let (retry, now) = (&context.collection_retry, context.clock.now_micros());
-    let is_put_off = retry.due_in(now).is_some();
     if retry.due_in(now).is_some_and(|micros| micros > 0) {
         return;
     }
@@ -269,8 +268,9 @@ fn start_collection(context: &Arc<Context>, budget: &Arc<Budget>) {
     if context.is_closing() || budget.collecting.load(Ordering::Acquire) >= max {
         return;
     }
+    // Looked at again: a thread that found no space has put it off before it left its place.
     let interval = context.options.bgerror_resume_retry_interval;
-    if is_put_off && !retry.take(now, interval) {
+    if retry.due_in(now).is_some() && !retry.take(now, interval) {
         return;
     }
     budget.collecting.fetch_add(1, Ordering::AcqRel);
@@ -342,6 +342,10 @@ fn finish(context: &Context, what: &str, result: Result<()>) {
         // Its inputs stay and its outputs are gone; the damaged one is left alone from here on.
         Err(e) if quarantine::note(context, &e) => {
             context.log.warn(format_args!("{what} was given up: {e}"));
+            // What was to be done about debts may not be done any more.
+            for family in context.set.families() {
+                context.update_stall(&family);
+            }
         }
         Err(e) => {
             context.log.error(format_args!("{what} failed: {e}"));

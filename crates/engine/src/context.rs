@@ -4,7 +4,7 @@
 
 use orogen_base::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use orogen_base::sync::thread::{self, ThreadId};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ use orogen_sst::BlockCache;
 
 use crate::activity::Activity;
 use crate::column_family::{ColumnFamilyData, FamilyState};
-use crate::compact::collect::{Ceiling, Lull};
+use crate::compact::collect::{self, Ceiling, Lull, Rules};
 use crate::compact::{Moment, Scores};
 use crate::events::{DamagedBlobFile, DamagedTable, EventListener, StallInfo};
 use crate::health::Health;
@@ -607,9 +607,14 @@ impl Context {
         }
         let ceiling = Ceiling::of(&state.version, options.max_space_amp)?;
         let most = ceiling.most_bytes * BLOB_SPACE_SLOWDOWN;
-        let unwritten = 2 * options.write_buffer_size;
+        let most = (most as u64).saturating_add(2 * options.write_buffer_size);
         let disk = ceiling.disk_bytes as u64;
-        Some((disk, (most as u64).saturating_add(unwritten)))
+        // Damaged files keep what is in them.
+        let is_chosen = || {
+            let rules = Rules::of(&state.version, options);
+            collect::choose(&state.version, &rules, &HashSet::new()).is_some()
+        };
+        (disk > most && is_chosen()).then_some((disk, most))
     }
 
     pub(crate) fn tell_stall(&self, info: &StallInfo) {

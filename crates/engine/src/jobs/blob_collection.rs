@@ -169,6 +169,8 @@ pub(crate) fn next(context: &Context) -> Result<Option<CollectionJob>> {
             jobs_ended: is_busy.then_some(jobs_ended),
             lull: as_far_as(context, &version, &options, lull),
         });
+        // Writers are slowed for nothing else.
+        context.update_stall(&family);
         picked?;
     }
     Ok(None)

@@ -1,25 +1,33 @@
-//! Garbage in blob files is to be collected, and the disk is all but full.
+//! Garbage in blob files is to be collected, and cannot be: the disk is all but full, or files are damaged.
 
+use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use orogen_base::sync::Mutex;
 use orogen_base::{Error, ErrorKind};
-use orogen_engine::events::EventListener;
+use orogen_engine::events::{EventListener, StallCondition, StallInfo};
 use orogen_engine::{Db, Options};
-use orogen_env::{Clock, Fault, FaultFileSystem, MemFileSystem, OpKind, SystemClock};
+use orogen_env::fs::{read_file, write_file};
+use orogen_env::{Clock, Fault, FaultFileSystem, FileSystem, MemFileSystem, OpKind, SystemClock};
 
 use crate::blobs::{Map, assert_exact, assert_holds, compact_all, key, separated};
 use crate::steer::{settle, until};
 use crate::support::DIR;
 
-/// When errors of the background were heard.
+/// When errors of the background were heard, and whether writers were slowed.
 #[derive(Default)]
-struct Errors(Mutex<Vec<u64>>);
+struct Errors(Mutex<Vec<u64>>, AtomicBool);
 
 impl EventListener for Errors {
     fn on_background_error(&self, error: &Error) {
         assert_eq!(error.kind(), ErrorKind::NoSpace);
         self.0.lock().push(SystemClock.now_micros());
+    }
+
+    fn on_stall_conditions_changed(&self, info: &StallInfo) {
+        let slows = info.condition == StallCondition::Delayed;
+        self.1.fetch_or(slows, Ordering::SeqCst);
     }
 }
 
@@ -32,6 +40,7 @@ impl Errors {
 struct Garbage {
     fs: FaultFileSystem,
     errors: Arc<Errors>,
+    options: Options,
     db: Db,
     map: Map,
 }
@@ -64,6 +73,7 @@ fn garbage(set: impl FnOnce(&mut Options)) -> Garbage {
     Garbage {
         fs,
         errors,
+        options,
         db,
         map,
     }
@@ -158,4 +168,50 @@ fn what_a_flush_is_to_write_is_left_free() {
     assert_eq!(error.kind(), ErrorKind::NoSpace);
     assert_eq!(it.errors.heard(), 0, "nothing has failed");
     it.collects_at_last();
+}
+
+fn is_slowed(db: &Db) -> bool {
+    let family = db.default_column_family();
+    let rate = db.int_property(&family, "rocksdb.actual-delayed-write-rate");
+    rate.expect("there is such a property") > 0
+}
+
+/// Writers are slowed for garbage, until it is found that nothing can be done about it.
+fn slows_nobody(ending: &str) {
+    let it = garbage(|options| {
+        options.cf.write_buffer_size = 4 << 10;
+        options.cf.max_space_amp = 1.06;
+        options.db.max_background_gc = 0;
+    });
+    let (fs, options) = (it.fs, it.options);
+    it.db.close().expect("the disk is well");
+    drop(it.db);
+    let names = fs.list(Path::new(DIR)).expect("the disk is well");
+    for name in names.iter().filter(|name| name.ends_with(ending)) {
+        let path = Path::new(DIR).join(name);
+        let mut bytes = read_file(&fs, &path).expect("the disk is well");
+        let whole = bytes.len() * 2 / 3;
+        bytes[100..whole].iter_mut().for_each(|b| *b ^= 1);
+        write_file(&fs, &path, &bytes).expect("the disk is well");
+    }
+    let db = Db::open(DIR, &options).expect("the ends of files are whole");
+    db.set_db_options(&[("max_background_gc", "1")])
+        .expect("it is an option");
+    let family = db.default_column_family();
+    db.set_options(&family, &[("disable_auto_compactions", "false")])
+        .expect("it is an option");
+    db.wait_for_background_work().expect("it goes on");
+    assert!(garbage_bytes(&db) > 0, "it cannot be collected");
+    until(|| !is_slowed(&db));
+    assert!(it.errors.1.load(Ordering::SeqCst), "they were before");
+}
+
+#[test]
+fn garbage_behind_damaged_tables_slows_no_writer() {
+    slows_nobody(".sst");
+}
+
+#[test]
+fn garbage_in_damaged_blob_files_slows_no_writer() {
+    slows_nobody(".blob");
 }
