@@ -132,6 +132,34 @@ struct Disk {
     locked: HashSet<u64>,
     /// Calls until the power goes.
     calls_left: Option<u64>,
+    /// Bytes that files can take.
+    capacity: Option<u64>,
+}
+
+impl Disk {
+    /// Bytes that no file takes.
+    fn free_space(&self) -> u64 {
+        match self.capacity {
+            Some(capacity) => capacity.saturating_sub(self.tree.allocated()),
+            None => 1 << 40,
+        }
+    }
+
+    /// Makes a change after which a file is at least `len` bytes long, if there is space for that.
+    fn grow(
+        &self,
+        inode: &Inode,
+        len: u64,
+        change: impl FnOnce(&mut FileState),
+    ) -> Result<(), Errno> {
+        let free = self.free_space();
+        let mut state = inode.state.write();
+        if self.capacity.is_some() && state.allocated_to(len) - state.allocated_to(0) > free {
+            return Err(Errno::NOSPC);
+        }
+        change(&mut state);
+        Ok(())
+    }
 }
 
 impl Default for MemFileSystem {
@@ -158,6 +186,7 @@ impl MemFileSystem {
             tree,
             locked: HashSet::new(),
             calls_left: None,
+            capacity: None,
         };
         Self {
             shared: Arc::new(Shared {
@@ -206,6 +235,13 @@ impl MemFileSystem {
     /// Cuts the power now; see [`MemFileSystem::crash_after`].
     pub fn power_off(&self) {
         self.crash_after(0);
+    }
+
+    /// From now on files take no more than so many bytes together, in blocks of 4 KiB, and what is reserved for them
+    /// counts; what finds no space fails as a whole. A file without a name takes none. Another disk made of
+    /// this one has no bound.
+    pub fn set_capacity(&self, bytes: u64) {
+        self.shared.disk.lock().capacity = Some(bytes);
     }
 
     /// True once the power was cut.
@@ -328,15 +364,17 @@ impl Shared {
         result
     }
 
-    fn change_file(
+    /// Makes a change after which the file is at least `len` bytes long.
+    fn grow_file(
         &self,
         path: &Path,
         inode: &Inode,
+        len: usize,
         change: impl FnOnce(&mut FileState),
     ) -> Result<()> {
-        self.change(path, |_| {
-            change(&mut inode.state.write());
-            Ok(())
+        self.change(path, |disk| {
+            let grown = disk.grow(inode, len as u64, change);
+            grown.map_err(|e| failed("cannot write the file", path, e))
         })
     }
 
@@ -407,6 +445,7 @@ impl FileSystem for MemFileSystem {
             let inode = tree.file(path)?;
             let mut state = inode.state.write();
             state.set_len(to_usize(size)?);
+            state.reserved = state.reserved.min(size);
             state.modified_secs = now;
             Ok(())
         })
@@ -431,12 +470,16 @@ impl FileSystem for MemFileSystem {
     fn write_zeros_at(&self, path: &Path, offset: u64, len: u64) -> Result<()> {
         let now = self.shared.now();
         let zeros = memory::zeroed(usize::try_from(len).unwrap_or(usize::MAX), "zeros")?;
-        self.change("cannot write zeros", path, |tree| {
-            let (inode, _) = tree.create(path)?;
-            let mut state = inode.state.write();
-            state.write_at(to_usize(offset)?, &zeros);
-            state.modified_secs = now;
-            Ok(())
+        self.shared.change(path, |disk| {
+            let mut write = || {
+                let (inode, _) = disk.tree.create(path)?;
+                let start = to_usize(offset)?;
+                disk.grow(&inode, offset.saturating_add(len), |state| {
+                    state.write_at(start, &zeros);
+                    state.modified_secs = now;
+                })
+            };
+            write().map_err(|e| failed("cannot write zeros", path, e))
         })
     }
 
@@ -458,8 +501,7 @@ impl FileSystem for MemFileSystem {
                 let size = state.len() as u64;
                 Metadata {
                     size,
-                    allocated: size.max(state.reserved).next_multiple_of(BLOCK as u64)
-                        - state.punched_bytes(),
+                    allocated: state.allocated_to(0),
                     is_dir: false,
                     modified_secs: state.modified_secs,
                     links: state.links,
@@ -536,12 +578,12 @@ impl FileSystem for MemFileSystem {
         })
     }
 
-    /// Always 1 TiB, less nothing: to run full is what `FaultFileSystem` is for.
+    /// Always 1 TiB without a [bound](MemFileSystem::set_capacity).
     fn free_space(&self, dir: &Path) -> Result<u64> {
         self.look("cannot ask for the free space", dir, |tree| {
             tree.file_or_dir(dir)
         })?;
-        Ok(1 << 40)
+        Ok(self.shared.disk.lock().free_space())
     }
 }
 
@@ -581,7 +623,8 @@ impl WritableFile for MemWritableFile {
         let position = self.position;
         let now = self.shared.now();
         let end = position + bytes.len();
-        self.shared.change_file(&self.path, &self.inode, |state| {
+        let (shared, path) = (&self.shared, &self.path);
+        shared.grow_file(path, &self.inode, end, |state| {
             if self.mapped && state.len() < end {
                 state.set_len(end.next_multiple_of(MAPPED_STEP));
             }
@@ -598,7 +641,7 @@ impl WritableFile for MemWritableFile {
 
     fn sync(&mut self) -> Result<()> {
         self.shared
-            .change_file(&self.path, &self.inode, FileState::sync)
+            .grow_file(&self.path, &self.inode, 0, FileState::sync)
     }
 
     fn size(&self) -> u64 {
@@ -620,22 +663,25 @@ impl WritableFile for MemWritableFile {
     fn write_zeros(&mut self, bytes: u64) -> Result<()> {
         let position = self.position;
         let zeros = vec![0; usize::try_from(bytes).unwrap_or(usize::MAX)];
-        self.shared.change_file(&self.path, &self.inode, |state| {
-            if state.len() <= position || self.is_longer {
-                state.write_at(position, &zeros);
-                self.is_longer = true;
-            }
-        })
+        let is_longer = &mut self.is_longer;
+        let end = position + zeros.len();
+        self.shared
+            .grow_file(&self.path, &self.inode, end, |state| {
+                if state.len() <= position || *is_longer {
+                    state.write_at(position, &zeros);
+                    *is_longer = true;
+                }
+            })
     }
 
     fn preallocate(&mut self, bytes: u64) -> Result<()> {
-        let _disk = self.shared.disk.lock();
+        let disk = self.shared.disk.lock();
         self.shared.check_power(&self.path)?;
-        let mut state = self.inode.state.write();
-        state.reserved = state
-            .reserved
-            .max((self.position as u64).saturating_add(bytes));
-        Ok(())
+        let end = (self.position as u64).saturating_add(bytes);
+        let grown = disk.grow(&self.inode, end, |state| {
+            state.reserved = state.reserved.max(end);
+        });
+        grown.map_err(|e| failed("cannot reserve space for the file", &self.path, e))
     }
 }
 

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use orogen_base::sync::RwLock;
-use orogen_base::{Error, Result};
+use orogen_base::{Error, ErrorKind, Result};
 use orogen_env::ahead::Ahead;
 use orogen_env::{Access, FileSystem, LengthHint, RandomAccessFile, WritableFile};
 
@@ -225,6 +225,9 @@ pub(crate) fn cut(fs: &dyn FileSystem, path: &Path, len: u64) -> Result<Box<dyn 
 /// Told of each file of the append queue to which nothing is appended any more, and where its records end.
 pub(crate) type OnFull = Arc<dyn Fn(&Arc<LogFile>, u64) + Send + Sync>;
 
+/// A new file, who appends to it, and up to where it is written over.
+type Made = (Arc<LogFile>, Box<dyn WritableFile>, u64);
+
 /// What new files are like.
 #[derive(Clone)]
 pub(crate) struct NewFiles {
@@ -288,7 +291,27 @@ impl NewFiles {
         dirs: &[Arc<Path>],
         mapped: bool,
         unfinished: &mut Option<PathBuf>,
-    ) -> Result<(Arc<LogFile>, Box<dyn WritableFile>, u64)> {
+    ) -> Result<Made> {
+        loop {
+            let made = self.make_once(id, dirs, mapped, unfinished);
+            let is_full = |e: &Error| e.kind() == ErrorKind::NoSpace;
+            if !made.as_ref().is_err_and(is_full) {
+                return made;
+            }
+            let spares = dirs.iter().map(|dir| self.spares.give_up(&*self.fs, dir));
+            if !spares.collect::<Result<Vec<bool>>>()?.contains(&true) {
+                return made;
+            }
+        }
+    }
+
+    fn make_once(
+        &self,
+        id: FileId,
+        dirs: &[Arc<Path>],
+        mapped: bool,
+        unfinished: &mut Option<PathBuf>,
+    ) -> Result<Made> {
         let mut failed = None;
         for dir in dirs {
             let path = dir.join(id.name());
@@ -328,12 +351,7 @@ impl NewFiles {
         self.fs.sync_dir(dir_of(path))
     }
 
-    fn make_at(
-        &self,
-        id: FileId,
-        path: &Path,
-        mapped: bool,
-    ) -> Result<(Arc<LogFile>, Box<dyn WritableFile>, u64)> {
+    fn make_at(&self, id: FileId, path: &Path, mapped: bool) -> Result<Made> {
         let dir = dir_of(path);
         let _watch = self.dirs.watch(|| dir);
         let spare = match id.queue {

@@ -10,7 +10,8 @@
 //! fill:   0000000000000002.raftlog.reserved of zeros, synced, then it is spare
 //! rotate: 0000000000000001.raftlog.reserved -> 0000000000000009.raftlog, header written and synced
 //! ```
-//! Names of spare files are kept in the directory, so a process that dies loses none.
+//! Names of spare files are kept in the directory, so a process that dies loses none. Whoever finds no space in a directory has its
+//! spare files removed, one after the other.
 
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
@@ -133,6 +134,22 @@ impl Spares {
     pub(crate) fn has(&self, dir: &Path) -> bool {
         let is_there = |path: &PathBuf| path.parent() == Some(dir);
         self.is_wanted.load(Ordering::Relaxed) && self.numbers.lock().free.iter().any(is_there)
+    }
+
+    /// Removes the newest spare file of a directory, for its space; false if there is none.
+    ///
+    /// # Errors
+    /// Of the file system; it is spare no more.
+    pub(crate) fn give_up(&self, fs: &dyn FileSystem, dir: &Path) -> Result<bool> {
+        let spare = {
+            let free = &mut self.numbers.lock().free;
+            let at = free.iter().rposition(|path| path.parent() == Some(dir));
+            at.and_then(|at| free.remove(at))
+        };
+        match spare {
+            Some(spare) => fs.remove_file(&spare).map(|()| true),
+            None => Ok(false),
+        }
     }
 
     /// The oldest spare file of a directory, which its taker renames.

@@ -23,7 +23,7 @@ use std::{iter, mem};
 
 use orogen_base::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use orogen_base::sync::{Condvar, Mistake, Mutex, makes, spins, thread};
-use orogen_base::{Error, ErrorKind, Result};
+use orogen_base::{Error, Result};
 use orogen_env::{Clock as _, FileSystem, Stopwatch, SystemClock};
 
 use crate::events::FileBlockHandle;
@@ -578,18 +578,15 @@ impl Leader {
         }
         self.appender.rotate_if_full()?;
         *rotated = perf::elapsed(watch);
-        let start = match self.append_records(group, syncs) {
-            Err(e) if e.kind() == ErrorKind::NoSpace => {
-                let spills = self.appender.spill();
+        let together = &mut self.together;
+        let mut tries = 0;
+        let start = self.appender.find_space(|appender| {
+            if tries > 0 {
                 *rotated = perf::elapsed(watch);
-                match spills {
-                    Ok(true) => self.append_records(group, syncs)?,
-                    Ok(false) => return Err(e),
-                    Err(other) => return Err(e.with("other directory", other)),
-                }
             }
-            appended => appended?,
-        };
+            tries += 1;
+            append_records(appender, together, group, syncs)
+        })?;
         let listeners = self.appender.listeners();
         if listeners.is_empty() {
             return Ok(start);
@@ -605,41 +602,46 @@ impl Leader {
         }
         Ok(start)
     }
+}
 
-    fn append_records(&mut self, group: &mut Group, syncs: bool) -> Result<u64> {
-        let appender = &mut self.appender;
-        let (start, signature) = (appender.next(), appender.file().signature());
-        if group.others.is_empty()
-            && let Some(record) = &mut group.own.request.record
-            && (syncs || appender.filler(start, record.header.len)?.is_none())
-        {
+/// Appends the records that were not refused with one call, by way of `together` if they are several; where the first of them begins.
+fn append_records(
+    appender: &mut Appender,
+    together: &mut Vec<u8>,
+    group: &mut Group,
+    syncs: bool,
+) -> Result<u64> {
+    let (start, signature) = (appender.next(), appender.file().signature());
+    if group.others.is_empty()
+        && let Some(record) = &mut group.own.request.record
+        && (syncs || appender.filler(start, record.header.len)?.is_none())
+    {
+        sign(&mut record.bytes, signature);
+        let appended = appender.append(&mut record.bytes, syncs);
+        if appended.is_err() {
             sign(&mut record.bytes, signature);
-            let appended = appender.append(&mut record.bytes, syncs);
-            if appended.is_err() {
-                sign(&mut record.bytes, signature);
-            }
-            return appended;
         }
-        self.together.clear();
-        let has_record = |w: &&mut Waiter| w.request.record.is_some();
-        let mut waiters = group.accepted().filter(has_record).peekable();
-        while let Some(waiter) = waiters.next() {
-            let Some(record) = &waiter.request.record else {
-                continue;
-            };
-            let is_synced_next = syncs && waiters.peek().is_none();
-            if !is_synced_next
-                && let Some(filler) =
-                    appender.filler(start + self.together.len() as u64, record.header.len)?
-            {
-                self.together.extend_from_slice(&filler.bytes);
-            }
-            waiter.at = self.together.len() as u64;
-            self.together.extend_from_slice(&record.bytes);
-            sign(&mut self.together[waiter.at as usize..], signature);
-        }
-        let appended = appender.append(&mut self.together, syncs);
-        self.together.shrink_to(GROUP_BYTES_MAX);
-        appended
+        return appended;
     }
+    together.clear();
+    let has_record = |w: &&mut Waiter| w.request.record.is_some();
+    let mut waiters = group.accepted().filter(has_record).peekable();
+    while let Some(waiter) = waiters.next() {
+        let Some(record) = &waiter.request.record else {
+            continue;
+        };
+        let is_synced_next = syncs && waiters.peek().is_none();
+        if !is_synced_next
+            && let Some(filler) =
+                appender.filler(start + together.len() as u64, record.header.len)?
+        {
+            together.extend_from_slice(&filler.bytes);
+        }
+        waiter.at = together.len() as u64;
+        together.extend_from_slice(&record.bytes);
+        sign(&mut together[waiter.at as usize..], signature);
+    }
+    let appended = appender.append(together, syncs);
+    together.shrink_to(GROUP_BYTES_MAX);
+    appended
 }

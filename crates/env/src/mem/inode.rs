@@ -65,6 +65,12 @@ impl OldSector {
 }
 
 impl FileState {
+    /// Bytes of the disk that it takes, and those that it would take if it were at least `len` bytes long.
+    pub(super) fn allocated_to(&self, len: u64) -> u64 {
+        let len = (self.len() as u64).max(self.reserved).max(len);
+        len.next_multiple_of(BLOCK as u64) - self.punched_bytes()
+    }
+
     pub(super) fn len(&self) -> usize {
         self.content.len()
     }

@@ -529,3 +529,38 @@ fn a_mapped_file_is_longer_until_it_is_closed() {
     drop(file);
     assert_eq!(read_file(&fs, &log).unwrap().len(), 200);
 }
+
+#[test]
+fn a_disk_with_a_bound_runs_full() {
+    let fs = MemFileSystem::new();
+    fs.create_dir_all(&path("/db")).unwrap();
+    fs.set_capacity(5 << 12);
+    let free = || fs.free_space(&path("/db")).unwrap() >> 12;
+    let mut file = fs.create(&path("/db/a")).unwrap();
+    assert_eq!(free(), 5);
+    file.append(&[1; 4097]).unwrap();
+    assert_eq!(free(), 3);
+    let mut other = fs.create(&path("/db/b")).unwrap();
+    other.preallocate(3 << 12).unwrap();
+    assert_eq!(free(), 0);
+    // What has its block finds space, and what is reserved.
+    file.append(&[2; 4095]).unwrap();
+    other.append(&[3; 3 << 12]).unwrap();
+    let is_full = |result: Result<()>| {
+        assert_eq!(result.unwrap_err().kind(), ErrorKind::NoSpace);
+    };
+    is_full(file.append(&[4]));
+    is_full(file.preallocate(1));
+    is_full(file.write_zeros(1));
+    is_full(fs.write_zeros_at(&path("/db/c"), 0, 1));
+    assert_eq!(file.size(), 2 << 12);
+    fs.hard_link(&path("/db/b"), &path("/db/d")).unwrap();
+    fs.remove_file(&path("/db/b")).unwrap();
+    assert_eq!(free(), 0, "it has another name");
+    fs.truncate(&path("/db/d"), 1).unwrap();
+    assert_eq!(free(), 2);
+    fs.remove_file(&path("/db/d")).unwrap();
+    assert_eq!(free(), 3);
+    file.append(&[4]).unwrap();
+    assert_eq!(fs.fork().free_space(&path("/db")).unwrap(), 1 << 40);
+}

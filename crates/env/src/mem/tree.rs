@@ -335,6 +335,19 @@ impl Tree {
         }
     }
 
+    /// Bytes that all files take.
+    pub(super) fn allocated(&self) -> u64 {
+        let nodes = self.dirs.iter().flat_map(|dir| dir.now.values());
+        let files = nodes.filter_map(|node| match node {
+            Node::File(inode) => Some((inode.id, inode)),
+            Node::Dir(_) => None,
+        });
+        // Each once, however many names it has.
+        let files: BTreeMap<u64, &Arc<Inode>> = files.collect();
+        let bytes = files.values().map(|f| f.state.read().allocated_to(0));
+        bytes.sum()
+    }
+
     pub(super) fn sync_all(&mut self) {
         for change in std::mem::take(&mut self.pending) {
             for edit in change.edits() {

@@ -285,20 +285,40 @@ impl Appender {
         self.rotate(None)
     }
 
-    /// Goes on to a file in the other directory after an append that found no space, if that may have some: records are to be signed
-    /// anew then.
+    /// Appends with `append`, and again as long as it finds no space and some can be made: by going on to a file in the other directory, once,
+    /// or with that of a spare file. Records are to be signed anew each time.
     ///
     /// # Errors
-    /// As [`Self::rotate`].
-    pub(crate) fn spill(&mut self) -> Result<bool> {
+    /// Those of `append`.
+    pub(crate) fn find_space<T>(
+        &mut self,
+        mut append: impl FnMut(&mut Self) -> Result<T>,
+    ) -> Result<T> {
+        let mut may_leave = true;
+        loop {
+            let e = match append(self) {
+                Err(e) if e.kind() == ErrorKind::NoSpace => e,
+                appended => return appended,
+            };
+            match self.make_space(&mut may_leave) {
+                Ok(true) => {}
+                Ok(false) => return Err(e),
+                Err(other) => return Err(e.with("other directory", other)),
+            }
+        }
+    }
+
+    fn make_space(&mut self, may_leave: &mut bool) -> Result<bool> {
         let files = &self.new_files;
         let queue = self.file.id.queue;
         let has_spare = |dir: &Path| files.has_spare(queue, dir);
         let (fs, dir) = (&*files.fs, self.file.dir());
-        match files.dirs.after_full(fs, dir, files.target_size, has_spare) {
-            Some(dir) => self.rotate(Some(dir)).map(|()| true),
-            None => Ok(false),
+        let other = files.dirs.after_full(fs, dir, files.target_size, has_spare);
+        if let Some(other) = other.filter(|_| std::mem::take(may_leave)) {
+            return self.rotate(Some(other)).map(|()| true);
         }
+        let is_filled = self.filling.take().is_some_and(|f| f.give_up(files));
+        Ok(is_filled || files.spares.give_up(fs, dir)?)
     }
 
     /// Goes on to the next file, in `dir` if it is given.

@@ -39,6 +39,8 @@ pub(super) struct Filling {
     asked: u64,
     /// It is given to others, or cannot be made.
     is_over: Arc<AtomicBool>,
+    /// Its space is needed.
+    is_given_up: Arc<AtomicBool>,
 }
 
 impl Filling {
@@ -58,12 +60,20 @@ impl Filling {
             began: bytes,
             asked: 0,
             is_over: Arc::default(),
+            is_given_up: Arc::default(),
         })
     }
 
     /// True once it needs nothing more.
     pub(super) fn is_over(&self) -> bool {
         self.is_over.load(Ordering::Acquire)
+    }
+
+    /// Removes it, for its space, if it is being filled.
+    pub(super) fn give_up(&self, new: &NewFiles) -> bool {
+        self.is_given_up.store(true, Ordering::SeqCst);
+        // The thread that is at it removes it once more, and should it have given it to others, it is one of those.
+        !self.is_over() && self.asked > 0 && new.fs.remove_file(&self.spare).is_ok()
     }
 
     /// Has it filled as far as it should be when the log has `bytes`.
@@ -73,17 +83,22 @@ impl Filling {
             let offset = self.asked;
             self.asked += STEP;
             let is_last = self.asked == self.size;
-            let (spare, is_over) = (self.spare.clone(), Arc::clone(&self.is_over));
+            let spare = self.spare.clone();
+            let (is_over, is_given_up) = (self.is_over.clone(), self.is_given_up.clone());
             let (fs, spares, meters) = (
                 Arc::clone(&new.fs),
                 Arc::clone(&new.spares),
                 Arc::clone(&new.meters),
             );
             new.beside.ask(move || {
-                if is_over.load(Ordering::Acquire) {
+                if is_over.load(Ordering::Acquire) || is_given_up.load(Ordering::SeqCst) {
                     return;
                 }
                 let written = fs.write_zeros_at(&spare, offset, STEP);
+                if is_given_up.load(Ordering::SeqCst) {
+                    let _ = fs.remove_file(&spare);
+                    return;
+                }
                 let done = written.and_then(|()| match is_last {
                     true => fs.open_append(&spare)?.sync(),
                     false => Ok(()),

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use orogen_base::{ErrorKind, Result, memory};
+use orogen_base::{Result, memory};
 
 use super::Run;
 use crate::blocks::Blocks;
@@ -259,12 +259,7 @@ impl Run<'_> {
         drop(blocks);
         let rewriter = self.rewriter()?;
         rewriter.rotate_if_full()?;
-        match append(rewriter, &mut made) {
-            Err(e) if e.kind() == ErrorKind::NoSpace && rewriter.spill()? => {
-                append(rewriter, &mut made)?;
-            }
-            appended => appended?,
-        }
+        rewriter.find_space(|rewriter| append(rewriter, &mut made))?;
         let file = rewriter.file().id;
         let mut all = Vec::new();
         for made in made {

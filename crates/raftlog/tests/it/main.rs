@@ -9,6 +9,7 @@ mod crash;
 mod digests;
 mod durable;
 mod filling;
+mod full;
 mod long;
 mod manager;
 mod metrics;
