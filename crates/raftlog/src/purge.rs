@@ -285,6 +285,9 @@ impl Run<'_> {
             self.writes.start_file()?;
         }
         let active = newest(self.table).unwrap_or(last);
+        // The newest file is written meanwhile: what is newer than the look must lie behind the limit. It is still the newest if it
+        // has no record yet.
+        let watermark = watermark.min(active.saturating_sub(1));
         let limit = FileId::new(Queue::Append, watermark);
         let wanted = oldest_wanted(&self.purge.new_files.listeners, Queue::Append);
         let mut batch = self.batch(limit);

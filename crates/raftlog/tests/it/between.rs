@@ -10,7 +10,7 @@ use orogen_base::Result;
 use orogen_env::{
     Access, FileLock, FileSystem, MemFileSystem, Metadata, RandomAccessFile, WritableFile,
 };
-use orogen_raftlog::raw::{Command, Engine, Queue};
+use orogen_raftlog::raw::{Command, Engine, LogBatch, Queue, RewriteSteps};
 use orogen_testkit::rng::Rng;
 
 use crate::model::{Model, content, dir, disk, open, options, random_batch};
@@ -314,4 +314,48 @@ fn a_file_that_cuts_off_what_was_moved_stays_as_long_as_it_must() {
             assert_eq!(engine.first_index(1), None);
         },
     );
+}
+
+#[test]
+fn what_is_written_over_while_it_is_moved_on_demand_is_not_the_old_again() {
+    let (disk, hook) = (disk(), Arc::new(Hook::default()));
+    let fs: Arc<dyn FileSystem> = Arc::new(HookedFileSystem {
+        below: disk.clone(),
+        hook: Arc::clone(&hook),
+    });
+    let engine = Arc::new(Engine::open(&fs, dir(), options()).unwrap());
+    entries(&engine, 1, 1, 3);
+    put(&engine, 2, "key");
+    // The newest file has no record then.
+    engine
+        .rewrite_append_queue(None, RewriteSteps::Removals)
+        .unwrap();
+    let inner = Arc::clone(&engine);
+    let mut is_done = false;
+    *hook.step.lock().unwrap() = Some(Box::new(move || {
+        if !std::mem::replace(&mut is_done, true) {
+            let mut batch = LogBatch::default();
+            batch.add_entries(1, 2, &["new"]).unwrap();
+            batch.put(2, b"key".to_vec(), b"new".to_vec()).unwrap();
+            inner.write(&mut batch, false).unwrap();
+        }
+    }));
+    hook.is_on.store(true, Ordering::SeqCst);
+    engine
+        .rewrite_append_queue(None, RewriteSteps::All)
+        .unwrap();
+    hook.is_on.store(false, Ordering::SeqCst);
+    *hook.step.lock().unwrap() = None;
+    let is_new = |engine: &Engine| {
+        assert_eq!(engine.get_entry(1, 2).unwrap().unwrap(), b"new");
+        assert_eq!(engine.get(2, b"key").unwrap(), b"new");
+        assert_eq!(engine.last_index(1), Some(2));
+    };
+    is_new(&engine);
+    engine
+        .rewrite_append_queue(None, RewriteSteps::All)
+        .unwrap();
+    is_new(&engine);
+    drop(engine);
+    is_new(&open(&disk).unwrap());
 }
