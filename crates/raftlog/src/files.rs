@@ -263,7 +263,11 @@ impl NewFiles {
     /// names are removed.
     fn spare_of_one_name(&self, dir: &Path) -> Result<Option<(PathBuf, u64)>> {
         while let Some(spare) = self.spares.take(dir) {
-            let metadata = self.fs.metadata(&spare)?;
+            let metadata = match self.fs.metadata(&spare) {
+                // Somebody has taken it away: it is no spare file, and no reason for an error.
+                Err(e) if e.is_file_not_found() => continue,
+                metadata => metadata?,
+            };
             if metadata.links == 1 {
                 return Ok(Some((spare, metadata.size)));
             }
@@ -298,8 +302,8 @@ impl NewFiles {
             if !made.as_ref().is_err_and(is_full) {
                 return made;
             }
-            let spares = dirs.iter().map(|dir| self.spares.give_up(&*self.fs, dir));
-            if !spares.collect::<Result<Vec<bool>>>()?.contains(&true) {
+            let gives_up = |dir: &Arc<Path>| self.spares.give_up(&*self.fs, dir);
+            if !dirs.iter().any(|dir| gives_up(dir).unwrap_or(false)) {
                 return made;
             }
         }

@@ -221,6 +221,20 @@ impl RecordHeader {
         out
     }
 
+    /// False if [`Self::decode`] would fail, mostly: for who tries it at every byte.
+    pub(crate) fn may_be(bytes: &[u8], available: u64) -> bool {
+        let Some((header, _)) = bytes.split_first_chunk::<RECORD_HEADER_LEN>() else {
+            return false;
+        };
+        let (first, second) = header.split_at(8);
+        let number = |b: &[u8]| b.iter().fold(0u64, |n, b| (n << 8) | u64::from(*b));
+        let (len, footer_at) = (number(first) >> 8, number(second));
+        first[7] <= 1
+            && len <= available
+            && footer_at >= RECORD_HEADER_LEN as u64
+            && footer_at < len
+    }
+
     /// The header at the start of `bytes`; `available` bytes are left in the file from there.
     pub(crate) fn decode(bytes: &[u8], available: u64) -> Result<Self> {
         let damaged =
@@ -619,9 +633,14 @@ pub(crate) fn take_mark(items: &mut Vec<Item>) -> Result<Option<(u64, Part)>> {
         }
     }
     if found.is_some() {
-        items.retain(|item| !matches!(&item.op, Op::Put { key, .. } if key == RESERVED_KEY));
+        drop_marks(items);
     }
     Ok(found)
+}
+
+/// Takes marks away where they mean nothing, whatever they say.
+pub(crate) fn drop_marks(items: &mut Vec<Item>) {
+    items.retain(|item| !matches!(&item.op, Op::Put { key, .. } if key == RESERVED_KEY));
 }
 
 #[cfg(test)]

@@ -12,7 +12,6 @@ mod append_queue;
 mod list;
 
 use std::collections::HashMap;
-use std::iter;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -23,8 +22,8 @@ use crate::digest;
 use crate::dirs::{Dirs, Place};
 use crate::files::{LogFile, Table, cut, make};
 use crate::format::{
-    ALIGNMENTS, Compression, FILE_HEADER_LEN_MAX, FileHeader, FormatVersion, Part,
-    RECORD_HEADER_LEN, RecordHeader, decode_block, decode_footer, take_mark,
+    Compression, FILE_HEADER_LEN_MAX, FileHeader, FormatVersion, Part, RECORD_HEADER_LEN,
+    RecordHeader, decode_block, decode_footer, padding, take_mark,
 };
 use crate::item::{Item, Op};
 use crate::memtable::{Block, Memtables};
@@ -231,6 +230,30 @@ impl Scan<'_> {
         }
         Ok((header, items))
     }
+
+    /// Whether any record of the file is in it, wherever it begins.
+    fn has_record(&mut self) -> Result<bool> {
+        const STEP: usize = 4 << 10;
+        let mut at = 0;
+        loop {
+            let rest = self.window.size.saturating_sub(at);
+            let bytes = self.window.get(at, STEP)?;
+            if bytes.len() < RECORD_HEADER_LEN {
+                return Ok(false);
+            }
+            let mut headers = bytes.windows(RECORD_HEADER_LEN);
+            match headers.position(|header| RecordHeader::may_be(header, rest)) {
+                None => at += (bytes.len() - RECORD_HEADER_LEN + 1) as u64,
+                Some(n) => {
+                    at += n as u64;
+                    if damage(self.record(at))?.is_ok() {
+                        return Ok(true);
+                    }
+                    at += 1;
+                }
+            }
+        }
+    }
 }
 
 /// A record that takes effect with others.
@@ -361,7 +384,7 @@ fn make_anew(
     Ok((file, header.version.header_len() as u64))
 }
 
-/// True if a file whose header is damaged has no record. Its header is synced before the first one is written, so
+/// True if a file whose header is damaged has no record, wherever one may begin. Its header is synced before the first one is written, so
 /// a power loss may leave anything in a file that was being made, but no record.
 fn was_being_made(id: FileId, reader: &Arc<dyn RandomAccessFile>) -> Result<bool> {
     for version in [FormatVersion::V1, FormatVersion::V2] {
@@ -370,10 +393,6 @@ fn was_being_made(id: FileId, reader: &Arc<dyn RandomAccessFile>) -> Result<bool
             version,
             reader: Arc::clone(reader),
         };
-        // Without the header it is not known at multiples of what records begin.
-        let multiples = iter::successors(Some(*ALIGNMENTS.start()), |at| Some(at * 2));
-        let aligned = multiples.take_while(|at| ALIGNMENTS.contains(at));
-        let begins = iter::once(version.header_len() as u64).chain(aligned);
         let mut scan = Scan {
             window: Window::new(Arc::clone(reader))?,
             file: &file,
@@ -381,13 +400,20 @@ fn was_being_made(id: FileId, reader: &Arc<dyn RandomAccessFile>) -> Result<bool
             verify: false,
             flipped: None,
         };
-        for begin in begins {
-            if begin < scan.window.size && damage(scan.record(begin))?.is_ok() {
-                return Ok(false);
-            }
+        if scan.has_record()? {
+            return Ok(false);
         }
     }
     Ok(true)
+}
+
+/// Whether a file is no longer than one that is just made, or has zeros behind the header, as one that was never written over.
+fn is_without_content(reader: &Arc<dyn RandomAccessFile>, options: &Options) -> Result<bool> {
+    let mut window = Window::new(Arc::clone(reader))?;
+    let header = options.file_header();
+    let len = header.version.header_len() as u64;
+    let (size, made) = (window.size, len + padding(len, header.alignment_kept()));
+    Ok(size <= made || window.is_zero(FILE_HEADER_LEN_MAX as u64, size)?)
 }
 
 /// Gives every record of a file to `each`, and cuts it off where that is tolerated; the file and where it ends.
@@ -410,8 +436,12 @@ fn read_file(
     let header = match damage(decoded)? {
         Ok(header) => header,
         Err(e) => {
+            let may_be_lost = match mode {
+                RecoveryMode::AbsoluteConsistency => is_without_content(&reader, options)?,
+                _ => true,
+            };
             let is_tolerated = mode == RecoveryMode::TolerateAnyCorruption
-                || is_newest && was_being_made(id, &reader)?;
+                || is_newest && may_be_lost && was_being_made(id, &reader)?;
             if !is_tolerated {
                 return Err(e.with("file", path.display()));
             }
@@ -475,7 +505,7 @@ fn read_file(
 }
 
 /// Gives every record of a file to `each` and changes nothing; the damage behind them, if there is any.
-/// Zeros there are none.
+/// Zeros there are none. With `verify` a damaged block is damage, too: who opens a log looks at those of newest files only.
 ///
 /// # Errors
 /// Those of the file system and of `each`.
@@ -483,6 +513,7 @@ pub(crate) fn look(
     fs: &dyn FileSystem,
     path: &Path,
     id: FileId,
+    verify: bool,
     each: impl FnMut(Vec<Item>, Block) -> Result<()>,
 ) -> Result<Option<Error>> {
     let reader = fs.open(path, Access::Sequential)?;
@@ -500,7 +531,7 @@ pub(crate) fn look(
         file: &file,
         window,
         alignment: header.alignment,
-        verify: true,
+        verify,
         flipped: None,
     };
     Ok(match scan.run(each)?.1 {

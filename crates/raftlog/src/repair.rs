@@ -194,12 +194,14 @@ fn decide_file(
     fs: &dyn FileSystem,
     path: &Path,
     id: FileId,
+    is_newest: bool,
     states: &mut HashMap<u64, State>,
     decide: Decide<'_>,
 ) -> Result<Kept> {
     let mut kept = Kept::default();
-    // Damage ends the file here as it does when a directory is opened that tolerates any.
-    look(fs, path, id, |items, block| {
+    // Damage ends the file here as it does when a directory is opened that tolerates any. A damaged block of an earlier file is
+    // none there: if entries in it are to be kept writing them anew fails, and nothing is changed.
+    look(fs, path, id, is_newest, |items, block| {
         let mut staying = Vec::with_capacity(items.len());
         for item in items {
             let Some(change) = change_of(&item.op) else {
@@ -396,10 +398,14 @@ fn repair_all(
         if queue.is_some_and(|wanted| wanted != of) {
             continue;
         }
-        for place in list(fs, dirs, of)? {
+        let places = list(fs, dirs, of)?;
+        let newest = places.last().map(|place| place.id);
+        for place in places {
             let (id, swap) = (place.id, Swap::new(&place));
+            let is_newest = newest == Some(id);
             let place = |e: Error| e.with("file", id.name());
-            let kept = decide_file(fs, &swap.original, id, &mut states, decide).map_err(place)?;
+            let kept = decide_file(fs, &swap.original, id, is_newest, &mut states, decide)
+                .map_err(place)?;
             if kept.dropped + kept.added == 0 {
                 continue;
             }

@@ -141,14 +141,19 @@ impl Spares {
     /// # Errors
     /// Of the file system; it is spare no more.
     pub(crate) fn give_up(&self, fs: &dyn FileSystem, dir: &Path) -> Result<bool> {
-        let spare = {
-            let free = &mut self.numbers.lock().free;
-            let at = free.iter().rposition(|path| path.parent() == Some(dir));
-            at.and_then(|at| free.remove(at))
-        };
-        match spare {
-            Some(spare) => fs.remove_file(&spare).map(|()| true),
-            None => Ok(false),
+        loop {
+            let spare = {
+                let free = &mut self.numbers.lock().free;
+                let at = free.iter().rposition(|path| path.parent() == Some(dir));
+                at.and_then(|at| free.remove(at))
+            };
+            let Some(spare) = spare else {
+                return Ok(false);
+            };
+            match fs.remove_file(&spare) {
+                Err(e) if e.is_file_not_found() => {}
+                removed => return removed.map(|()| true),
+            }
         }
     }
 

@@ -204,7 +204,7 @@ impl<F> Iterator for LogItemReader<F> {
             }
             let (id, path) = self.files.pop_front()?;
             let items = &mut self.items;
-            let looked = look(&*self.fs, &path, id, |records, block| {
+            let looked = look(&*self.fs, &path, id, true, |records, block| {
                 items.extend(records.into_iter().map(|item| Ok(log_item(item, block))));
                 Ok(())
             });
@@ -223,7 +223,7 @@ pub(super) fn holes(fs: &dyn FileSystem, dirs: &Dirs) -> Result<Vec<(u64, u64)>>
     for queue in [Queue::Rewrite, Queue::Append] {
         let mut lasts: HashMap<u64, u64> = HashMap::new();
         for place in list(fs, dirs, queue)? {
-            let damage = look(fs, &place.path(), place.id, |items, _| {
+            let damage = look(fs, &place.path(), place.id, true, |items, _| {
                 for Item { group, op } in items {
                     follow(&mut lasts, &mut holes, group, &op);
                 }

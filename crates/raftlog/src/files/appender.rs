@@ -317,8 +317,16 @@ impl Appender {
         if let Some(other) = other.filter(|_| std::mem::take(may_leave)) {
             return self.rotate(Some(other)).map(|()| true);
         }
-        let is_filled = self.filling.take().is_some_and(|f| f.give_up(files));
-        Ok(is_filled || files.spares.give_up(fs, dir)?)
+        if files.spares.give_up(fs, dir)? {
+            return Ok(true);
+        }
+        Ok(self.give_up_filling())
+    }
+
+    /// Removes the spare file that is being made, if there is one.
+    fn give_up_filling(&mut self) -> bool {
+        let filling = self.filling.take();
+        filling.is_some_and(|filling| filling.give_up(&self.new_files))
     }
 
     /// Goes on to the next file, in `dir` if it is given.
@@ -343,8 +351,14 @@ impl Appender {
         }
         let is_stalled = self.new_files.dirs.is_stalled();
         let dirs = dir.map_or_else(|| self.new_files.dirs_for(id.queue), |dir| vec![dir]);
-        let unfinished = &mut self.unfinished;
-        let (file, writer, written) = self.new_files.make(id, &dirs, is_mapped, unfinished)?;
+        let made = loop {
+            let unfinished = &mut self.unfinished;
+            match self.new_files.make(id, &dirs, is_mapped, unfinished) {
+                Err(e) if e.kind() == ErrorKind::NoSpace && self.give_up_filling() => {}
+                made => break made,
+            }
+        };
+        let (file, writer, written) = made?;
         if is_stalled && self.new_files.dirs.second() != Some(file.dir()) {
             self.new_files.dirs.stay();
         }

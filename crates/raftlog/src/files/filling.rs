@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use orogen_base::ErrorKind;
-use orogen_base::sync::atomic::{AtomicBool, Ordering};
+use orogen_base::sync::atomic::{AtomicU8, Ordering};
 
 use super::NewFiles;
 
@@ -29,6 +29,12 @@ const fn share_of(bytes: u64) -> u64 {
     bytes + bytes / 4
 }
 
+/// Whoever ends the filling first decides how.
+fn end(state: &AtomicU8, how: u8) -> bool {
+    let before = state.compare_exchange(FILLING, how, Ordering::AcqRel, Ordering::Acquire);
+    before.is_ok()
+}
+
 /// A spare file that is being made.
 pub(super) struct Filling {
     spare: PathBuf,
@@ -37,11 +43,15 @@ pub(super) struct Filling {
     began: u64,
     /// Up to here it was asked for.
     asked: u64,
-    /// It is given to others, or cannot be made.
-    is_over: Arc<AtomicBool>,
-    /// Its space is needed.
-    is_given_up: Arc<AtomicBool>,
+    state: Arc<AtomicU8>,
 }
+
+/// It is filled.
+const FILLING: u8 = 0;
+/// It is given to others, or cannot be made.
+const OVER: u8 = 1;
+/// Its space is needed: whoever is at it removes what it has written.
+const GIVEN_UP: u8 = 2;
 
 impl Filling {
     /// Begins one in `dir`, if there is use and room for it. `bytes` are those of the log so far, in `files` files.
@@ -59,21 +69,18 @@ impl Filling {
             size,
             began: bytes,
             asked: 0,
-            is_over: Arc::default(),
-            is_given_up: Arc::default(),
+            state: Arc::default(),
         })
     }
 
     /// True once it needs nothing more.
     pub(super) fn is_over(&self) -> bool {
-        self.is_over.load(Ordering::Acquire)
+        self.state.load(Ordering::Acquire) != FILLING
     }
 
-    /// Removes it, for its space, if it is being filled.
+    /// Removes it, for its space, if it is being filled; not if it was given to others just now.
     pub(super) fn give_up(&self, new: &NewFiles) -> bool {
-        self.is_given_up.store(true, Ordering::SeqCst);
-        // The thread that is at it removes it once more, and should it have given it to others, it is one of those.
-        !self.is_over() && self.asked > 0 && new.fs.remove_file(&self.spare).is_ok()
+        end(&self.state, GIVEN_UP) && self.asked > 0 && new.fs.remove_file(&self.spare).is_ok()
     }
 
     /// Has it filled as far as it should be when the log has `bytes`.
@@ -84,40 +91,38 @@ impl Filling {
             self.asked += STEP;
             let is_last = self.asked == self.size;
             let spare = self.spare.clone();
-            let (is_over, is_given_up) = (self.is_over.clone(), self.is_given_up.clone());
+            let state = Arc::clone(&self.state);
             let (fs, spares, meters) = (
                 Arc::clone(&new.fs),
                 Arc::clone(&new.spares),
                 Arc::clone(&new.meters),
             );
             new.beside.ask(move || {
-                if is_over.load(Ordering::Acquire) || is_given_up.load(Ordering::SeqCst) {
+                if state.load(Ordering::Acquire) != FILLING {
                     return;
                 }
                 let written = fs.write_zeros_at(&spare, offset, STEP);
-                if is_given_up.load(Ordering::SeqCst) {
-                    let _ = fs.remove_file(&spare);
-                    return;
-                }
                 let done = written.and_then(|()| match is_last {
                     true => fs.open_append(&spare)?.sync(),
                     false => Ok(()),
                 });
-                match done {
-                    Ok(()) => {
-                        meters.filled(STEP);
-                        if !is_last {
-                            return;
-                        }
-                        spares.add(vec![spare]);
-                    }
-                    // Then there is none.
-                    Err(e) if e.kind() == ErrorKind::NotSupported => {}
-                    Err(_) => {
-                        let _ = fs.remove_file(&spare);
-                    }
+                if done.is_ok() {
+                    meters.filled(STEP);
                 }
-                is_over.store(true, Ordering::Release);
+                let is_kept = match &done {
+                    Ok(()) if !is_last => state.load(Ordering::Acquire) == FILLING,
+                    Ok(()) => end(&state, OVER),
+                    Err(_) => {
+                        end(&state, OVER);
+                        false
+                    }
+                };
+                if is_kept && is_last {
+                    spares.add(vec![spare]);
+                } else if !is_kept && !done.is_err_and(|e| e.kind() == ErrorKind::NotSupported) {
+                    // Then there is none.
+                    let _ = fs.remove_file(&spare);
+                }
             });
         }
     }

@@ -14,13 +14,13 @@ use orogen_base::sync::Mutex;
 use orogen_base::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use orogen_base::{Error, Result};
 use orogen_env::ahead::Ahead;
-use orogen_env::{Access, Clock as _, FileSystem, SystemClock, threads};
+use orogen_env::{Access, Clock as _, FileSystem, RandomAccessFile, SystemClock, threads};
 
-use super::{Ending, Found, Scan, Window, list_to_open, newest_of, read_file};
+use super::{Ending, Found, Scan, Window, damage, list_to_open, newest_of, read_file};
 use crate::digest::{self, Builder, Digest};
 use crate::dirs::{Dirs, Place};
 use crate::files::{LogFile, Table};
-use crate::format::{FILE_HEADER_LEN_MAX, FileHeader, take_mark};
+use crate::format::{FILE_HEADER_LEN_MAX, FileHeader, drop_marks};
 use crate::memtable::{Memtables, SHARDS};
 use crate::names::{FileId, Name, Queue};
 use crate::options::Options;
@@ -67,13 +67,22 @@ struct Reader<'a> {
     options: &'a Options,
 }
 
+fn has_header(file: &(dyn RandomAccessFile + 'static)) -> Result<bool> {
+    let mut header = Vec::new();
+    file.append_at(0, FILE_HEADER_LEN_MAX, &mut header)?;
+    Ok(damage(FileHeader::decode(&header))?.is_ok())
+}
+
 impl Reader<'_> {
     fn load(&self, place: &Place, is_newest: bool) -> Result<Loaded> {
         let Self { fs, dirs, options } = *self;
         let id = place.id;
         if options.uses_digests() {
             let reader = fs.open(&place.path(), Access::Random)?;
-            if let Some(digest) = Digest::read(fs, &place.dir, id, &*reader)? {
+            // The newest is written on, for which its header is needed.
+            if (!is_newest || has_header(&*reader)?)
+                && let Some(digest) = Digest::read(fs, &place.dir, id, &*reader)?
+            {
                 let version = digest.version;
                 let file = Arc::new(LogFile {
                     id,
@@ -89,7 +98,7 @@ impl Reader<'_> {
         }
         let mut builder = Builder::default();
         let (file, end) = read_file(fs, dirs, place, is_newest, options, |mut items, block| {
-            take_mark(&mut items)?;
+            drop_marks(&mut items);
             builder.add(items, block)
         })?;
         let digest = builder.finish(&file, end)?;
@@ -193,7 +202,7 @@ fn digest_of(file: &LogFile, len: u64, mut each: impl FnMut()) -> Result<Option<
     let mut builder = Builder::default();
     let (end, ending) = scan.run(|mut items, block| {
         each();
-        take_mark(&mut items)?;
+        drop_marks(&mut items);
         builder.add(items, block)
     })?;
     match ending {

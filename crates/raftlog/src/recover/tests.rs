@@ -3,11 +3,12 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use orogen_env::fs::write_file;
+use orogen_base::ErrorKind;
+use orogen_env::fs::{read_file, write_file};
 use orogen_env::{FileSystem, MemFileSystem};
 
 use crate::format::{
-    FileHeader, FormatVersion, Lz4Policy, Part, RESERVED_KEY, encode_record, sign,
+    FileHeader, FormatVersion, Lz4Policy, Part, RESERVED_KEY, encode_record, padding, sign,
 };
 use crate::item::{Item, Op};
 use crate::names::{FileId, Queue};
@@ -255,7 +256,7 @@ fn one_byte_in_padding_loses_nothing_and_is_told() {
             let fs = disk(&files);
             let mut records = 0;
             let path = Path::new("/log").join(id.name());
-            let told = super::look(&*fs, &path, id, |_, _| {
+            let told = super::look(&*fs, &path, id, true, |_, _| {
                 records += 1;
                 Ok(())
             });
@@ -412,6 +413,51 @@ fn a_file_that_was_being_made_is_made_anew() {
         let engine = open(&fs, RecoveryMode::AbsoluteConsistency).unwrap();
         assert_eq!(all(&engine, 1), ["a", "b"]);
     }
+}
+
+#[test]
+fn records_behind_a_damaged_first_sector_are_not_thrown_away() {
+    for alignment in [0, 4096] {
+        let mut bytes = header(alignment);
+        bytes.resize(
+            bytes.len() + padding(bytes.len() as u64, alignment) as usize,
+            0,
+        );
+        for index in 1..=50 {
+            let value = "v".repeat(300);
+            bytes.extend(record(&entries(1, index, &[&value]), &[], 1));
+        }
+        bytes[..512].fill(0xff);
+        let fs = disk(&[(Queue::Append, 1, bytes.clone())]);
+        for mode in [
+            RecoveryMode::AbsoluteConsistency,
+            RecoveryMode::TolerateTailCorruption,
+        ] {
+            let e = open(&fs, mode).err().unwrap();
+            assert_eq!(e.kind(), ErrorKind::Corruption);
+            let path = Path::new("/log").join(FileId::new(Queue::Append, 1).name());
+            assert_eq!(read_file(&*fs, &path).unwrap(), bytes);
+        }
+        let any = open(&fs, RecoveryMode::TolerateAnyCorruption).unwrap();
+        assert_eq!(any.last_index(1), None);
+    }
+}
+
+#[test]
+fn what_marks_say_in_the_append_queue_means_nothing() {
+    let strange = Item {
+        group: 1,
+        op: Op::Put {
+            key: RESERVED_KEY.to_vec(),
+            value: vec![9],
+        },
+    };
+    let mut bytes = header(0);
+    bytes.extend(record(&entries(1, 1, &["a"]), &[strange], 1));
+    let fs = disk(&[(Queue::Append, 1, bytes)]);
+    let engine = open(&fs, RecoveryMode::AbsoluteConsistency).unwrap();
+    assert_eq!(all(&engine, 1), ["a"]);
+    assert_eq!(engine.get(1, RESERVED_KEY), None);
 }
 
 #[test]

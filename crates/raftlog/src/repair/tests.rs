@@ -283,3 +283,26 @@ fn a_repaired_file_is_packed_and_others_keep_their_alignment() {
     assert_eq!(engine.raft_groups(), [1, 3, 4, 5, 6, 7, 8, 9]);
     assert_eq!(engine.get_entry(3, 1).unwrap(), Some(b"entry".to_vec()));
 }
+
+#[test]
+fn damage_in_a_block_costs_no_record_behind_it() {
+    let fs = MemFileSystem::new();
+    let engine = open(&fs);
+    (1..=8).for_each(|group| write(&engine, group, 1, 4));
+    engine.close().unwrap();
+    let path = dir().join("0000000000000001.raftlog");
+    let mut bytes = read_file(&fs, &path).unwrap();
+    let len = (u64::from_be_bytes(bytes[69..77].try_into().unwrap()) >> 8) as usize;
+    // In the block of the second record.
+    bytes[69 + len + 16] ^= 1;
+    orogen_env::fs::write_file(&fs, &path, &bytes).unwrap();
+    let last = || [2, 3].map(|group| open(&fs).last_index(group));
+    assert_eq!(last(), [Some(4); 2], "who opens it passes over that");
+    let before = files(&fs);
+    let e = by_script(&fs, None, DROP_GROUP_ONE).unwrap_err();
+    assert_eq!(e.kind(), ErrorKind::Corruption);
+    assert_eq!(files(&fs), before);
+    // What is damaged may go.
+    by_script(&fs, None, &DROP_GROUP_ONE.replace("id == 1", "id == 2")).unwrap();
+    assert_eq!(last(), [None, Some(4)]);
+}

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use orogen_base::ErrorKind;
 use orogen_env::fs::{read_file, write_file};
-use orogen_env::{FileSystem, MemFileSystem, PowerCut};
+use orogen_env::{Fault, FaultFileSystem, FileSystem, MemFileSystem, OpKind, PowerCut};
 use orogen_raftlog::raw::{Command, Engine, LogBatch, Options, RecoveryMode};
 use orogen_testkit::rng::Rng;
 
@@ -246,4 +246,44 @@ fn random_histories_survive_power_cuts_whatever_is_left_of_digests() {
         }
     }
     assert!(read > opened, "{read} {opened}");
+}
+
+#[test]
+fn a_digest_that_cannot_be_read_is_as_good_as_none() {
+    let (mem, model) = written(6);
+    for kind in [OpKind::Open, OpKind::Read] {
+        let fs = FaultFileSystem::over_memory(mem.crash(PowerCut::KeepAll));
+        fs.faults()
+            .add(Fault::io().on(&[kind]).path_with(".digest").forever());
+        let arc: Arc<dyn FileSystem> = Arc::new(fs);
+        let engine = Engine::open(&arc, dir(), digesting()).unwrap();
+        assert_eq!(content(&engine), model, "{kind:?}");
+    }
+}
+
+#[test]
+fn a_damaged_header_of_the_newest_file_is_met_although_there_is_a_digest() {
+    let fs = disk();
+    let large = Options {
+        target_file_size: 10_000,
+        purge_threshold: 10_000,
+        ..digesting()
+    };
+    let engine = try_open(&fs, large.clone()).unwrap();
+    for at in 1..20 {
+        let mut batch = LogBatch::default();
+        batch.add_entries(1, at, &[vec![at as u8; 300]]).unwrap();
+        engine.write(&mut batch, false).unwrap();
+    }
+    engine.close().unwrap();
+    let log = names(&fs, ".raftlog").pop().unwrap();
+    let mut bytes = read_file(&fs, &log).unwrap();
+    bytes[3] ^= 1;
+    write_file(&fs, &log, &bytes).unwrap();
+    // However often it is tried.
+    for _ in 0..2 {
+        let e = try_open(&fs, large.clone()).err().unwrap();
+        assert_eq!(e.kind(), ErrorKind::Corruption);
+        assert_eq!(read_file(&fs, &log).unwrap(), bytes);
+    }
 }
