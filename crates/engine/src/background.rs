@@ -252,15 +252,8 @@ fn run_one(write: &WritePath, budget: &Arc<Budget>) -> bool {
 /// free, and it is not put off.
 fn start_collection(context: &Arc<Context>, budget: &Arc<Budget>) {
     let max = context.db_options().max_background_gc;
-    if budget.collecting.load(Ordering::Acquire) >= max {
-        return;
-    }
-    let (retry, now) = (&context.collection_retry, context.clock.now_micros());
-    if retry.due_in(now).is_some_and(|micros| micros > 0) {
-        return;
-    }
-    if !blob_collection::is_due(context) {
-        retry.end();
+    let has_place = budget.collecting.load(Ordering::Acquire) < max;
+    if !has_place || !context.may_move_values() || !blob_collection::is_due(context) {
         return;
     }
     let mut collectors = budget.collectors.lock();
@@ -269,8 +262,7 @@ fn start_collection(context: &Arc<Context>, budget: &Arc<Budget>) {
         return;
     }
     // Looked at again: a thread that found no space has put it off before it left its place.
-    let interval = context.options.bgerror_resume_retry_interval;
-    if retry.due_in(now).is_some() && !retry.take(now, interval) {
+    if !context.take_move() {
         return;
     }
     budget.collecting.fetch_add(1, Ordering::AcqRel);
@@ -310,7 +302,7 @@ fn collect(place: &Collecting) {
             });
             let goes_on = matches!(result, Ok(true));
             if goes_on {
-                context.collection_retry.end();
+                context.moves_retry.end();
             }
             if !matches!(result, Ok(false)) {
                 finish(context, COLLECTION, result.map(drop));

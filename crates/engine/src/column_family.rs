@@ -302,8 +302,18 @@ impl FamilyState {
         oldest.is_none_or(|oldest| oldest > id) && self.flushing.is_none_or(|from| from > id)
     }
 
-    /// True if nothing in blob files was found worth collecting in this version with these settings,
-    /// or jobs were in the way that are at it still.
+    /// True if nothing in blob files was found worth collecting in this version with these settings.
+    pub(crate) fn can_collect_nothing(
+        &self,
+        options: &Arc<ColumnFamilyOptions>,
+        lull: Lull,
+    ) -> bool {
+        let noted = self.nothing_to_collect.as_ref();
+        noted.is_some_and(|noted| noted.jobs_ended.is_none())
+            && self.has_nothing_to_collect(options, lull)
+    }
+
+    /// The same, or jobs were in the way that are at it still.
     pub(crate) fn has_nothing_to_collect(
         &self,
         options: &Arc<ColumnFamilyOptions>,

@@ -80,8 +80,9 @@ pub(crate) struct Context {
     pub(crate) resume_retry: Retry,
     /// Planned while compactions find no space; flushes go on.
     pub(crate) compaction_retry: Retry,
-    /// Planned while collections of garbage find none; all else goes on.
-    pub(crate) collection_retry: Retry,
+    /// Planned while who moves values of blob files finds none: collections wait, and compactions leave values where they
+    /// are, but for a try now and then.
+    pub(crate) moves_retry: Retry,
     /// The thread that resumes. Leaf lock.
     resuming: Mutex<Option<ThreadId>>,
     /// Keeps others out. A job on a thread keeps a clone: should a listener close the database
@@ -207,7 +208,7 @@ impl Context {
             progress: Signal::default(),
             resume_retry: Retry::default(),
             compaction_retry: Retry::default(),
-            collection_retry: Retry::default(),
+            moves_retry: Retry::default(),
             resuming: Mutex::default(),
             lock: Mutex::new(parts.lock),
             manual_disabled: Arc::default(),
@@ -423,6 +424,7 @@ impl Context {
         Moment {
             unix_secs: self.clock.unix_secs(),
             oldest_snapshot: self.snapshots.oldest().unwrap_or(SEQNO_MAX),
+            moves_values: self.may_move_values(),
         }
     }
 
@@ -449,17 +451,17 @@ impl Context {
     }
 
     /// After the error of a compaction. One that found no space or memory is put off, and writes go on; but
-    /// not if it was the MANIFEST that had no space.
+    /// not if it was the MANIFEST that had no space. The next one moves no values.
     pub(crate) fn fail_compaction(&self, error: &Error) {
-        self.put_off(&self.compaction_retry, true, error);
+        self.put_off(true, error);
     }
 
     /// The same for a collection of garbage: no writer waits for one.
     pub(crate) fn fail_collection(&self, error: &Error) {
-        self.put_off(&self.collection_retry, false, error);
+        self.put_off(false, error);
     }
 
-    fn put_off(&self, retry: &Retry, is_stuck: bool, error: &Error) {
+    fn put_off(&self, is_compaction: bool, error: &Error) {
         if !error.kind().is_shortage() {
             return self.fail(error);
         }
@@ -468,8 +470,9 @@ impl Context {
         }
         let interval = self.options.bgerror_resume_retry_interval;
         let now = self.clock.now_micros();
-        retry.plan(now, interval);
-        if is_stuck {
+        self.moves_retry.plan(now, interval);
+        if is_compaction {
+            self.compaction_retry.plan(now, interval);
             self.stall.set_stuck(true);
         }
         self.statistics
@@ -478,10 +481,17 @@ impl Context {
         self.progress.raise();
     }
 
-    /// True while compactions or collections wait for space or memory.
-    pub(crate) fn is_put_off(&self) -> bool {
-        let retries = [&self.compaction_retry, &self.collection_retry];
-        retries.iter().any(|retry| retry.due_in(0).is_some())
+    /// True unless who moves values is put off, and no try is due.
+    pub(crate) fn may_move_values(&self) -> bool {
+        let due = self.moves_retry.due_in(self.clock.now_micros());
+        due.is_none_or(|micros| micros == 0)
+    }
+
+    /// The same for who does so: if a try is due it is this one.
+    pub(crate) fn take_move(&self) -> bool {
+        let interval = self.options.bgerror_resume_retry_interval;
+        let now = self.clock.now_micros();
+        self.moves_retry.due_in(now).is_none() || self.moves_retry.take(now, interval)
     }
 
     /// Compactions find space again, or none is due.
@@ -535,9 +545,12 @@ impl Context {
             self.health.out_of_space()
                 && self.resume_retry.tries() < self.options.max_bgerror_resume_count
         });
-        let compaction = self.compaction_retry.due_in(now);
-        let collection = self.collection_retry.due_in(now);
-        resume.into_iter().chain(compaction).chain(collection).min()
+        // Neither is looked for meanwhile.
+        let is_stopped = self.health.failed() || self.health.out_of_space();
+        let compaction = self.compaction_retry.due_in(now).filter(|_| !is_stopped);
+        // Who is due and has not begun is told when there is a place, or begins with the next look.
+        let moves = self.moves_retry.due_in(now).filter(|&due| due > 0);
+        resume.into_iter().chain(compaction).chain(moves).min()
     }
 
     /// Waits until no other thread resumes, and keeps others from it.
@@ -602,7 +615,7 @@ impl Context {
         let is_off = options.max_space_amp == 0.0
             || options.disable_auto_compactions
             || self.db_options().max_background_gc == 0;
-        if is_off || state.has_nothing_to_collect(options, Lull::Short) {
+        if is_off || state.can_collect_nothing(options, Lull::Short) {
             return None;
         }
         let ceiling = Ceiling::of(&state.version, options.max_space_amp)?;

@@ -318,7 +318,7 @@ pub struct Step {
     pub merged: usize,
     /// The tables, by level and in key order.
     pub tables: Vec<(usize, Arc<FileMeta>)>,
-    /// Bytes of values that they bring along.
+    /// Bytes of values that they bring along, with their padding in a new file.
     pub moved_bytes: u64,
     /// Bytes of all tables that point to the files, as far as they are idle.
     pub bytes_ahead: u64,
@@ -346,6 +346,14 @@ struct Pointing<'v> {
 }
 
 impl Pointing<'_> {
+    /// Bytes of padding that what it brings along has in a new file, at most.
+    fn padding_max(&self, victims: &Victims, rules: &Rules) -> u64 {
+        let chosen = self.counts.iter();
+        let chosen = chosen.filter(|(n, _)| victims.0.contains_key(n));
+        let values: u64 = chosen.map(|(_, c)| c.values).sum();
+        values.saturating_mul(rules.padding_max)
+    }
+
     fn density(&self) -> f64 {
         self.moved_bytes as f64 / self.file.size.max(1) as f64
     }
@@ -456,7 +464,10 @@ fn step_for(
     Selected::Step(Step {
         victims: victims.numbers(),
         merged: victims.0.values().filter(|v| v.is_merged).count(),
-        moved_bytes: tables.iter().map(|t| t.moved_bytes).sum(),
+        moved_bytes: tables
+            .iter()
+            .map(|t| t.moved_bytes.saturating_add(t.padding_max(&victims, rules)))
+            .fold(0, u64::saturating_add),
         tables: tables.iter().map(|t| (t.level, t.file.clone())).collect(),
         bytes_ahead,
     })

@@ -37,6 +37,8 @@ pub struct Moment {
     pub unix_secs: u64,
     /// The oldest live snapshot; [`SEQNO_MAX`] if there is none.
     pub oldest_snapshot: SeqNo,
+    /// Whether a compaction finds space for values that it moves.
+    pub moves_values: bool,
 }
 
 impl Default for Moment {
@@ -44,6 +46,7 @@ impl Default for Moment {
         Self {
             unix_secs: 0,
             oldest_snapshot: SEQNO_MAX,
+            moves_values: true,
         }
     }
 }
@@ -86,7 +89,8 @@ pub fn due<'a>(
             Reason::SizeAmplification => too_much.is_some(),
             Reason::PeriodicCompaction => options.periodic_compaction_seconds > 0,
             Reason::BottommostRecompression => options.recompress_bottommost_files,
-            Reason::ForcedBlobGC => emptied.is_some(),
+            // It has nothing else to do.
+            Reason::ForcedBlobGC => emptied.is_some() && moment.moves_values,
             _ => true,
         };
         let codecs = codecs.clone();

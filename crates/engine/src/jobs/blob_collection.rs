@@ -160,7 +160,10 @@ pub(crate) fn next(context: &Context) -> Result<Option<CollectionJob>> {
             if job.leaves_room(context) {
                 return Ok(Some(job));
             }
-            put_off(context, &job);
+            drop(job);
+            if let Some(job) = pick_small(context, &family, &version, &rules)? {
+                return Ok(Some(job));
+            }
             continue;
         }
         family.state().nothing_to_collect = Some(NothingToCollect {
@@ -176,18 +179,46 @@ pub(crate) fn next(context: &Context) -> Result<Option<CollectionJob>> {
     Ok(None)
 }
 
-/// No error, for nothing was tried: what there is room for goes on, and it is looked again after a while.
-fn put_off(context: &Context, job: &CollectionJob) {
-    let retry = &context.collection_retry;
+/// Takes a step for garbage that flushes find room beside. If there is none who moves values is put off: no error, for nothing was tried.
+fn pick_small(
+    context: &Context,
+    family: &Arc<ColumnFamilyData>,
+    version: &Arc<Version>,
+    rules: &Rules,
+) -> Result<Option<CollectionJob>> {
+    let room = room(context).unwrap_or(u64::MAX);
+    // A step ends behind the table with which it has so many bytes.
+    let part = room / 4;
+    let small = Rules {
+        output_bytes: rules.output_bytes.min(part),
+        table_bytes_max: rules.table_bytes_max.min(part),
+        ..*rules
+    };
+    let asker = Asker::Background { order: None };
+    if let Picked::Job(job) = pick(context, family, version, &small, asker)?
+        && job.leaves_room(context)
+    {
+        return Ok(Some(job));
+    }
+    let retry = &context.moves_retry;
     if retry.due_in(0).is_none() {
         context.log.warn(format_args!(
-            "[{}] a blob collection is put off: it writes about {} bytes, which leaves flushes no room",
-            job.family.name, job.bytes_to_write
+            "[{}] blob collections are put off: the {room} bytes that flushes leave are too few",
+            family.name
         ));
     }
     let interval = context.options.bgerror_resume_retry_interval;
     retry.plan(context.clock.now_micros(), interval);
+    // The tables are free again.
+    context.work.raise();
     context.progress.raise();
+    Ok(None)
+}
+
+/// Bytes of the disk that flushes do not need; `None` if the file system does not tell.
+fn room(context: &Context) -> Option<u64> {
+    let free = context.fs.free_space(&context.dir).ok()?;
+    Some(free.saturating_sub(context.bytes_to_flush()))
 }
 
 /// The longest lull in which nothing else is looked for than in this one.
@@ -328,12 +359,10 @@ fn select_disorder(
 }
 
 impl CollectionJob {
-    /// True if flushes find room beside it, as far as the file system tells. What frees space later must not
-    /// take the last of it now, or writes are refused.
+    /// True if flushes find room beside it, as far as is known. What frees space later must not take the last of it
+    /// now, or writes are refused.
     fn leaves_room(&self, context: &Context) -> bool {
-        let needed = self.bytes_to_write.saturating_add(context.bytes_to_flush());
-        let free = context.fs.free_space(&context.dir);
-        free.is_err() || free.is_ok_and(|free| free >= needed)
+        room(context).is_none_or(|room| room >= self.bytes_to_write)
     }
 
     /// Rewrites the tables and installs what came of it.
@@ -499,7 +528,7 @@ pub(crate) fn collect(
     let result = in_place::run_all(context, family, control, &mut manual);
     obsolete::purge(context);
     if result.is_ok() {
-        context.collection_retry.end();
+        context.moves_retry.end();
     }
     result.inspect_err(|e| compaction_handle::note_failure(context, e))
 }

@@ -509,8 +509,13 @@ impl CompactionJob {
             garbage_blob_bytes: g.garbage_blob_bytes,
         });
         info.blob_file_garbages = garbage.collect();
+        let moved = !edit.blob_file_additions.is_empty();
         match failure {
-            None => install_outputs(context, &self.family, edit, &created),
+            None => install_outputs(context, &self.family, edit, &created).inspect(|()| {
+                if moved {
+                    context.moves_retry.end();
+                }
+            }),
             Some(e) => {
                 obsolete::discard(context, &created);
                 Err(e)
@@ -518,11 +523,11 @@ impl CompactionJob {
         }
     }
 
-    /// The blob files whose values are written anew where they are met. None while there is no space: what can
-    /// stay where it is must not keep a compaction from its end, for which writers may wait.
+    /// The blob files whose values are written anew where they are met. None while there is no space, but for a try now and
+    /// then: what can stay where it is must not keep a compaction from its end, for which writers may wait.
     fn moves(&self, context: &Context, read: &[Inputs]) -> Result<Moves> {
         let options = self.family.options();
-        if context.is_put_off() && options.blob_run_mode != BlobRunMode::Fallback {
+        if options.blob_run_mode != BlobRunMode::Fallback && !context.take_move() {
             return Ok(Moves::default());
         }
         let emptied = compact::blobs::emptied(&self.version, &options, context.lull());

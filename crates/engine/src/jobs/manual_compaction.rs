@@ -388,19 +388,19 @@ pub(crate) fn wait_until_idle(context: &Context) -> Result<()> {
     loop {
         let seen = context.progress.count();
         context.check_writable()?;
-        for (retry, message) in [
-            (
-                &context.compaction_retry,
-                "compactions find no space or memory and are put off",
-            ),
-            (
-                &context.collection_retry,
-                "collections of garbage in blob files find no space or memory and are put off",
-            ),
-        ] {
-            if retry.due_in(0).is_some() {
-                return Err(Error::new(ErrorKind::NoSpace, message));
-            }
+        let are_put_off = context.compaction_retry.due_in(0).is_some();
+        let is_due = |family: &Arc<ColumnFamilyData>| {
+            blob_collection::is_due_in(context, family, Lull::Long)
+        };
+        let waits = || !context.may_move_values() && context.set.families().iter().any(is_due);
+        if are_put_off || waits() {
+            let what = match are_put_off {
+                true => "compactions find no space or memory and are put off",
+                false => {
+                    "collections of garbage in blob files find no space or memory and are put off"
+                }
+            };
+            return Err(Error::new(ErrorKind::NoSpace, what));
         }
         context.work.raise();
         let mut is_busy = false;

@@ -2,27 +2,35 @@
 
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use orogen_base::sync::Mutex;
 use orogen_base::{Error, ErrorKind};
-use orogen_engine::events::{EventListener, StallCondition, StallInfo};
+use orogen_engine::events::{BlobCollectionInfo, EventListener, StallCondition, StallInfo};
 use orogen_engine::{Db, Options};
 use orogen_env::fs::{read_file, write_file};
 use orogen_env::{Clock, Fault, FaultFileSystem, FileSystem, MemFileSystem, OpKind, SystemClock};
 
-use crate::blobs::{Map, assert_exact, assert_holds, compact_all, key, separated};
+use orogen_testkit::Rng;
+
+use crate::blobs::{
+    Map, assert_exact, assert_holds, assert_no_strays, compact_all, key, separated,
+};
 use crate::steer::{settle, until};
 use crate::support::DIR;
 
-/// When errors of the background were heard, and whether writers were slowed.
+/// When errors of the background were heard, whether writers were slowed, and how many steps of collections were done.
 #[derive(Default)]
-struct Errors(Mutex<Vec<u64>>, AtomicBool);
+struct Errors(Mutex<Vec<u64>>, AtomicBool, AtomicUsize);
 
 impl EventListener for Errors {
     fn on_background_error(&self, error: &Error) {
         assert_eq!(error.kind(), ErrorKind::NoSpace);
         self.0.lock().push(SystemClock.now_micros());
+    }
+
+    fn on_blob_collection_completed(&self, _: &BlobCollectionInfo) {
+        self.2.fetch_add(1, Ordering::SeqCst);
     }
 
     fn on_stall_conditions_changed(&self, info: &StallInfo) {
@@ -118,9 +126,13 @@ impl Garbage {
     }
 }
 
-#[test]
-fn a_collection_without_space_is_tried_again_less_and_less_often() {
+fn is_tried_less_and_less(options: &[(&str, &str)]) {
     let it = garbage(|_| {});
+    let family = it.db.default_column_family();
+    it.db
+        .set_options(&family, options)
+        .expect("they are options");
+    drop(family);
     let full = Fault::no_space().on(&[OpKind::Create]).path_with(".blob");
     it.fs.faults().add(full.forever());
     it.go();
@@ -129,6 +141,21 @@ fn a_collection_without_space_is_tried_again_less_and_less_often() {
     let heard = it.errors.0.lock().clone();
     assert!(heard[5] - heard[0] > 250_000, "{heard:?}");
     it.collects_at_last();
+}
+
+#[test]
+fn a_collection_without_space_is_tried_again_less_and_less_often() {
+    is_tried_less_and_less(&[("blob_file_discardable_ratio", "0.3")]);
+}
+
+#[test]
+fn a_compaction_for_garbage_alone_is_tried_again_less_and_less_often() {
+    is_tried_less_and_less(&[
+        ("enable_blob_garbage_collection", "true"),
+        ("blob_garbage_collection_age_cutoff", "1.0"),
+        ("blob_garbage_collection_force_threshold", "0.1"),
+        ("blob_file_discardable_ratio", "1.0"),
+    ]);
 }
 
 #[test]
@@ -214,4 +241,112 @@ fn garbage_behind_damaged_tables_slows_no_writer() {
 #[test]
 fn garbage_in_damaged_blob_files_slows_no_writer() {
     slows_nobody(".blob");
+}
+
+#[test]
+fn what_was_put_off_is_not_waited_for_once_nobody_is_to_collect() {
+    let it = garbage(|_| {});
+    let none = Fault::no_space().on(&[OpKind::FreeSpace]).free(0);
+    it.fs.faults().add(none.forever());
+    it.go();
+    until(|| it.db.wait_for_background_work().is_err());
+    let off = [("max_background_gc", "0")];
+    it.db.set_db_options(&off).unwrap();
+    it.db.wait_for_background_work().unwrap();
+    it.db.set_db_options(&[("max_background_gc", "1")]).unwrap();
+    it.collects_at_last();
+}
+
+#[test]
+fn where_a_step_finds_no_room_a_smaller_one_is_taken() {
+    let steps_with = |free: u64| {
+        let it = garbage(|options| {
+            options.cf.target_file_size_base = 100;
+            options.cf.table.block_size = 32;
+            options.cf.table.filter_bits_per_key = 0.0;
+            options.cf.blob_file_size = 64 << 10;
+            options.cf.write_buffer_size = 4 << 10;
+        });
+        let free = Fault::no_space().on(&[OpKind::FreeSpace]).free(free);
+        it.fs.faults().add(free.forever());
+        let tables = it.db.live_files().len();
+        assert!(tables > 4, "{tables}");
+        it.go();
+        for _ in 0..25 {
+            settle();
+            if garbage_bytes(&it.db) == 0 {
+                it.db.wait_for_background_work().unwrap();
+                return Some(it.errors.2.load(Ordering::SeqCst));
+            }
+        }
+        None
+    };
+    let whole = steps_with(1 << 40).unwrap();
+    let frees = (1..128).rev().map(|n| n << 8);
+    let steps: Vec<usize> = frees.map_while(steps_with).collect();
+    assert!(steps.iter().any(|n| *n > whole), "{whole}, then {steps:?}");
+}
+
+/// Leaves so many blocks of the disk.
+fn leave(fs: &MemFileSystem, blocks: u64) {
+    fs.set_capacity(u64::MAX);
+    let free = fs.free_space(Path::new("/")).expect("it is there");
+    fs.set_capacity(u64::MAX - free + (blocks << 12));
+}
+
+#[test]
+fn on_a_disk_that_is_full_now_and_then_nothing_is_lost() {
+    let mut refused = 0;
+    for seed in 0..12 {
+        let mut rng = Rng::new(Rng::seed_or(seed));
+        let fs = MemFileSystem::new();
+        let mut options = separated(&fs);
+        options.db.bgerror_resume_retry_interval = 160;
+        options.cf.write_buffer_size = 8 << 10;
+        options.cf.target_file_size_base = 4 << 10;
+        options.cf.level0_file_num_compaction_trigger = 2;
+        options.cf.min_gc_batch_size = 0;
+        options.cf.blob_file_discardable_ratio = 0.3;
+        options.cf.blob_hole_punching = rng.chance(1, 2);
+        options.cf.max_space_amp = *rng.pick(&[0.0, 1.5]);
+        options.db.max_background_gc = *rng.pick(&[1, 2]);
+        let mut db = Db::open(DIR, &options).expect("there is space");
+        let mut map = Map::new();
+        for step in 0..1500 {
+            if rng.chance(1, 12) {
+                leave(&fs, rng.below(12));
+            }
+            let key = key(rng.below(60) as usize);
+            let (len, is_put) = (rng.below(900) as usize, rng.chance(9, 10));
+            let value = rng.bytes(len);
+            let written = match is_put {
+                true => db.put(&key, &value),
+                false => db.delete(&key),
+            };
+            match written {
+                Ok(()) if is_put => drop(map.insert(key, value)),
+                Ok(()) => drop(map.remove(&key)),
+                Err(e) => {
+                    assert_eq!(e.kind(), ErrorKind::NoSpace, "{e}");
+                    refused += 1;
+                    leave(&fs, 40);
+                    until(|| db.resume().is_ok());
+                }
+            }
+            if step % 300 == 299 {
+                leave(&fs, 400);
+                until(|| db.resume().is_ok() && db.wait_for_background_work().is_ok());
+                let family = db.default_column_family();
+                assert_holds(&db, &family, &map, None);
+                assert_exact(&db, &family);
+                assert_no_strays(&fs, &db);
+                drop(family);
+                drop(db);
+                db = Db::open(DIR, &options).expect("there is space");
+                let family = db.default_column_family();
+                assert_holds(&db, &family, &map, None);
+            }
+        }
+    }
+    assert!(refused > 50, "{refused}");
 }
