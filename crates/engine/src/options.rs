@@ -139,6 +139,10 @@ pub struct DbOptions {
     /// given; a program with a handler of its own for SIGBUS has to install it before, or to pass
     /// on what it does not know. Default false.
     pub allow_mmap_reads: bool,
+    /// Without [`Self::allow_mmap_reads`] does the same as long as memory holds nearly all that is read: one read of a thread in 32 is
+    /// looked at, and after 64 such looks in a row that found all of it in memory mappings are used, until a look finds otherwise. For files that
+    /// the process's user owns. Default true.
+    pub adaptive_mmap_reads: bool,
     /// Seconds that logs are kept in `archive/` after nothing needs them, for
     /// [`crate::Db::get_updates_since`]; 0, the default: not for their age. Old ones go when the
     /// next log is given up and at open. Archived logs are not written over.
@@ -210,6 +214,7 @@ impl Default for DbOptions {
             recycle_log_file_num: 0,
             allow_mmap_writes: false,
             allow_mmap_reads: false,
+            adaptive_mmap_reads: true,
             wal_ttl_seconds: 0,
             wal_size_limit_mb: 0,
             delayed_write_rate: 16 << 20,

@@ -80,6 +80,9 @@ pub enum Access {
     /// [`RandomAccessFile::mapped`]. For finished files alone, which the page cache mostly holds:
     /// pages that it does not hold are read some at a time, by whoever touches them.
     Mapped,
+    /// As that, but only while memory holds nearly all that is read of the files of the same directory;
+    /// by calls otherwise.
+    MappedInMemory,
 }
 
 /// A file that is read at any place by many threads.

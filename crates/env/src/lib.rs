@@ -11,6 +11,7 @@ pub mod barrier;
 pub mod ahead;
 pub mod memory;
 mod mapping;
+mod residency;
 pub mod rate_limiter;
 pub mod fs;
 pub mod posix;

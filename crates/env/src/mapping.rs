@@ -17,6 +17,8 @@
 //! 3. The handler is installed with the first mapping, once. A program that installs its own
 //!    afterwards has to pass on what it does not know, or dies of such a page.
 //!
+//! 4. A thread in which the signal is blocked would end the process: it reads by calls. It is asked now and then.
+//!
 //! A file is mapped only once it is finished. Where somebody else writes to it nevertheless, bytes
 //! may change while they are used: checksums tell, or nobody does, as with reads by calls.
 #![expect(unsafe_code, reason = "maps files and handles a signal")]
@@ -36,6 +38,16 @@ thread_local! {
     /// The mapping that this thread reads from. Neither made lazily nor dropped, so that a signal
     /// handler may ask for it.
     static CURRENT: Cell<*const FileMapping> = const { Cell::new(null()) };
+}
+
+/// Pages of which is asked at once whether they are in memory.
+const LOOKED_AT: usize = 64;
+
+/// Reads of a thread for which it is known that the signal is not blocked.
+const HEARS_FOR: u32 = 256;
+
+thread_local! {
+    static HEARS: Cell<u32> = const { Cell::new(0) };
 }
 
 /// What was done with `SIGBUS` before.
@@ -74,7 +86,7 @@ impl FileMapping {
     pub(crate) fn read(&self, offset: u64, len: usize) -> Option<MappedRead<'_>> {
         let offset = usize::try_from(offset).ok()?;
         let is_inside = offset.checked_add(len).is_some_and(|end| end <= self.len);
-        if !is_inside || self.is_lost.load(Ordering::Acquire) {
+        if !is_inside || self.is_lost.load(Ordering::Acquire) || !hears() {
             return None;
         }
         let outer = CURRENT.replace(self);
@@ -91,6 +103,24 @@ impl FileMapping {
             outer,
             _not_send: PhantomData,
         })
+    }
+
+    /// Whether memory holds so many bytes at `offset`, as far as the first [`LOOKED_AT`] pages; `None` if they are not in the mapping, or it
+    /// cannot be told.
+    pub(crate) fn is_resident(&self, offset: u64, len: usize) -> Option<bool> {
+        let offset = usize::try_from(offset).ok()?;
+        let end = offset
+            .checked_add(len.max(1))
+            .filter(|&end| end <= self.len)?;
+        let first = offset / self.page_len * self.page_len;
+        let pages = (end - first).div_ceil(self.page_len).min(LOOKED_AT);
+        let mut told = [0u8; LOOKED_AT];
+        // SAFETY: inside the mapping.
+        let start = unsafe { self.start.as_ptr().add(first) };
+        let len = pages * self.page_len;
+        // SAFETY: pages of the mapping, and a byte for each.
+        let result = unsafe { libc::mincore(start.cast(), len, told.as_mut_ptr()) };
+        (result == 0).then(|| told[..pages].iter().all(|page| page & 1 == 1))
     }
 
     /// Puts zeros in the place of the page of `address`; false if it is none of this mapping's.
@@ -148,6 +178,47 @@ impl Drop for MappedRead<'_> {
         compiler_fence(Ordering::SeqCst);
         CURRENT.set(self.outer);
     }
+}
+
+/// Whether this thread is told of a page that the device cannot give.
+#[inline]
+fn hears() -> bool {
+    match HEARS.get() {
+        0 => asks_whether_it_hears(),
+        left => {
+            HEARS.set(left - 1);
+            true
+        }
+    }
+}
+
+#[cold]
+fn asks_whether_it_hears() -> bool {
+    // SAFETY: plain data, for which zeros are a value.
+    let mut blocked: libc::sigset_t = unsafe { std::mem::zeroed() };
+    // SAFETY: nothing is set, and what is blocked is written to a value of this function.
+    let result = unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, null(), &raw mut blocked) };
+    // SAFETY: the set was filled, or is of zeros.
+    let is_blocked = unsafe { libc::sigismember(&raw const blocked, libc::SIGBUS) };
+    let hears = (result, is_blocked) == (0, 0);
+    HEARS.set(if hears { HEARS_FOR } else { 0 });
+    hears
+}
+
+/// Whether the system knows of a page that nobody has touched that it is not there.
+pub(crate) fn tells_of_pages() -> bool {
+    let len = rustix::param::page_size();
+    let (access, flags) = (ProtFlags::READ, MapFlags::PRIVATE);
+    // SAFETY: at an address of the system's choice, so over nothing that is there.
+    let Ok(page) = (unsafe { mmap_anonymous(null_mut(), len, access, flags) }) else {
+        return false;
+    };
+    let mut told = [1u8; 1];
+    // SAFETY: one page that is mapped, and a byte for it.
+    let result = unsafe { libc::mincore(page, len, told.as_mut_ptr()) };
+    // SAFETY: the page from above, which nobody borrows.
+    let _ = unsafe { munmap(page, len) };
+    result == 0 && told[0] & 1 == 0
 }
 
 /// Installs the handler; returns what was there, or `None` if the system refuses.

@@ -21,7 +21,7 @@ mod zeros;
 use std::fs::{self, OpenOptions};
 use std::io;
 use std::num::NonZeroU64;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -41,6 +41,7 @@ use crate::fs::{
     Access, FileLock, FileSystem, LengthHint, Metadata, RandomAccessFile, WritableFile,
 };
 use crate::mapping::{FileMapping, MappedRead};
+use crate::residency::ResidentMapping;
 
 #[expect(
     clippy::disallowed_types,
@@ -135,7 +136,8 @@ fn open<C: Calls>(path: &Path, access: Access, calls: C) -> Result<Arc<dyn Rando
         return Err(failed(doing, path, Errno::ISDIR));
     }
     let mapping = match access {
-        Access::Mapped => FileMapping::new(&file, metadata.len()),
+        Access::Mapped => FileMapping::new(&file, metadata.len()).map(Mapping::Always),
+        Access::MappedInMemory => ResidentMapping::new(path, &metadata).map(Mapping::InMemory),
         Access::Random | Access::Sequential => None,
     };
     let file = PosixRandomAccessFile {
@@ -559,9 +561,15 @@ mod writeback {
     }
 }
 
+/// How a file is read without calls.
+enum Mapping {
+    Always(FileMapping),
+    InMemory(ResidentMapping),
+}
+
 struct PosixRandomAccessFile<C> {
     file: File,
-    mapping: Option<FileMapping>,
+    mapping: Option<Mapping>,
     calls: C,
     path: PathBuf,
 }
@@ -641,7 +649,10 @@ impl<C: Calls> RandomAccessFile for PosixRandomAccessFile<C> {
     }
 
     fn mapped(&self, offset: u64, len: usize) -> Option<MappedRead<'_>> {
-        self.mapping.as_ref()?.read(offset, len)
+        match self.mapping.as_ref()? {
+            Mapping::Always(mapping) => mapping.read(offset, len),
+            Mapping::InMemory(mapping) => mapping.read(self.file.as_fd(), offset, len),
+        }
     }
 
     fn size(&self) -> Result<u64> {
@@ -653,7 +664,7 @@ impl<C: Calls> RandomAccessFile for PosixRandomAccessFile<C> {
 
     fn advise(&self, access: Access) {
         let advice = match access {
-            Access::Random | Access::Mapped => Advice::Random,
+            Access::Random | Access::Mapped | Access::MappedInMemory => Advice::Random,
             Access::Sequential => Advice::Sequential,
         };
         // A hint; a file system that does not take it serves all the same.

@@ -77,7 +77,8 @@ output says so.
                      cold: processes begin with cold pages and have memory for a quarter of the data
                      disk: flush, compaction and collection together write so many MiB/s
                      (default all three; gc: memory)
-  --engines A,B      blob: orogen-blob, orogen, rocksdb, rocksdb-blob; gc: orogen-auto,
+  --engines A,B      blob: orogen-blob, orogen, rocksdb, rocksdb-blob, and if it is named orogen-calls, which reads
+                     nothing out of mappings; gc: orogen-auto,
                      orogen-move, orogen-punch, rocksdb-blob, orogen-off, rocksdb-off (default all)
   --phases A,B       load get scan100 scan10000 update delete; load always runs
   --pairs N          pairs (default 3)

@@ -38,7 +38,7 @@ pub(crate) fn parse(mut args: impl Iterator<Item = String>) -> Result<Arguments>
     let (mut value_len, mut updates) = (None, None);
     let (mut memory, mut rate_limit) = (None, None);
     let mut recycled_logs = 0;
-    let mut mmap_reads = false;
+    let mut mmap_reads = None;
     let mut write_buffer_bytes = WRITE_BUFFER_BYTES;
     let (mut min_blob_size, mut gc, mut force_threshold) = (None, None, None);
     let mut max_space_amp = None;
@@ -54,7 +54,7 @@ pub(crate) fn parse(mut args: impl Iterator<Item = String>) -> Result<Arguments>
             "--memory" => memory = Some(value.parse::<u64>()?),
             "--rate-limit" => rate_limit = Some(value.parse::<u64>()?),
             "--recycled-logs" => recycled_logs = value.parse::<usize>()?,
-            "--mmap-reads" => mmap_reads = value.parse::<bool>()?,
+            "--mmap-reads" => mmap_reads = Some(value.parse::<bool>()?),
             "--write-buffer" => write_buffer_bytes = value.parse::<u64>()?,
             "--min-blob-size" => min_blob_size = Some(value.parse::<u64>()?),
             "--blob-gc" => gc = Some(value.parse::<BlobGc>()?),

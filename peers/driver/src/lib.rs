@@ -69,8 +69,8 @@ pub struct Settings {
     pub rate_limit: Option<u64>,
     /// Logs that are kept to be written over, by engines that can.
     pub recycled_logs: usize,
-    /// Files are read out of mappings, by engines that can.
-    pub mmap_reads: bool,
+    /// Files are read out of mappings, by engines that can, or by calls; `None`: as the engine does it by itself.
+    pub mmap_reads: Option<bool>,
     /// Large values in files of their own; `None`: with their keys.
     pub blob: Option<Blob>,
 }

@@ -75,7 +75,7 @@ pub(crate) fn settings() -> Settings {
         bloom_bits: 0.0,
         rate_limit: None,
         recycled_logs: 0,
-        mmap_reads: false,
+        mmap_reads: None,
         blob: None,
     }
 }

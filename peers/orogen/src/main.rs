@@ -52,7 +52,8 @@ impl Engine for Orogen {
                 // As RocksDB's, its writes outlive the process; Pebble's need not.
                 allow_mmap_writes: true,
                 recycle_log_file_num: settings.recycled_logs,
-                allow_mmap_reads: settings.mmap_reads,
+                allow_mmap_reads: settings.mmap_reads == Some(true),
+                adaptive_mmap_reads: settings.mmap_reads.is_none(),
                 rate_limiter: settings
                     .rate_limit
                     .map(|bytes| Arc::new(RateLimiter::new(bytes, Arc::new(SystemClock)))),

@@ -53,7 +53,7 @@ impl Engine for RocksDb {
         options.set_max_bytes_for_level_base(4 * settings.write_buffer_bytes);
         options.set_compression_type(DBCompressionType::Lz4);
         options.set_recycle_log_file_num(settings.recycled_logs);
-        options.set_allow_mmap_reads(settings.mmap_reads);
+        options.set_allow_mmap_reads(settings.mmap_reads == Some(true));
         options.set_block_based_table_factory(&table);
         if let Some(bytes) = settings.rate_limit {
             options.set_ratelimiter(i64::try_from(bytes)?, REFILL_PERIOD_MICROS, FAIRNESS);

@@ -657,6 +657,7 @@ pub(crate) static OWN_FAMILY: &[Item<Cf>] = &[
 pub(crate) static OWN_DB: &[Item<DbOptions>] = &[
     item!(DbOptions, MUTABLE, "max_background_gc", max_background_gc),
     item!(DbOptions, MUTABLE, "flush_halves_bytes", flush_halves_bytes),
+    item!(DbOptions, FIXED, "adaptive_mmap_reads", adaptive_mmap_reads),
 ];
 
 /// The settings of tables. What only new files depend on may change.

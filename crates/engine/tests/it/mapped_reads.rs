@@ -101,6 +101,33 @@ fn answers_are_the_same_and_no_call_reads() {
     }
 }
 
+/// Bytes that calls read for a get of each key.
+fn read_by_calls(db: &Db) -> u64 {
+    let ((), perf) = PerfContext::measure(PerfLevel::EnableCount, || {
+        for n in 0..KEYS {
+            let got = db.get(&n.to_be_bytes()).expect("the disk is well");
+            assert_eq!(got.expect("it was put")[..], value(n));
+        }
+    });
+    perf.get(PerfCounter::BytesRead)
+}
+
+#[test]
+fn what_memory_has_held_for_a_while_is_read_by_no_call() {
+    for is_asked in [true, false] {
+        let scratch = Scratch::new("adaptive");
+        filled(&scratch.0, CompressionType::Lz4);
+        let mut options = options(CompressionType::Lz4, false);
+        options.db.adaptive_mmap_reads = is_asked;
+        options.cf.block_cache = Some(Arc::new(BlockCache::new(0)));
+        let db = Db::open(&scratch.0, &options).expect("the disk is well");
+        let first = read_by_calls(&db);
+        let later = (0..8).fold(first, |_, _| read_by_calls(&db));
+        assert_eq!(later == 0, is_asked, "{first}, then {later}");
+        assert!(first > 0);
+    }
+}
+
 #[test]
 fn what_somebody_cuts_off_is_an_error_and_not_the_end_of_the_process() {
     for kind in ["blob", "sst"] {

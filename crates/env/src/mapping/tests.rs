@@ -151,3 +151,49 @@ fn a_signal_for_another_reason_ends_the_process_as_ever() {
         .unwrap();
     assert_eq!(status.status.signal(), Some(libc::SIGBUS), "{status:?}");
 }
+
+/// What the child of the next test does: pages that are gone, where the signal is blocked.
+#[test]
+#[ignore = "blocks a signal; run by another test"]
+fn reads_where_the_signal_is_blocked() {
+    for access in [Access::Mapped, Access::MappedInMemory] {
+        let scratch = Scratch::holds(&format!("blocked-{access:?}"), 8);
+        let file = PosixFileSystem.open(&scratch.0, access).unwrap();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let read = || file.mapped(5 * PAGE, 8).is_some();
+                let reads = 100 * HEARS_FOR;
+                assert!((0..reads).filter(|_| read()).count() > 0);
+                // SAFETY: plain data.
+                let mut signals: libc::sigset_t = unsafe { std::mem::zeroed() };
+                // SAFETY: a set of this function.
+                unsafe { libc::sigaddset(&raw mut signals, libc::SIGBUS) };
+                // SAFETY: as above; what was blocked is not asked for.
+                unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &raw const signals, null_mut()) };
+                let after = (0..reads).filter(|_| read()).count();
+                assert!(after <= HEARS_FOR as usize, "{after}");
+                scratch.cut_off(2);
+                assert!(file.mapped(5 * PAGE, 8).is_none_or(|bytes| bytes[0] == 6));
+                assert_eq!(file.read_at(5 * PAGE, &mut [0; 8]).unwrap(), 0);
+            });
+        });
+    }
+}
+
+#[test]
+fn who_has_the_signal_blocked_reads_by_calls() {
+    let child = Command::new(std::env::current_exe().unwrap())
+        .args([
+            "--ignored",
+            "--exact",
+            "mapping::tests::reads_where_the_signal_is_blocked",
+        ])
+        .output()
+        .unwrap();
+    assert!(child.status.success(), "{child:?}");
+}
+
+#[test]
+fn the_system_tells_which_pages_are_there() {
+    assert!(tells_of_pages());
+}

@@ -13,6 +13,8 @@ pub(super) struct Candidate {
     pub(super) gc: Option<&'static str>,
     /// The candidate that is the same but for collecting nothing.
     pub(super) without_gc: Option<&'static str>,
+    /// It reads nothing out of mappings. Only run if it is asked for.
+    pub(super) by_calls: bool,
 }
 
 const fn inline(name: &'static str, engine: &'static Engine) -> Candidate {
@@ -21,6 +23,7 @@ const fn inline(name: &'static str, engine: &'static Engine) -> Candidate {
         engine,
         gc: None,
         without_gc: None,
+        by_calls: false,
     }
 }
 
@@ -35,14 +38,19 @@ const fn apart(
         engine,
         gc: Some(gc),
         without_gc,
+        by_calls: false,
     }
 }
 
 /// What others are told in times of, in each bench.
 pub(super) const BASES: [&str; 2] = ["rocksdb", "rocksdb-blob"];
 
-const BLOB: [Candidate; 4] = [
+const BLOB: [Candidate; 5] = [
     apart("orogen-blob", &OROGEN, "auto", None),
+    Candidate {
+        by_calls: true,
+        ..apart("orogen-calls", &OROGEN, "auto", None)
+    },
     inline("orogen", &OROGEN),
     inline("rocksdb", &ROCKSDB),
     apart("rocksdb-blob", &ROCKSDB, "auto", None),
@@ -77,16 +85,17 @@ pub(super) fn without_gc(name: &str) -> Option<&'static str> {
 
 /// The candidates that were asked for, and what they are measured against.
 pub(super) fn chosen(bench: Bench, options: &Options) -> Vec<&'static Candidate> {
-    let asked = |name: &str| {
-        options.engines.is_empty() || options.engines.iter().any(|asked| asked == name)
+    let asked = |c: &&Candidate| match options.engines.is_empty() {
+        true => !c.by_calls,
+        false => options.engines.iter().any(|asked| asked == c.name),
     };
     let needed = |name: &str| {
-        let mut asked = all(bench).iter().filter(|c| asked(c.name));
+        let mut asked = all(bench).iter().filter(asked);
         asked.any(|c| c.without_gc == Some(name))
     };
     all(bench)
         .iter()
-        .filter(|c| asked(c.name) || needed(c.name))
+        .filter(|c| asked(c) || needed(c.name))
         .collect()
 }
 
@@ -105,8 +114,10 @@ impl Candidate {
             ),
             ("--max-space-amp", options.max_space_amp.to_string()),
         ];
+        let by_calls = self.by_calls.then(|| ("--mmap-reads", "false".to_owned()));
         pairs
             .into_iter()
+            .chain(by_calls)
             .flat_map(|(name, value)| [name.to_owned(), value])
             .collect()
     }
@@ -131,6 +142,11 @@ mod tests {
             ["rocksdb-blob", "rocksdb-off"]
         );
         assert_eq!(names_of(Bench::Blob, "--engines rocksdb"), ["rocksdb"]);
+        assert_eq!(names_of(Bench::Blob, "").len(), 4);
+        assert_eq!(
+            names_of(Bench::Blob, "--engines orogen-calls"),
+            ["orogen-calls"]
+        );
         assert!(names(Bench::Blob).contains(&BASES[0]) && names(Bench::Gc).contains(&BASES[1]));
         assert_eq!(without_gc("orogen-punch"), Some("orogen-off"));
     }
@@ -138,10 +154,13 @@ mod tests {
     #[test]
     fn values_in_the_tree_need_no_options() {
         let options = options::parse(Bench::Blob, &[]).unwrap();
-        assert!(BLOB[1].arguments(&options).is_empty());
+        assert!(BLOB[2].arguments(&options).is_empty());
+        let apart =
+            "--min-blob-size 512 --blob-gc auto --blob-gc-force-threshold 1 --max-space-amp 0";
+        assert_eq!(BLOB[4].arguments(&options).join(" "), apart);
         assert_eq!(
-            BLOB[3].arguments(&options).join(" "),
-            "--min-blob-size 512 --blob-gc auto --blob-gc-force-threshold 1 --max-space-amp 0"
+            BLOB[1].arguments(&options).join(" "),
+            format!("{apart} --mmap-reads false")
         );
     }
 }
