@@ -156,6 +156,7 @@ impl<'s> Machine<'s> {
         statements: &'s [Statement],
         variables: &mut Variables<'s>,
     ) -> Result<Flow> {
+        self.go_deeper()?;
         let before = variables.len();
         let mut last = Flow::Next(Value::Unit);
         for statement in statements {
@@ -165,7 +166,17 @@ impl<'s> Machine<'s> {
             }
         }
         variables.truncate(before);
+        self.depth -= 1;
         Ok(last)
+    }
+
+    fn go_deeper(&mut self) -> Result<()> {
+        if self.depth == DEPTH_MAX {
+            return Err(Error::invalid_argument("a script computes too deep"));
+        }
+        // After an error nothing more is computed.
+        self.depth += 1;
+        Ok(())
     }
 
     fn step(&mut self, line: u32) -> Result<()> {
@@ -245,11 +256,7 @@ impl<'s> Machine<'s> {
     }
 
     fn flow(&mut self, expr: &'s Expr, variables: &mut Variables<'s>) -> Result<Flow> {
-        if self.depth == DEPTH_MAX {
-            return Err(Error::invalid_argument("a script computes too deep"));
-        }
-        self.depth += 1;
-        // After an error nothing more is computed.
+        self.go_deeper()?;
         let flow = self.shallow_flow(expr, variables)?;
         self.depth -= 1;
         Ok(flow)

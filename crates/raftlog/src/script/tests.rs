@@ -195,3 +195,16 @@ fn long_is_not_deep() {
     let body = format!("{} {{ 1 }}", many.join(""));
     assert_eq!(appended(&body).unwrap(), Verdict::DropIncoming);
 }
+
+#[test]
+fn calls_in_nested_loops_are_an_error_before_the_stack_is_full() {
+    let body = format!(
+        "{}return f(n + 1);{}",
+        "while true { ".repeat(40),
+        " }".repeat(40)
+    );
+    let text = format!("fn f(n) {{ {body} }} fn filter_clean(a, b, c, d, e) {{ f(0) }}");
+    let script = RepairScript::compile(&text).unwrap();
+    let e = script.decide(&incoming(Change::Clean)).unwrap_err();
+    assert_eq!(e.kind(), orogen_base::ErrorKind::InvalidArgument);
+}
