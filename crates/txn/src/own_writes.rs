@@ -53,7 +53,8 @@ enum From<'k> {
 }
 
 impl<'b> OwnWritesIterator<'b> {
-    /// An iterator at no pair.
+    /// An iterator at no pair. Values are read as it comes by, whatever
+    /// [`ReadOptions::allow_unprepared_value`] says: merges of the batch may need them.
     ///
     /// # Errors
     /// Those of [`Db::iter`].
@@ -69,7 +70,13 @@ impl<'b> OwnWritesIterator<'b> {
             order: family.options().comparator.clone(),
             lower: options.iterate_lower_bound.clone(),
             upper: options.iterate_upper_bound.clone(),
-            base: db.iter(options, family)?,
+            base: db.iter(
+                &ReadOptions {
+                    allow_unprepared_value: false,
+                    ..options.clone()
+                },
+                family,
+            )?,
             place: Place::default(),
             seen: None,
             base_seen: 0,

@@ -735,3 +735,29 @@ fn one_whose_prepare_is_refused_expires_as_before() {
     other.commit().unwrap();
     first.rollback().unwrap();
 }
+
+#[test]
+fn values_in_blob_files_are_read_although_they_need_not_be_prepared() {
+    let mut options = options(&MemFileSystem::new());
+    options.cf.enable_blob_files = true;
+    options.cf.min_blob_size = 10;
+    let db = TransactionDb::open("/db", &options, TransactionDbOptions::default()).unwrap();
+    let family = db.db().default_column_family();
+    db.db().put(b"a", &[b'v'; 500]).unwrap();
+    db.db().put(b"b", &[b'v'; 500]).unwrap();
+    db.db().flush().unwrap();
+    let mut txn = begin(&db);
+    txn.merge(&family, b"b", b"more").unwrap();
+    let unprepared = ReadOptions {
+        allow_unprepared_value: true,
+        ..ReadOptions::default()
+    };
+    let mut iter = txn.iter(&unprepared, &family).unwrap();
+    iter.seek_to_first();
+    assert_eq!(iter.value(), [b'v'; 500]);
+    iter.next();
+    assert!(iter.value().ends_with(b"v,more"));
+    iter.next();
+    assert!(!iter.valid());
+    iter.status().unwrap();
+}
