@@ -326,6 +326,11 @@ impl State {
             };
             self.families.insert(id, followed);
         }
+        if let Some(manifest) = &mut self.manifest {
+            for (&id, followed) in &self.families {
+                manifest.forget_gone(id, &followed.version);
+            }
+        }
         Ok(())
     }
 

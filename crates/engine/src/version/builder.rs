@@ -90,6 +90,23 @@ impl VersionBuilder {
         Ok(())
     }
 
+    /// Lets go of what `version`, which was built of a clone of this, does not have: its blob files would stay open, and
+    /// nothing is said of them any more.
+    pub(crate) fn forget_gone(&mut self, version: &Version) {
+        let listed = version.blob_files();
+        let space = &mut self.blob_space;
+        self.blob_files.retain(|number, meta| {
+            let stays = listed.contains_key(number);
+            if !stays {
+                space.remove(meta);
+            }
+            stays
+        });
+        let base = &self.base;
+        self.moved
+            .retain(|&number, level| level.is_some() || base.find(number).is_some());
+    }
+
     fn level_of(&self, number: FileNo) -> Option<usize> {
         match self.moved.get(&number) {
             Some(level) => *level,

@@ -218,6 +218,11 @@ impl RecoveredFamily {
         self.edits
     }
 
+    /// Lets go of files that its newest version does not have any more.
+    pub(crate) fn forget_gone(&mut self, version: &Version) {
+        self.builder.forget_gone(version);
+    }
+
     /// Its files in the order of `icmp`.
     ///
     /// Where a file has no epoch number, because RocksDB before 7.10 wrote it, all files get

@@ -4,17 +4,21 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
 
 use orogen_base::ErrorKind;
+use orogen_base::sync::Mutex;
 use orogen_engine::{
     ColumnFamily, CompactRangeOptions, Db, Options, ReadOptions, WriteBatch, WriteOptions,
 };
-use orogen_env::{Fault, FaultFileSystem, FileSystem, MemFileSystem, OpKind, PosixFileSystem};
+use orogen_env::{
+    Fault, FaultFileSystem, FileSystem, MemFileSystem, OpKind, PosixFileSystem, RandomAccessFile,
+};
 use orogen_testkit::Rng;
 
-use crate::steer::{ends, on_thread};
+use crate::blobs::{compact_all, separated};
+use crate::steer::{HookFileSystem, ends, on_thread};
 use crate::support::{DIR, scan, scan_backward, small};
 
 type Pairs = Vec<(Vec<u8>, Vec<u8>)>;
@@ -480,4 +484,37 @@ fn damage_is_told_and_what_was_shown_stays() {
     let error = follower.try_catch_up_with_primary().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{error}");
     assert_eq!(scan(&follower, &follower.default_column_family()), now);
+}
+
+#[test]
+fn files_that_the_primary_has_given_up_are_closed() {
+    let fs = MemFileSystem::new();
+    let options = separated(&fs);
+    let db = Db::open(DIR, &options).unwrap();
+    let family = db.default_column_family();
+    let opened: Arc<Mutex<Vec<Weak<dyn RandomAccessFile>>>> = Arc::default();
+    let seen = opened.clone();
+    let mut of_follower = options;
+    of_follower.db.fs = Arc::new(HookFileSystem::read_through(&fs, move |file| {
+        let extension = file.path().extension();
+        if extension.is_some_and(|e| e == "blob" || e == "sst") {
+            seen.lock().push(Arc::downgrade(&file));
+        }
+        file
+    }));
+    db.put(b"key", &[0; 500]).unwrap();
+    db.flush().unwrap();
+    let follower = follow(&of_follower);
+    for n in 1..20 {
+        db.put(b"key", &[n; 500]).unwrap();
+        db.flush().unwrap();
+        compact_all(&db, &family);
+        same(&db, &follower, "the newest value");
+    }
+    let held = opened
+        .lock()
+        .iter()
+        .filter(|f| f.strong_count() > 0)
+        .count();
+    assert_eq!(held, db.live_blob_files().len() + db.live_files().len());
 }

@@ -12,6 +12,7 @@ use orogen_wal::{ReadOutcome, Reader};
 use super::{RecoveredFamily, Replay};
 use crate::filename;
 use crate::version::edit::VersionEdit;
+use crate::version::version::Version;
 
 /// Bytes at its start that hold the database's id.
 const HEAD_LEN: usize = 128;
@@ -96,6 +97,13 @@ impl ManifestTail {
     /// The live families by id.
     pub(crate) fn families(&self) -> &BTreeMap<u32, RecoveredFamily> {
         &self.replay.families
+    }
+
+    /// Lets go of files that the newest version of a family does not have any more.
+    pub(crate) fn forget_gone(&mut self, family: u32, version: &Version) {
+        if let Some(family) = self.replay.families.get_mut(&family) {
+            family.forget_gone(version);
+        }
     }
 
     /// The largest id of a family ever used.
