@@ -51,23 +51,32 @@ impl Moment {
 /// Makes `target` a database that holds what this one holds now.
 ///
 /// # Errors
-/// `InvalidArgument` if `target` exists; `Io`, `NoSpace`: what was made is removed.
+/// `InvalidArgument` if `target` exists; `Busy` if somebody else makes it; `Io`, `NoSpace`: what was made is removed.
 pub(crate) fn create(context: &Context, write: &WritePath, target: &Path) -> Result<()> {
     context.check_not_following("checkpoint")?;
     let fs = &*context.fs;
-    if fs.exists(target)? {
-        return Err(
+    let check = || match fs.exists(target)? {
+        false => Ok(()),
+        true => Err(
             Error::invalid_argument("checkpoint needs a directory that does not exist")
                 .with("path", target.display()),
-        );
-    }
+        ),
+    };
+    check()?;
     let mut name = target.as_os_str().to_owned();
     name.push(".tmp");
     let temporary = PathBuf::from(name);
-    if fs.exists(&temporary)? {
-        remove_all(fs, &temporary)?;
-    }
     fs.create_dir_all(&temporary)?;
+    // Who makes the same checkpoint at the same time must not take this one's files away.
+    let lock = filename::lock_path(&temporary);
+    let held = fs.lock(&lock)?;
+    check()?;
+    for name in fs.list(&temporary)? {
+        let left = temporary.join(name);
+        if left != lock {
+            fs.remove_file(&left)?;
+        }
+    }
     context.logs.hold();
     // A file that was looked at when it had one name would still get holes under its second one.
     context.hole_punching.hold();
@@ -81,6 +90,7 @@ pub(crate) fn create(context: &Context, write: &WritePath, target: &Path) -> Res
         return Err(e);
     }
     fs.rename(&temporary, target)?;
+    drop(held);
     if let Some(parent) = target.parent() {
         let named = !parent.as_os_str().is_empty();
         fs.sync_dir(if named { parent } else { Path::new(".") })?;

@@ -4,6 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use orogen_base::ErrorKind;
 use orogen_base::metrics::Ticker;
 use orogen_engine::{
     CheckpointOptions, ColumnFamily, CompactRangeOptions, Db, FlushOptions, Options, WriteBatch,
@@ -16,6 +17,7 @@ use crate::blobs::{
     Map, assert_exact, assert_holds, assert_no_strays, compact_all, key, value, write_some,
 };
 use crate::holes::punching;
+use crate::steer::{Gate, HookFileSystem, Op, ends, on_thread};
 use crate::support::{DIR, scan};
 
 fn never_flushed() -> CheckpointOptions {
@@ -304,4 +306,38 @@ fn a_power_cut_while_logs_are_copied_leaves_a_whole_copy_or_none() {
         }
     }
     assert!(whole > 0 && none > 10, "{whole} {none}");
+}
+
+#[test]
+fn two_do_not_make_the_same_checkpoint_at_once() {
+    let fs = MemFileSystem::new();
+    let (gate, armed) = (Gate::new(), Arc::new(AtomicBool::new(true)));
+    let at = gate.clone();
+    let mut options = options(&fs);
+    options.db.fs = Arc::new(HookFileSystem::new(&fs, move |op, _| {
+        if op == Op::Link && armed.swap(false, Ordering::SeqCst) {
+            at.pass();
+        }
+    }));
+    let db = Db::open(DIR, &options).unwrap();
+    let family = db.default_column_family();
+    let mut map = Map::new();
+    for n in 0..3 {
+        write_some(&db, &family, &mut Rng::new(n), &mut map, 50);
+        db.flush().unwrap();
+    }
+    let making = {
+        let db = db.clone();
+        on_thread(move || db.checkpoint_opt(&never_flushed(), "/copy"))
+    };
+    gate.wait_for(1);
+    let second = db.checkpoint_opt(&never_flushed(), "/copy");
+    assert_eq!(second.unwrap_err().kind(), ErrorKind::Busy);
+    gate.open();
+    ends(&making).unwrap();
+    let copy = Db::open(Path::new("/copy"), &options).unwrap();
+    assert_holds(&copy, &copy.default_column_family(), &map, None);
+    let third = db.checkpoint_opt(&never_flushed(), "/copy");
+    assert_eq!(third.unwrap_err().kind(), ErrorKind::InvalidArgument);
+    db.checkpoint_opt(&never_flushed(), "/other").unwrap();
 }
