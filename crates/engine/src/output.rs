@@ -86,8 +86,8 @@ pub type NewFile<'a> =
 pub struct Written {
     /// The tables in key order.
     pub files: Vec<FileMeta>,
-    /// The checksum of each table's point entries, where they are kept.
-    pub entries: Vec<EntriesHash>,
+    /// The checksum of each table's point entries, where they are to be compared.
+    pub entries: Vec<Option<EntriesHash>>,
     /// The blob files that values of theirs are in.
     pub blob_files: Vec<BlobFileAddition>,
     /// Bytes of all of them.
@@ -212,7 +212,7 @@ pub struct OutputWriter<'a> {
     created: Vec<DataFile>,
     /// Of the file at hand.
     hash: EntriesHash,
-    entries: Vec<EntriesHash>,
+    entries: Vec<Option<EntriesHash>>,
 }
 
 impl<'a> OutputWriter<'a> {
@@ -402,7 +402,9 @@ impl<'a> OutputWriter<'a> {
             properties.push((BLOB_STRETCHES.to_owned(), stretches));
         }
         let summary = builder.finish(properties)?;
-        self.entries.push(std::mem::take(&mut self.hash));
+        let hash = std::mem::take(&mut self.hash);
+        let is_asked = self.options.paranoid_file_checks;
+        self.entries.push(is_asked.then_some(hash));
         let (Some(smallest), Some(largest)) = (summary.smallest, summary.largest) else {
             return Err(Error::corruption("table without entries").with("file_number", number));
         };

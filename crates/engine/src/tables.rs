@@ -60,6 +60,8 @@ pub(crate) struct FamilyTables {
     pub(crate) prefix_extractor: Option<Arc<dyn SliceTransform>>,
     /// Somebody else writes the database, and may give values up that are still looked for here.
     pub(crate) follows: bool,
+    /// Nobody holds the lock here that keeps others from writing the database: there may be holes where values were.
+    pub(crate) others_may_write: bool,
     pub(crate) cache_index_and_filter_blocks: bool,
     pub(crate) protect_cached_blocks: bool,
     /// What open tables are told to, and what is read ahead is reserved in.
@@ -390,10 +392,10 @@ impl FamilyTables {
         });
     }
 
-    /// A follower may meet holes, which only checksums tell from values.
+    /// Who reads beside a writer may meet holes, which only checksums tell from values.
     #[inline]
     fn verifies(&self, options: &TableReadOptions) -> bool {
-        options.verify_checksums || self.follows
+        options.verify_checksums || self.others_may_write
     }
 
     /// What a follower tells of a value that is not whole: that it is behind, if the primary may have given the

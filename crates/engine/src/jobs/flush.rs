@@ -279,7 +279,7 @@ pub(crate) fn write_level0_table(
             ..blob_options(context, family)
         },
     };
-    let written = match middle(context, family, memtables, input())? {
+    let written = match middle(context, &options.blobs, memtables, input())? {
         None => output::write(
             input(),
             tombstones,
@@ -352,17 +352,17 @@ const MIDDLE_STEPS: u64 = 32;
 /// `NoMemory`.
 fn middle(
     context: &Context,
-    family: &ColumnFamilyData,
+    blobs: &BlobOutputOptions,
     memtables: &[Arc<MemHandle>],
     mut input: impl InternalIterator,
 ) -> Result<Option<Vec<u8>>> {
     let options = context.db_options();
-    let Some(least) = family.options().separates_from() else {
+    let Some(least) = blobs.min_blob_size else {
         return Ok(None);
     };
     let from = options.flush_halves_bytes;
     let memory: usize = memtables.iter().map(|m| m.table.memory_usage()).sum();
-    let waits_for_samples = family.options().blob_dictionary().is_some();
+    let waits_for_samples = blobs.dictionary.is_some();
     if options.max_background_jobs < 2 || (memory as u64) < from || waits_for_samples {
         return Ok(None);
     }
@@ -462,15 +462,15 @@ pub(crate) fn count_blobs(context: &Context, written: &Written) {
 }
 
 /// Reads new tables back and compares their entries with those that were to be written, if that
-/// is asked for.
+/// was asked for when they were.
 ///
 /// # Errors
 /// `Corruption` if they differ; what a reader of the table meets.
 pub(crate) fn check_entries(family: &ColumnFamilyData, written: &Written) -> Result<()> {
-    if !family.options().paranoid_file_checks {
-        return Ok(());
-    }
     for (file, expected) in written.files.iter().zip(&written.entries) {
+        let Some(expected) = expected else {
+            continue;
+        };
         let table = family.tables.reader(file)?;
         let mut iter = table.iter(TableReadOptions::compaction());
         let mut found = EntriesHash::default();

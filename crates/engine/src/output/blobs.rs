@@ -171,7 +171,8 @@ impl BlobWriter {
         let carry = options.carry.as_ref();
         let samples = match carry.and_then(|c| c.dictionary.lock().clone()) {
             Some(decided) => {
-                options.file.dictionary = decided;
+                // The codec may be another one by now.
+                options.file.dictionary = decided.filter(|_| options.dictionary.is_some());
                 None
             }
             None => options

@@ -5,10 +5,11 @@ use std::path::Path;
 use std::sync::Arc;
 
 use orogen_base::ErrorKind;
+use orogen_base::sync::Mutex;
 use orogen_engine::backup::{BackupEngine, BackupOptions};
 use orogen_engine::{
-    BottommostLevelCompaction, CollectBlobGarbageOptions, CompactRangeOptions, Db, MemoryBudget,
-    Options, ReadOptions, VerifyOptions, repair,
+    BottommostLevelCompaction, CollectBlobGarbageOptions, CompactRangeOptions, ConvertTo,
+    ConvertValuesOptions, Db, MemoryBudget, Options, ReadOptions, VerifyOptions, repair,
 };
 use orogen_env::fs::{read_file, write_file};
 use orogen_env::{FileSystem, MemFileSystem};
@@ -16,6 +17,7 @@ use orogen_sst::{CompressionOptions, CompressionType};
 use orogen_testkit::Rng;
 
 use crate::blobs::{assert_exact, separated, w};
+use crate::option_changes::changed_while_a_job_writes;
 use crate::support::{DIR, scan, scan_backward};
 
 type Map = BTreeMap<Vec<u8>, Vec<u8>>;
@@ -421,4 +423,38 @@ fn without_it_compactions_bring_files_back_that_rocksdb_reads() {
     compact(&db);
     assert_eq!(files(&fs, &db).1, 0);
     assert_holds(&db, &map);
+}
+
+#[test]
+fn a_dictionary_that_was_decided_on_is_not_used_with_another_codec() {
+    let fs = MemFileSystem::new();
+    let mut options = with_dictionary(&fs);
+    options.cf.enable_blob_files = false;
+    options.cf.target_file_size_base = 1 << 20;
+    options.cf.compression = CompressionType::None;
+    options.cf.blob_file_size = 64 << 10;
+    let written = Arc::new(Mutex::new(Map::new()));
+    let filled = written.clone();
+    let fill = move |db: &Db| {
+        fill(db, &mut filled.lock(), &mut Rng::new(1), 0..4000);
+        let all = CompactRangeOptions {
+            bottommost_level_compaction: BottommostLevelCompaction::Force,
+            ..CompactRangeOptions::default()
+        };
+        db.compact_range(&all, &db.default_column_family(), None, None)
+            .unwrap();
+        assert!(db.live_files().len() > 2);
+    };
+    let convert = |db: &Db| {
+        let family = db.default_column_family();
+        let how = ConvertValuesOptions::default();
+        db.convert_values(&family, ConvertTo::Separated, &how)
+            .map(drop)
+    };
+    let codec = [("blob_compression_type", "kLZ4Compression")];
+    let (db, converted) = changed_while_a_job_writes(options, fill, convert, &codec);
+    converted.unwrap();
+    db.put(b"key", b"value").unwrap();
+    written.lock().insert(b"key".to_vec(), b"value".to_vec());
+    assert_holds(&db, &written.lock());
 }

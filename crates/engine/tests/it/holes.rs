@@ -542,6 +542,38 @@ fn a_follower_that_is_behind_is_told_so() {
     assert!(scan(&follower, &theirs) == scan(&db, &db.default_column_family()));
 }
 
+#[test]
+fn who_reads_beside_a_writer_is_told_of_holes_as_damage() {
+    let fs = MemFileSystem::new();
+    let options = punching(&fs);
+    let db = Db::open(DIR, &options).unwrap();
+    let mut rng = Rng::new(7);
+    let mut map = Map::new();
+    fill(&db, &mut map, &mut rng);
+    let before = map.clone();
+    let reader = Db::open_read_only(DIR, &options).unwrap();
+    let theirs = reader.default_column_family();
+    assert!(scan(&reader, &theirs) == scan(&db, &db.default_column_family()));
+    overwrite(&db, &mut map, &mut rng);
+    db.wait_for_background_work().unwrap();
+    wait_until(|| space(&fs, &db).1 > 0, "nothing was given up");
+    let read = ReadOptions {
+        verify_checksums: false,
+        ..ReadOptions::default()
+    };
+    let mut given_up = 0;
+    for (key, value) in &before {
+        match reader.get_opt(&read, &theirs, key) {
+            Ok(found) => assert!(found.as_deref() == Some(&value[..])),
+            Err(e) => {
+                assert_eq!(e.kind(), ErrorKind::Corruption);
+                given_up += 1;
+            }
+        }
+    }
+    assert!(given_up > 0);
+}
+
 fn remove_all(fs: &MemFileSystem, dir: &str) {
     for name in fs.list(Path::new(dir)).expect("the disk is well") {
         fs.remove_file(&Path::new(dir).join(name))

@@ -2,19 +2,22 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use orogen_base::ErrorKind;
 use orogen_base::metrics::Ticker;
 use orogen_base::slice_transform::{FixedPrefix, SliceTransform};
 use orogen_engine::events::{EventListener, OptionsChangedInfo};
 use orogen_engine::{
-    ColumnFamily, CompactRangeOptions, Db, DbIterator, Options, ReadOptions, WriteOptions,
+    BottommostLevelCompaction, ColumnFamily, CompactRangeOptions, Db, DbIterator, Options,
+    ReadOptions, WriteOptions,
 };
 use orogen_env::fs::{read_file, write_file};
 use orogen_env::{Fault, FaultFileSystem, FileSystem, MemFileSystem, OpKind, PowerCut};
 use parking_lot::Mutex;
 
-use crate::steer::{ends, on_thread, settle, until};
+use crate::blobs::separated;
+use crate::steer::{Gate, HookFileSystem, Op, ends, on_thread, settle, until};
 use crate::support::{DIR, scan, small};
 
 fn options_files(fs: &MemFileSystem) -> usize {
@@ -154,7 +157,7 @@ fn a_raised_trigger_lets_a_stopped_writer_go_on() {
     options.cf.level0_stop_writes_trigger = 3;
     // The compaction stands at a gate: the stop ends by nothing but the change.
     options.cf.level0_file_num_compaction_trigger = 3;
-    let gate = crate::steer::Gate::new();
+    let gate = Gate::new();
     let held = gate.clone();
     options.db.listeners = vec![Arc::new(crate::steer::Told {
         compaction_begin: Some(Box::new(move |_| held.pass())),
@@ -236,7 +239,7 @@ fn compactions_begin_when_they_are_enabled_or_due_by_a_new_trigger() {
 #[test]
 fn threads_come_and_go_with_the_option() {
     let fs = MemFileSystem::new();
-    let gate = crate::steer::Gate::new();
+    let gate = Gate::new();
     let mut options = small(&fs);
     let held = gate.clone();
     options.db.listeners = vec![Arc::new(crate::steer::Told {
@@ -536,4 +539,61 @@ fn a_directory_of_a_newer_table_format_is_written_to_in_ours() {
     let db = Db::open(DIR, &loaded).unwrap();
     let asked = [("block_based_table_factory", "{format_version=7;}")];
     assert!(db.set_options(&db.default_column_family(), &asked).is_err());
+}
+
+/// Changes options while a job waits before it syncs its first table; what the job says.
+pub(crate) fn changed_while_a_job_writes(
+    options: Options,
+    fill: impl Fn(&Db),
+    job: impl FnOnce(&Db) -> orogen_base::Result<()> + Send + 'static,
+    changes: &[(&str, &str)],
+) -> (Db, orogen_base::Result<()>) {
+    let fs = MemFileSystem::new();
+    let (gate, armed) = (Gate::new(), Arc::new(AtomicBool::new(false)));
+    let (at, is_armed) = (gate.clone(), armed.clone());
+    let mut options = options;
+    options.db.fs = Arc::new(HookFileSystem::new(&fs, move |op, path| {
+        let is_table = path.extension().is_some_and(|e| e == "sst");
+        if op == Op::Sync && is_table && is_armed.swap(false, Ordering::SeqCst) {
+            at.pass();
+        }
+    }));
+    let db = Db::open(DIR, &options).expect("it opens");
+    fill(&db);
+    armed.store(true, Ordering::SeqCst);
+    let running = {
+        let db = db.clone();
+        on_thread(move || job(&db))
+    };
+    gate.wait_for(1);
+    db.set_options(&db.default_column_family(), changes)
+        .expect("they are options");
+    gate.open();
+    let result = ends(&running);
+    (db, result)
+}
+
+#[test]
+fn checks_that_are_asked_for_while_a_job_writes_begin_with_the_next() {
+    let fs = MemFileSystem::new();
+    let change = [("paranoid_file_checks", "true")];
+    let put = |db: &Db| db.put(b"key", &[1; 500]).unwrap();
+    let flush = |db: &Db| db.flush();
+    let (db, flushed) = changed_while_a_job_writes(separated(&fs), put, flush, &change);
+    flushed.unwrap();
+    put(&db);
+    let fill = |db: &Db| {
+        put(db);
+        db.flush().unwrap();
+    };
+    let compact = |db: &Db| {
+        let all = CompactRangeOptions {
+            bottommost_level_compaction: BottommostLevelCompaction::Force,
+            ..CompactRangeOptions::default()
+        };
+        db.compact_range(&all, &db.default_column_family(), None, None)
+    };
+    let (db, compacted) = changed_while_a_job_writes(separated(&fs), fill, compact, &change);
+    compacted.unwrap();
+    put(&db);
 }
