@@ -179,7 +179,8 @@ impl Engine {
     /// on the disk, and no later sync brings it there: what is written behind it then may be lost with it at a power loss.
     pub fn write(&self, batch: &mut LogBatch, sync: bool) -> Result<usize> {
         if batch.is_empty() {
-            if sync {
+            if sync || !batch.block.is_empty() {
+                // Its operations may be gone with a panic of who wrote it with others: then nothing is written any more.
                 self.sync()?;
             }
             return Ok(0);
@@ -457,8 +458,8 @@ impl Engine {
     }
 
     /// Shows the keys of a group from `start` up to, and without, `end`, and their values, until `each`
-    /// says false. The group is locked meanwhile: writes to it wait, and `each` must ask nothing of it,
-    /// since a read waits behind a write that waits.
+    /// says false. Of up to 256 keys, or 64 KiB, what is shown is of one moment; what follows is of a later one. Nothing is locked while `each`
+    /// runs.
     pub fn scan(
         &self,
         group: u64,
@@ -467,19 +468,45 @@ impl Engine {
         reverse: bool,
         mut each: impl FnMut(&[u8], &[u8]) -> bool,
     ) {
+        const KEYS_AT_ONCE: usize = 256;
+        const BYTES_AT_ONCE: usize = 64 << 10;
         let _timed = self.meters().read_keys();
-        let Some(found) = self.memtables.get(group) else {
-            return;
-        };
-        let found = found.read();
-        let mut range = found.range(start, end);
-        while let Some((key, value)) = if reverse {
-            range.next_back()
-        } else {
-            range.next()
-        } {
-            if !each(key, value) {
+        let (mut start, mut end) = (start.map(<[u8]>::to_vec), end.map(<[u8]>::to_vec));
+        loop {
+            let Some(found) = self.memtables.get(group) else {
                 return;
+            };
+            let (mut pairs, mut bytes, mut is_last) = (Vec::new(), 0, true);
+            {
+                // A writer that waits for the group leads all others: nobody is called meanwhile.
+                let found = found.read();
+                let mut range = found.range(start.as_deref(), end.as_deref());
+                while let Some((key, value)) = if reverse {
+                    range.next_back()
+                } else {
+                    range.next()
+                } {
+                    if pairs.len() == KEYS_AT_ONCE || bytes >= BYTES_AT_ONCE {
+                        is_last = false;
+                        break;
+                    }
+                    bytes += key.len() + value.len();
+                    pairs.push((key.to_vec(), value.to_vec()));
+                }
+            }
+            for (key, value) in &pairs {
+                if !each(key, value) {
+                    return;
+                }
+            }
+            let Some((mut key, _)) = pairs.pop().filter(|_| !is_last) else {
+                return;
+            };
+            if reverse {
+                end = Some(key);
+            } else {
+                key.push(0);
+                start = Some(key);
             }
         }
     }

@@ -150,8 +150,7 @@ impl Run<'_> {
         match self.table.find(FileId::new(Queue::Append, newest)) {
             Some(file) => {
                 let files = &self.purge.new_files;
-                let _watch = files.dirs.watch(|| file.dir());
-                self.writes.sync_beside(&*files.fs, &file)
+                self.writes.sync_beside(&*files.fs, &files.dirs, &file)
             }
             None => Ok(()),
         }

@@ -306,7 +306,7 @@ pub(crate) struct Found {
 }
 
 /// From which file on all are the newest: the last one that has records, and those behind it.
-fn newest_of(fs: &dyn FileSystem, places: &[Place]) -> Result<usize> {
+pub(crate) fn newest_of(fs: &dyn FileSystem, places: &[Place]) -> Result<usize> {
     let mut newest = places.len();
     while newest > 0 {
         newest -= 1;

@@ -29,7 +29,7 @@ use crate::format::{
 use crate::item::{Entries, Item, Op};
 use crate::memtable::Block;
 use crate::names::{FileId, Queue};
-use crate::recover::{list, look};
+use crate::recover::{list, look, newest_of};
 
 /// Bytes of entries and operations from which on a record is written.
 const RECORD_BYTES: usize = 64 << 10;
@@ -399,10 +399,11 @@ fn repair_all(
             continue;
         }
         let places = list(fs, dirs, of)?;
-        let newest = places.last().map(|place| place.id);
-        for place in places {
-            let (id, swap) = (place.id, Swap::new(&place));
-            let is_newest = newest == Some(id);
+        // As an open has it.
+        let newest = newest_of(fs, &places)?;
+        for (at, place) in places.iter().enumerate() {
+            let (id, swap) = (place.id, Swap::new(place));
+            let is_newest = at >= newest;
             let place = |e: Error| e.with("file", id.name());
             let kept = decide_file(fs, &swap.original, id, is_newest, &mut states, decide)
                 .map_err(place)?;

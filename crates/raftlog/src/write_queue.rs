@@ -26,6 +26,7 @@ use orogen_base::sync::{Condvar, Mistake, Mutex, makes, spins, thread};
 use orogen_base::{Error, Result};
 use orogen_env::{Clock as _, FileSystem, Stopwatch, SystemClock};
 
+use crate::dirs::Dirs;
 use crate::events::FileBlockHandle;
 use crate::files::{Appender, LogFile};
 use crate::format::{RECORD_HEADER_LEN, Record, sign};
@@ -244,9 +245,17 @@ impl WriteQueue {
 
     /// As [`Self::sync`], of `file`, the newest or one that was, and those who write do not wait meanwhile. What was applied
     /// before is synced.
-    pub(crate) fn sync_beside(&self, fs: &dyn FileSystem, file: &LogFile) -> Result<()> {
+    pub(crate) fn sync_beside(
+        &self,
+        fs: &dyn FileSystem,
+        dirs: &Dirs,
+        file: &LogFile,
+    ) -> Result<()> {
+        // Of the calls alone: whoever has the lock below may take its time.
+        let watch = dirs.watch(|| file.dir());
         let mut handle = fs.open_append(file.reader.path())?;
         let synced = handle.sync();
+        drop(watch);
         self.meters.syncs.increase(file.id.queue, 1);
         // The system tells of bytes that it has dropped only once, perhaps to a leader, who has this lock until it is known.
         let appender = &mut self.leader.lock().appender;
@@ -616,6 +625,8 @@ fn append_records(
         && let Some(record) = &mut group.own.request.record
         && (syncs || appender.filler(start, record.header.len)?.is_none())
     {
+        // A try before may have put it behind a filler.
+        group.own.at = 0;
         sign(&mut record.bytes, signature);
         let appended = appender.append(&mut record.bytes, syncs);
         if appended.is_err() {

@@ -160,7 +160,14 @@ impl<F> fmt::Debug for LogItemReader<F> {
 impl<F> LogItemReader<F> {
     /// Of a file or of all files of a directory, the rewrite queue first.
     pub(super) fn new(fs: Arc<dyn FileSystem>, path: &Path) -> Result<Self> {
-        if fs.metadata(path)?.is_dir {
+        let is_dir = match fs.metadata(path) {
+            Err(e) if e.is_file_not_found() => {
+                let absent = format!("there is no such file or directory: {}", path.display());
+                return Err(Error::InvalidArgument(absent));
+            }
+            metadata => metadata?.is_dir,
+        };
+        if is_dir {
             return Self::of(fs, &Dirs::new(path, None)?);
         }
         let name = path.file_name().map(|name| name.to_string_lossy());

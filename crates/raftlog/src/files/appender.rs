@@ -317,10 +317,12 @@ impl Appender {
         if let Some(other) = other.filter(|_| std::mem::take(may_leave)) {
             return self.rotate(Some(other)).map(|()| true);
         }
-        if files.spares.give_up(fs, dir)? {
+        if files.spares.give_up(fs, dir)? || self.give_up_filling() {
             return Ok(true);
         }
-        Ok(self.give_up_filling())
+        // It may have been given to others just now.
+        let (fs, dir) = (&*self.new_files.fs, self.file.dir());
+        self.new_files.spares.give_up(fs, dir)
     }
 
     /// Removes the spare file that is being made, if there is one.

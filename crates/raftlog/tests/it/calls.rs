@@ -1,9 +1,10 @@
 //! What single calls promise.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use orogen_base::ErrorKind;
-use orogen_env::{Fault, FaultFileSystem, FileSystem, OpKind, PosixFileSystem, PowerCut};
+use orogen_env::{Fault, FaultFileSystem, FileSystem, OpKind, PosixFileSystem, PowerCut, threads};
 use orogen_raftlog::raw::{Command, Engine, LogBatch, Options, Queue};
 use orogen_testkit::temp_dir::TempDir;
 
@@ -166,4 +167,50 @@ fn directories_that_were_made_survive_a_power_cut() {
     engine.write(&mut entries(1, 1, &["a"]), true).unwrap();
     let kept = open(&fs.crash(PowerCut::DropUnsynced)).unwrap();
     assert_eq!(content(&kept), content(&engine));
+}
+
+#[test]
+fn who_scans_a_group_may_write_while_another_thread_writes_to_it() {
+    let fs: Arc<dyn FileSystem> = Arc::new(disk());
+    let engine = Arc::new(Engine::open(&fs, dir(), options()).unwrap());
+    let put = |engine: &Engine, group: u64, key: &[u8]| {
+        let mut batch = LogBatch::default();
+        batch.put(group, key.to_vec(), vec![1]).unwrap();
+        engine.write(&mut batch, false).unwrap();
+    };
+    for n in 0..1000_u32 {
+        put(&engine, 1, &n.to_be_bytes());
+    }
+    let shown = |reverse| {
+        let (start, end) = (3_u32.to_be_bytes(), 990_u32.to_be_bytes());
+        let mut keys = Vec::new();
+        engine.scan(1, Some(&start), Some(&end), reverse, |key, _| {
+            keys.push(u32::from_be_bytes(key.try_into().unwrap()));
+            true
+        });
+        keys
+    };
+    assert_eq!(shown(false), (3..990).collect::<Vec<_>>());
+    assert_eq!(shown(true), (3..990).rev().collect::<Vec<_>>());
+    let (done, is_done) = std::sync::mpsc::channel();
+    let theirs = Arc::clone(&engine);
+    let scanning = threads::spawn("scanning", move || {
+        let mut writer = None;
+        theirs.scan(1, None, None, false, |_, _| {
+            let other = Arc::clone(&theirs);
+            writer.get_or_insert_with(|| {
+                threads::spawn("writing", move || put(&other, 1, b"other")).unwrap()
+            });
+            put(&theirs, 2, b"own");
+            true
+        });
+        drop(writer);
+        done.send(()).unwrap();
+    });
+    let scanning = scanning.unwrap();
+    if is_done.recv_timeout(Duration::from_secs(60)).is_err() {
+        // To join it would take for ever.
+        std::mem::forget(scanning);
+        panic!("one waits for the other");
+    }
 }
