@@ -378,7 +378,7 @@ impl VersionSet {
     /// Starts a new MANIFEST that holds the state of all families, and makes it the current one.
     ///
     /// # Errors
-    /// `Io`, `NoSpace`: the old MANIFEST is still current, or the new one is complete.
+    /// `Io`, `NoSpace`: the old MANIFEST is still current, or the new one is complete; no change is taken until one was made.
     pub(crate) fn roll_manifest(&self) -> Result<()> {
         let mut manifest = self.manifest.lock();
         self.start_manifest(&mut manifest).inspect_err(|e| {
@@ -416,8 +416,9 @@ impl VersionSet {
             Ok(writer) => writer,
             Err(e) => {
                 removed.doubtful.extend(doubtful);
-                // CURRENT may name it.
+                // CURRENT may name it: what went to the old one from here on could be lost at the next open.
                 manifest.doubtful.push(number);
+                manifest.writer = None;
                 return Err(e);
             }
         };

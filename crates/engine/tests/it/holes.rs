@@ -230,6 +230,32 @@ fn a_shortage_while_holes_are_announced_passes_and_harms_no_reader() {
 }
 
 #[test]
+fn what_is_written_behind_a_manifest_that_half_failed_is_found_again() {
+    let fs = MemFileSystem::new();
+    let faulty = FaultFileSystem::over_memory(fs.clone());
+    let mut options = punching(&fs);
+    options.db.fs = Arc::new(faulty.clone());
+    options.db.bgerror_resume_retry_interval = 16_000;
+    let db = Db::open(DIR, &options).unwrap();
+    let mut rng = Rng::new(1);
+    let mut map = Map::new();
+    fill(&db, &mut map, &mut rng);
+    let iter = db.iter(&ReadOptions::default(), &db.default_column_family());
+    // CURRENT names the new one by then.
+    let full = Fault::no_space().on(&[OpKind::Rename]).path_with(".dbtmp");
+    faulty.faults().add(full.after_effect());
+    overwrite(&db, &mut map, &mut rng);
+    wait_until(|| faulty.faults().injected() > 0, "it met no shortage");
+    faulty.faults().clear();
+    wait_until(|| db.put(b"a", b"1").is_ok(), "no writes are taken");
+    map.insert(b"a".to_vec(), b"1".to_vec());
+    db.flush().unwrap();
+    let image = fs.crash(PowerCut::KeepAll);
+    assert_holds(&Db::open(DIR, &punching(&image)).unwrap(), &map);
+    drop(iter);
+}
+
+#[test]
 fn a_checkpoint_is_not_harmed_and_its_files_are_left_alone() {
     let fs = MemFileSystem::new();
     let options = punching(&fs);
