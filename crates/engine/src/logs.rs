@@ -263,16 +263,7 @@ impl Logs {
             sync_error: None,
         };
         let mut writer = self.writer.lock();
-        if let Some(old) = &mut writer.current {
-            if self.recycle_max > 0 {
-                // It may be given to a later log while it is still to be synced here.
-                old.writer.seal();
-            }
-            if old.recycled && old.broken.is_none() {
-                let path = filename::wal_path(&self.dir, old.number);
-                self.fs.truncate(&path, old.good)?;
-                old.dirty = true;
-            }
+        if let Some(old) = &writer.current {
             let link = Link {
                 log: old.number,
                 bytes: old.good,
@@ -282,11 +273,21 @@ impl Logs {
             next.dirty = true;
         }
         let link_bytes = next.good;
-        if let Some(old) = writer.current.replace(next)
-            && old.dirty
-            && old.broken.is_none()
-        {
-            self.closed.lock().push_back(old);
+        // Only now: had the new log failed, the old one would be appended to as before.
+        if let Some(mut old) = writer.current.replace(next) {
+            if self.recycle_max > 0 {
+                // It may be given to a later log while it is still to be synced here.
+                old.writer.seal();
+            }
+            if old.recycled && old.broken.is_none() {
+                // Without it records of its former life stay behind the end, which readers tell by their number.
+                let path = filename::wal_path(&self.dir, old.number);
+                let _ = self.fs.truncate(&path, old.good);
+                old.dirty = true;
+            }
+            if old.dirty && old.broken.is_none() {
+                self.closed.lock().push_back(old);
+            }
         }
         writer.unnamed = true;
         drop(writer);

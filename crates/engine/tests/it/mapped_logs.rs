@@ -5,8 +5,9 @@ use std::sync::Arc;
 
 use orogen_engine::options::WalRecoveryMode;
 use orogen_engine::{Db, FlushOptions, Options, WriteOptions};
+use orogen_env::fault::Errno;
 use orogen_env::fs::{read_file, write_file};
-use orogen_env::{FileSystem, MemFileSystem, PosixFileSystem};
+use orogen_env::{Fault, FaultFileSystem, FileSystem, MemFileSystem, OpKind, PosixFileSystem};
 
 use crate::support::{DIR, scan, small};
 
@@ -156,5 +157,40 @@ fn a_record_that_was_half_copied_is_a_torn_tail() {
                 assert!(scan(&db, &db.default_column_family()) == before, "{cut}");
             }
         }
+    }
+}
+
+#[test]
+fn a_log_is_written_on_where_the_next_one_could_not_be_begun() {
+    for kind in [OpKind::Truncate, OpKind::Reuse, OpKind::SyncDir] {
+        let scratch = Scratch::new("not-begun");
+        let fs = FaultFileSystem::new(Arc::new(PosixFileSystem::new()));
+        let mut options = options();
+        options.db.fs = Arc::new(fs.clone());
+        options.db.recycle_log_file_num = 2;
+        let db = Db::open(&scratch.0, &options).unwrap();
+        // The newest is written over.
+        for n in 0..6 {
+            put(&db, n * 10..n * 10 + 10, false);
+            db.flush().unwrap();
+        }
+        put(&db, 60..61, false);
+        let fault = Fault::new(Errno::MFILE).on(&[kind]);
+        fs.faults().add(match kind {
+            OpKind::SyncDir => fault,
+            _ => fault.path_with(".log"),
+        });
+        let flushed = db.flush();
+        assert!(fs.faults().injected() > 0, "{kind:?}");
+        fs.faults().clear();
+        let written = db.put(b"after", b"1").is_ok();
+        assert!(written || flushed.is_err(), "{kind:?}");
+        let image = killed(&scratch.0);
+        let again = Db::open(DIR, &small(&image)).unwrap();
+        assert_eq!(again.get(b"after").unwrap().is_some(), written, "{kind:?}");
+        assert!(
+            again.get(&60_u32.to_be_bytes()).unwrap().is_some(),
+            "{kind:?}"
+        );
     }
 }

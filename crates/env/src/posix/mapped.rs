@@ -37,6 +37,8 @@ use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
+use rustix::io::Errno;
+
 use super::{File, failed, writeback};
 use crate::ahead::Ahead;
 use crate::fs::{LengthHint, WritableFile};
@@ -239,6 +241,10 @@ impl Ground {
 
 impl WritableFile for MappedFile {
     fn append(&mut self, mut bytes: &[u8]) -> orogen_base::Result<()> {
+        if self.is_sealed {
+            // There is no space behind the end any more, and what is stored there is lost.
+            return Err(failed("cannot append", &self.path, Errno::BADF));
+        }
         self.reserve(self.size.saturating_add(bytes.len() as u64))?;
         let failed = |path: &Path, e| failed("cannot append", path, e);
         if bytes.len() >= DIRECT_LEN {
