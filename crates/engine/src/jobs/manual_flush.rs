@@ -21,7 +21,10 @@ pub(crate) fn flush(
     families: &[Arc<ColumnFamilyData>],
 ) -> Result<()> {
     context.check_writable()?;
-    write.exclusive(|| write.seal(families, Flush::Now))?;
+    // Who finds no space for the next log plans to resume.
+    write
+        .exclusive(|| write.seal(families, Flush::Now))
+        .inspect_err(|_| context.tell_failure())?;
     let mut waiting = Vec::new();
     for family in families {
         let mut state = family.state();

@@ -133,6 +133,20 @@ fn writes_are_taken_again_by_itself_once_a_flush_finds_space() {
 }
 
 #[test]
+fn writes_are_taken_again_by_itself_where_a_flush_found_no_space_for_a_log() {
+    let disk = Disk::new();
+    let db = Db::open(DIR, &disk.options()).unwrap();
+    db.put(b"a", b"1").unwrap();
+    disk.fill(Fault::no_space().on(&[OpKind::Create]).path_with(".log"));
+    assert_eq!(db.flush().unwrap_err().kind(), ErrorKind::NoSpace);
+    disk.free();
+    until(|| db.put(b"b", b"1").is_ok());
+    assert_eq!(disk.heard.begun.load(Ordering::SeqCst), 1);
+    until(|| disk.heard.completed.load(Ordering::SeqCst) == 1);
+    assert_eq!(keys(&db), ["a", "b"]);
+}
+
+#[test]
 fn a_quota_is_as_a_full_disk() {
     let disk = Disk::new();
     let db = Db::open(DIR, &disk.options()).unwrap();
