@@ -142,8 +142,9 @@ impl Background {
     /// Ends the threads and waits for them. The context must be closing.
     pub(crate) fn join(&self) {
         self.context.work.raise();
-        self.threads.lock().clear();
-        // Nobody is left to start another one.
+        // Joined without the lock: one may wait for somebody who is about to ask for other threads. Nobody is left to start another one.
+        let threads = std::mem::take(&mut *self.threads.lock());
+        drop(threads);
         let collectors = std::mem::take(&mut *self.budget.collectors.lock());
         drop(collectors);
     }

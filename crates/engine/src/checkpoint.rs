@@ -70,12 +70,10 @@ pub(crate) fn create(context: &Context, write: &WritePath, target: &Path) -> Res
     // Who makes the same checkpoint at the same time must not take this one's files away.
     let lock = filename::lock_path(&temporary);
     let held = fs.lock(&lock)?;
-    check()?;
-    for name in fs.list(&temporary)? {
-        let left = temporary.join(name);
-        if left != lock {
-            fs.remove_file(&left)?;
-        }
+    let begun = check().and_then(|()| remove_all_but(fs, &temporary, &lock));
+    if let Err(e) = begun {
+        let _ = remove_locked(fs, &temporary, &lock);
+        return Err(e);
     }
     context.logs.hold();
     // A file that was looked at when it had one name would still get holes under its second one.
@@ -86,7 +84,7 @@ pub(crate) fn create(context: &Context, write: &WritePath, target: &Path) -> Res
     context.logs.unhold();
     if let Err(e) = result {
         // The first error is the one that matters.
-        let _ = remove_all(fs, &temporary);
+        let _ = remove_locked(fs, &temporary, &lock);
         return Err(e);
     }
     fs.rename(&temporary, target)?;
@@ -219,6 +217,19 @@ fn copy(fs: &dyn FileSystem, from: &Path, to: &Path, bytes: u64) -> Result<()> {
         at += n as u64;
     }
     target.sync()
+}
+
+fn remove_all_but(fs: &dyn FileSystem, dir: &Path, kept: &Path) -> Result<()> {
+    let others = fs.list(dir)?.into_iter().map(|name| dir.join(name));
+    let mut others = others.filter(|path| path != kept);
+    others.try_for_each(|path| fs.remove_file(&path))
+}
+
+/// The lock goes last: whoever makes the directory anew has one of its own.
+fn remove_locked(fs: &dyn FileSystem, dir: &Path, lock: &Path) -> Result<()> {
+    remove_all_but(fs, dir, lock)?;
+    fs.remove_file(lock)?;
+    fs.remove_dir(dir)
 }
 
 /// Removes a directory and the files in it.

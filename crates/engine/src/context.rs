@@ -424,7 +424,7 @@ impl Context {
         Moment {
             unix_secs: self.clock.unix_secs(),
             oldest_snapshot: self.snapshots.oldest().unwrap_or(SEQNO_MAX),
-            moves_values: self.may_move_values(),
+            moves_values: self.compactions_may_move(),
         }
     }
 
@@ -487,6 +487,11 @@ impl Context {
         due.is_none_or(|micros| micros == 0)
     }
 
+    /// The same of compactions: one that is tried again because it found no space is to end first.
+    pub(crate) fn compactions_may_move(&self) -> bool {
+        self.compaction_retry.due_in(0).is_none() && self.may_move_values()
+    }
+
     /// The same for who does so: if a try is due it is this one.
     pub(crate) fn take_move(&self) -> bool {
         let interval = self.options.bgerror_resume_retry_interval;
@@ -498,6 +503,8 @@ impl Context {
     pub(crate) fn end_put_off(&self) {
         if self.compaction_retry.end().is_some() {
             self.stall.set_stuck(false);
+            // Compactions for garbage alone have waited for that, too.
+            self.work.raise();
         }
     }
 

@@ -141,7 +141,7 @@ pub struct DbOptions {
     pub allow_mmap_reads: bool,
     /// Without [`Self::allow_mmap_reads`] does the same as long as memory holds nearly all that is read: one read of a thread in 32 is
     /// looked at, and after 64 such looks in a row that found all of it in memory mappings are used, until a look finds otherwise. For files that
-    /// the process's user owns. Default true.
+    /// the process's user owns or may write, in databases that it has open to write. Default true.
     pub adaptive_mmap_reads: bool,
     /// Seconds that logs are kept in `archive/` after nothing needs them, for
     /// [`crate::Db::get_updates_since`]; 0, the default: not for their age. Old ones go when the

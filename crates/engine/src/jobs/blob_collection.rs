@@ -156,16 +156,19 @@ pub(crate) fn next(context: &Context) -> Result<Option<CollectionJob>> {
         let asker = Asker::Background { order };
         let picked = pick(context, &family, &version, &rules, asker);
         let is_busy = matches!(picked, Ok(Picked::Busy));
-        if let Ok(Picked::Job(job)) = picked {
-            if job.leaves_room(context) {
-                return Ok(Some(job));
+        let failed = match picked {
+            Ok(Picked::Job(job)) if job.leaves_room(context) => return Ok(Some(job)),
+            Ok(Picked::Job(job)) if job.step.ordered_to.is_none() => {
+                drop(job);
+                match pick_small(context, &family, &version, &rules)? {
+                    Some(job) => return Ok(Some(job)),
+                    None => continue,
+                }
             }
-            drop(job);
-            if let Some(job) = pick_small(context, &family, &version, &rules)? {
-                return Ok(Some(job));
-            }
-            continue;
-        }
+            // What only puts values in order waits for another version.
+            Ok(_) => None,
+            Err(e) => Some(e),
+        };
         family.state().nothing_to_collect = Some(NothingToCollect {
             version: Arc::downgrade(&version),
             options: Arc::downgrade(&options),
@@ -174,7 +177,9 @@ pub(crate) fn next(context: &Context) -> Result<Option<CollectionJob>> {
         });
         // Writers are slowed for nothing else.
         context.update_stall(&family);
-        picked?;
+        if let Some(e) = failed {
+            return Err(e);
+        }
     }
     Ok(None)
 }

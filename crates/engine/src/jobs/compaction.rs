@@ -467,9 +467,11 @@ impl CompactionJob {
         let mut failure = None;
         let mut created: Vec<DataFile> = Vec::new();
         let (mut read, mut kept) = (BlobCounts::default(), BlobCounts::default());
+        let mut moved = 0;
         for result in results {
             match result {
                 Ok(written) => {
+                    moved += written.relocated.values + written.ordered.values;
                     count_drops(context, &written);
                     count_blobs(context, &written);
                     info.bytes_written += written.bytes;
@@ -509,10 +511,9 @@ impl CompactionJob {
             garbage_blob_bytes: g.garbage_blob_bytes,
         });
         info.blob_file_garbages = garbage.collect();
-        let moved = !edit.blob_file_additions.is_empty();
         match failure {
             None => install_outputs(context, &self.family, edit, &created).inspect(|()| {
-                if moved {
+                if moved > 0 {
                     context.moves_retry.end();
                 }
             }),
@@ -527,9 +528,6 @@ impl CompactionJob {
     /// then: what can stay where it is must not keep a compaction from its end, for which writers may wait.
     fn moves(&self, context: &Context, read: &[Inputs]) -> Result<Moves> {
         let options = self.family.options();
-        if options.blob_run_mode != BlobRunMode::Fallback && !context.take_move() {
-            return Ok(Moves::default());
-        }
         let emptied = compact::blobs::emptied(&self.version, &options, context.lull());
         let tables = &self.family.tables;
         let ordered = compact::locality::moved_by_compaction(
@@ -540,6 +538,11 @@ impl CompactionJob {
             &emptied,
             &mut |file| tables.blob_reach(file),
         )?;
+        let moves = !emptied.is_empty() || !ordered.is_empty();
+        let is_for_space = moves && options.blob_run_mode != BlobRunMode::Fallback;
+        if is_for_space && !(context.compactions_may_move() && context.take_move()) {
+            return Ok(Moves::default());
+        }
         Ok(Moves {
             emptied: Arc::new(emptied),
             ordered: Arc::new(ordered),

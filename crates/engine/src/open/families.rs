@@ -44,7 +44,10 @@ pub(crate) fn assemble(
         fs: context.fs.clone(),
         access: match context.options.allow_mmap_reads {
             true => Access::Mapped,
-            false if context.options.adaptive_mmap_reads => Access::MappedInMemory,
+            // Beside a writer a value may become a hole between its check and its use.
+            false if context.options.adaptive_mmap_reads && !context.read_only => {
+                Access::MappedInMemory
+            }
             false => Access::Random,
         },
         statistics: context.statistics.clone(),

@@ -68,22 +68,23 @@ fn no_database(dir: &Path) -> Error {
         .with("path", dir.display())
 }
 
-/// Refuses a directory that holds tables but no CURRENT: making a new database there would take
-/// them for strays. A crash cannot leave it so, for CURRENT is there before the first table.
+/// Refuses a directory that holds tables or logs but no CURRENT: making a new database there would take
+/// them for strays, and logs for its own. A crash cannot leave it so, for CURRENT is there before the first of them; one in the midst of a
+/// destruction can.
 fn refuse_headless(fs: &dyn FileSystem, dir: &Path) -> Result<()> {
     let held = fs.list(dir)?.into_iter().find(|name| {
         matches!(
             filename::parse(name),
-            Some(FileKind::Table(_) | FileKind::Blob(_))
+            Some(FileKind::Table(_) | FileKind::Blob(_) | FileKind::Wal(_))
         )
     });
     match held {
         None => Ok(()),
         Some(name) => Err(Error::corruption(
-            "directory holds tables but no CURRENT file; put CURRENT back, or destroy it",
+            "directory holds tables or logs but no CURRENT file; put CURRENT back, or destroy it",
         )
         .with("path", dir.display())
-        .with("table", name)),
+        .with("file", name)),
     }
 }
 

@@ -114,7 +114,7 @@ fn threads_that_read_little_look_too_and_not_at_every_other_read() {
     let file = PosixFileSystem.open(&path, Access::MappedInMemory).unwrap();
     let read_by_threads = || {
         std::thread::scope(|scope| {
-            for _ in 0..3 * IN_A_ROW * LOOK_EVERY / 8 {
+            for _ in 0..6 * IN_A_ROW * LOOK_EVERY / 8 {
                 scope.spawn(|| given(&*file, 8, 3)).join().unwrap();
             }
         });
