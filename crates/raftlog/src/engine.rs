@@ -563,17 +563,18 @@ impl Engine {
             self.meters().skipped(Skip::Busy);
             return Ok(Vec::new());
         };
-        self.purging(&mut purge).purge()
+        self.purging(&mut purge)?.purge()
     }
 
-    fn purging<'e>(&'e self, purge: &'e mut Purge) -> purge::Run<'e> {
-        purge::Run {
+    fn purging<'e>(&'e self, purge: &'e mut Purge) -> Result<purge::Run<'e>> {
+        self.writes.check()?;
+        Ok(purge::Run {
             options: &self.options,
             table: &self.table,
             memtables: &self.memtables,
             writes: &self.writes,
             purge,
-        }
+        })
     }
 
     /// Moves all that lives in the files of the append queue, up to number `watermark` if it is given, to the rewrite queue, and deletes the files
@@ -585,7 +586,7 @@ impl Engine {
         let moves = steps != RewriteSteps::Removals;
         let deletes = steps == RewriteSteps::All;
         let mut purge = self.purge.lock();
-        self.purging(&mut purge)
+        self.purging(&mut purge)?
             .rewrite_append_queue(watermark, moves, deletes)
     }
 
@@ -595,7 +596,7 @@ impl Engine {
     /// As [`Self::purge_expired_files`].
     pub fn rewrite_rewrite_queue(&self) -> Result<()> {
         let mut purge = self.purge.lock();
-        self.purging(&mut purge).rewrite_rewrite_queue()
+        self.purging(&mut purge)?.rewrite_rewrite_queue()
     }
 
     /// Deletes all files but those to which something is written or that something living is in: the rewrite queue is written
@@ -605,8 +606,8 @@ impl Engine {
     /// As [`Self::purge_expired_files`].
     pub fn purge_all_stale(&self) -> Result<()> {
         let mut purge = self.purge.lock();
-        self.purging(&mut purge).rewrite_rewrite_queue()?;
-        self.purging(&mut purge)
+        self.purging(&mut purge)?.rewrite_rewrite_queue()?;
+        self.purging(&mut purge)?
             .rewrite_append_queue(None, false, true)
     }
 

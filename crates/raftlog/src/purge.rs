@@ -88,6 +88,15 @@ pub(crate) struct Run<'a> {
     pub(crate) purge: &'a mut Purge,
 }
 
+impl Drop for Run<'_> {
+    /// After a panic, of a listener say, memory may not know what the files hold, and with that what has to be told of it when it goes.
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.writes.break_off();
+        }
+    }
+}
+
 impl Run<'_> {
     /// Purges both queues; the groups that the caller should compact.
     pub(crate) fn purge(mut self) -> Result<Vec<u64>> {

@@ -268,6 +268,20 @@ impl WriteQueue {
         }
     }
 
+    /// Nothing is written any more: somebody has panicked.
+    pub(crate) fn break_off(&self) {
+        self.queue.lock().is_broken = true;
+    }
+
+    /// # Errors
+    /// `ReadOnly` after a panic.
+    pub(crate) fn check(&self) -> Result<()> {
+        match self.queue.lock().is_broken {
+            true => Err(panicked()),
+            false => Ok(()),
+        }
+    }
+
     /// Goes on to the next file, unless the newest is empty yet.
     pub(crate) fn start_file(&self) -> Result<()> {
         self.leader.lock().appender.start_file()

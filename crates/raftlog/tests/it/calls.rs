@@ -1,11 +1,14 @@
 //! What single calls promise.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
 use orogen_base::ErrorKind;
 use orogen_env::{Fault, FaultFileSystem, FileSystem, OpKind, PosixFileSystem, PowerCut, threads};
-use orogen_raftlog::raw::{Command, Engine, LogBatch, Options, Queue};
+use orogen_raftlog::raw::{
+    Command, Engine, EventListener, FileBlockHandle, LogBatch, Options, Queue, RewriteSteps,
+};
 use orogen_testkit::temp_dir::TempDir;
 
 use crate::model::{content, dir, disk, open, options};
@@ -213,4 +216,41 @@ fn who_scans_a_group_may_write_while_another_thread_writes_to_it() {
         std::mem::forget(scanning);
         panic!("one waits for the other");
     }
+}
+
+/// Panics when it is told of the first record of the rewrite queue.
+struct Panics;
+
+impl EventListener for Panics {
+    fn on_append_log_file(&self, handle: FileBlockHandle) {
+        assert_ne!(handle.id.queue, Queue::Rewrite, "a listener panics");
+    }
+}
+
+#[test]
+fn nothing_is_written_behind_a_purge_that_panicked() {
+    let fs: Arc<dyn FileSystem> = Arc::new(disk());
+    let listeners: Vec<Arc<dyn EventListener>> = vec![Arc::new(Panics)];
+    let engine = Engine::open_with_listeners(&fs, dir(), options(), listeners).unwrap();
+    let mut batch = LogBatch::default();
+    batch.add_entries(1, 1, &["entry"]).unwrap();
+    engine.write(&mut batch, true).unwrap();
+    let purge = || engine.rewrite_append_queue(None, RewriteSteps::All);
+    assert!(catch_unwind(AssertUnwindSafe(purge)).is_err());
+    // Memory does not know of what was moved: nobody would tell the rewrite queue that the group has gone.
+    batch.add_command(1, Command::Clean);
+    let kind = |result: orogen_base::Result<()>| result.unwrap_err().kind();
+    assert_eq!(
+        kind(engine.write(&mut batch, false).map(drop)),
+        ErrorKind::ReadOnly
+    );
+    assert_eq!(kind(purge()), ErrorKind::ReadOnly);
+    assert_eq!(
+        kind(engine.purge_expired_files().map(drop)),
+        ErrorKind::ReadOnly
+    );
+    assert_eq!(engine.last_index(1), Some(1));
+    drop(engine);
+    let again = Engine::open(&fs, dir(), options()).unwrap();
+    assert_eq!(again.last_index(1), Some(1));
 }
