@@ -526,7 +526,7 @@ impl Context {
                 "no writes until there is space and memory: {error}"
             ));
             self.stall.refuse();
-        } else {
+        } else if self.health.failed() {
             self.log
                 .error(format_args!("database is read-only from here on: {error}"));
             self.stall.release();
@@ -539,6 +539,11 @@ impl Context {
                 self.statistics.add(Ticker::ErrorHandlerAutoresumeCount, 1);
                 self.notify(|l| l.on_error_recovery_begin(error));
             }
+        }
+        if passes && self.health.check().is_ok() {
+            // Somebody has resumed before this was told.
+            self.resume_retry.end();
+            self.stall.readmit();
         }
         self.work.raise();
         self.progress.raise();

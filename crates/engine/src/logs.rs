@@ -107,6 +107,8 @@ struct LogWriter {
     unnamed: bool,
     /// There was no space for a new log.
     start_failed: bool,
+    /// A sync of its name has failed: another one may succeed without it.
+    name_failed: bool,
 }
 
 struct OpenLog {
@@ -521,10 +523,17 @@ impl Logs {
     /// `Io`, `NoSpace`.
     pub(crate) fn sync_name(&self) -> Result<()> {
         if let Some(log) = self.unnamed() {
-            self.fs.sync_dir(&self.dir)?;
+            self.fs.sync_dir(&self.dir).inspect_err(|e| {
+                self.writer.lock().name_failed |= !e.kind().is_shortage();
+            })?;
             self.note_named(log);
         }
         Ok(())
+    }
+
+    /// True if the name of a log may be lost for good.
+    pub(crate) fn has_lost_name(&self) -> bool {
+        self.writer.lock().name_failed
     }
 
     /// Bytes of all logs that are needed.

@@ -231,8 +231,8 @@ impl WritePath {
     /// leader calls it.
     ///
     /// # Errors
-    /// `Io`: no new log could be made; nothing has changed. `NoSpace`: the same, and no write is
-    /// taken until there is space. `Closed`, `ReadOnly`.
+    /// `Io`: no new log could be made; nothing has changed, but no write is taken any more where a sync of a name has failed. `NoSpace`:
+    /// the same, and no write is taken until there is space. `Closed`, `ReadOnly`.
     pub(crate) fn seal(&self, families: &[Arc<ColumnFamilyData>], flush: Flush) -> Result<()> {
         let context = &*self.context;
         context.check_writable()?;
@@ -251,7 +251,7 @@ impl WritePath {
             let expected = context.expected_log_bytes();
             let started = context.logs.start(number, next_seqno, expected);
             if let Err(e) = started {
-                if e.kind() == ErrorKind::NoSpace {
+                if e.kind() == ErrorKind::NoSpace || context.logs.has_lost_name() {
                     context.health.note(&e);
                 }
                 return Err(e);

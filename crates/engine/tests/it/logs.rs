@@ -1,10 +1,13 @@
 //! Logs: which of them a recovery reads.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
+use orogen_base::ErrorKind;
 use orogen_engine::{ColumnFamily, Db, FlushOptions, WriteOptions};
-use orogen_env::{FileSystem, MemFileSystem, PowerCut};
+use orogen_env::{Fault, FaultFileSystem, FileSystem, MemFileSystem, OpKind, PowerCut};
 
+use crate::steer::{Gate, hold_flushes_of};
 use crate::support::{DIR, scan, small};
 
 /// The log files, oldest first.
@@ -173,4 +176,31 @@ fn a_log_that_the_manifest_still_names_is_not_written_over() {
             }
         }
     }
+}
+
+#[test]
+fn no_write_is_taken_behind_a_log_whose_name_could_not_be_synced() {
+    let fs = FaultFileSystem::over_memory(MemFileSystem::new());
+    let gate = Gate::new();
+    let mut options = small(&MemFileSystem::new());
+    options.db.fs = Arc::new(fs.clone());
+    options.db.listeners = vec![hold_flushes_of("default", &gate)];
+    let db = Db::open(DIR, &options).unwrap();
+    let family = db.default_column_family();
+    let flush = || db.flush_opt(&FlushOptions { wait: false }, std::slice::from_ref(&family));
+    db.put(b"a", b"1").unwrap();
+    // Begins a log, and nobody has needed its name yet.
+    flush().unwrap();
+    gate.wait_for(1);
+    db.put(b"b", b"1").unwrap();
+    fs.faults().add(Fault::io().on(&[OpKind::SyncDir]));
+    let failed = flush();
+    let synced = WriteOptions {
+        sync: true,
+        ..WriteOptions::default()
+    };
+    let next = db.put_opt(&synced, &family, b"c", b"1");
+    gate.open();
+    assert!(failed.is_err());
+    assert_eq!(next.unwrap_err().kind(), ErrorKind::ReadOnly);
 }
