@@ -12,7 +12,7 @@ use orogen_engine::{
 };
 use orogen_env::fault::{Fault, OpKind};
 use orogen_env::fs::write_file;
-use orogen_env::{FaultFileSystem, FileSystem, MemFileSystem};
+use orogen_env::{FaultFileSystem, FileSystem, MemFileSystem, PowerCut};
 
 use crate::steer::{
     Gate, HookFileSystem, LONG, Op, Told, ends, hold_flushes_of, on_thread, settle, until,
@@ -527,4 +527,38 @@ fn fewer_levels_than_on_disk_are_made_as_many() {
     let db = Db::open(DIR, &options).unwrap();
     assert!(db.get(b"k").unwrap().is_some());
     assert_eq!(db.default_column_family().options().num_levels, 7);
+}
+
+#[test]
+fn nothing_of_a_database_whose_destruction_was_cut_short_comes_back() {
+    let mut refused = 0;
+    for calls in 0..20 {
+        let fs = MemFileSystem::new();
+        let db = Db::open(DIR, &small(&fs)).unwrap();
+        db.put(b"flushed", b"1").unwrap();
+        db.flush().unwrap();
+        drop(db);
+        // The log has a higher number than the table, and goes after it.
+        let db = Db::open(DIR, &small(&fs)).unwrap();
+        db.put(b"logged", b"1").unwrap();
+        drop(db);
+        fs.crash_after(calls);
+        let _ = Db::destroy(DIR, &small(&fs));
+        let image = fs.crash(PowerCut::KeepAll);
+        let is_whole = image.exists(&Path::new(DIR).join("CURRENT")).unwrap();
+        match Db::open(DIR, &small(&image)) {
+            Ok(db) => {
+                let found = db.get(b"logged").unwrap();
+                assert_eq!(found.is_some(), is_whole, "{calls}");
+            }
+            Err(e) => {
+                assert_eq!(e.kind(), ErrorKind::Corruption, "{calls}: {e}");
+                assert!(!is_whole, "{calls}: {e}");
+                refused += 1;
+                Db::destroy(DIR, &small(&image)).unwrap();
+                Db::open(DIR, &small(&image)).unwrap();
+            }
+        }
+    }
+    assert!(refused > 0);
 }
