@@ -42,7 +42,7 @@ pub enum RewriteSteps {
 /// An open directory of logs.
 ///
 /// All calls may be made from any thread. What a call reads and another writes at the same time is
-/// seen before or after, for each group. Dropping it syncs; [`Engine::close`] also tells whether that
+/// seen before or after, for each operation of the batch: one that has several of a group may be seen in part, as in raft-engine. Dropping it syncs; [`Engine::close`] also tells whether that
 /// worked.
 pub struct Engine {
     options: Options,

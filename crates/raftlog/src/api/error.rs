@@ -21,7 +21,7 @@ pub enum Error {
     Codec(Box<dyn error::Error + Send + Sync>),
     /// A message is no message, or lacks what it must have.
     Protobuf(ProtobufError),
-    /// Is never made: there is no second directory to try.
+    /// Is never made: what finds no space in one directory is written to the other before a call returns.
     TryAgain(String),
     /// The first of the entries was compacted.
     EntryCompacted,
