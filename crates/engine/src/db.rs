@@ -989,7 +989,7 @@ impl Db {
     /// needed. When this returns it survives a power loss.
     ///
     /// # Errors
-    /// `InvalidArgument` if `target` exists; `Io`, `NoSpace`: what was made of it is removed; what
+    /// `InvalidArgument` if `target` exists; `Busy` if somebody else makes it; `Io`, `NoSpace`: what was made of it is removed; what
     /// a flush met.
     pub fn checkpoint_opt(
         &self,

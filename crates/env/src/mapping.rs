@@ -16,7 +16,6 @@
 //!    is never used again: reads are calls from then on.
 //! 3. The handler is installed with the first mapping, once. A program that installs its own
 //!    afterwards has to pass on what it does not know, or dies of such a page.
-//!
 //! 4. A thread in which the signal is blocked would end the process: it reads by calls. It is asked now and then.
 //!
 //! A file is mapped only once it is finished. Where somebody else writes to it nevertheless, bytes

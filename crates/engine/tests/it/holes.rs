@@ -188,14 +188,20 @@ fn a_reader_from_before_keeps_the_places_that_it_sees() {
 }
 
 /// The disk is full for the MANIFEST that holes are announced with.
+/// A database that goes on soon after the disk was full.
+fn resuming(fs: &MemFileSystem) -> (FaultFileSystem, Db) {
+    let faulty = FaultFileSystem::over_memory(fs.clone());
+    let mut options = punching(fs);
+    options.db.fs = Arc::new(faulty.clone());
+    options.db.bgerror_resume_retry_interval = 16_000;
+    let db = Db::open(DIR, &options).expect("the disk is well");
+    (faulty, db)
+}
+
 #[test]
 fn a_shortage_while_holes_are_announced_passes_and_harms_no_reader() {
     let fs = MemFileSystem::new();
-    let faulty = FaultFileSystem::over_memory(fs.clone());
-    let mut options = punching(&fs);
-    options.db.fs = Arc::new(faulty.clone());
-    options.db.bgerror_resume_retry_interval = 16_000;
-    let db = Db::open(DIR, &options).unwrap();
+    let (faulty, db) = resuming(&fs);
     let mut rng = Rng::new(1);
     let mut map = Map::new();
     fill(&db, &mut map, &mut rng);
@@ -232,11 +238,7 @@ fn a_shortage_while_holes_are_announced_passes_and_harms_no_reader() {
 #[test]
 fn what_is_written_behind_a_manifest_that_half_failed_is_found_again() {
     let fs = MemFileSystem::new();
-    let faulty = FaultFileSystem::over_memory(fs.clone());
-    let mut options = punching(&fs);
-    options.db.fs = Arc::new(faulty.clone());
-    options.db.bgerror_resume_retry_interval = 16_000;
-    let db = Db::open(DIR, &options).unwrap();
+    let (faulty, db) = resuming(&fs);
     let mut rng = Rng::new(1);
     let mut map = Map::new();
     fill(&db, &mut map, &mut rng);

@@ -63,6 +63,12 @@ fn with_spares(fs: &MemFileSystem) -> Engine {
     engine
 }
 
+fn assert_survives(engine: &Engine, fs: &MemFileSystem) {
+    let after = fs.crash(PowerCut::DropUnsynced);
+    let again = open(&after, larger()).expect("it is whole");
+    assert_eq!(content(&again), content(engine));
+}
+
 #[test]
 fn a_write_takes_the_space_of_spare_files() {
     let fs = disk();
@@ -77,11 +83,7 @@ fn a_write_takes_the_space_of_spare_files() {
             .unwrap();
     }
     assert!(spares(&fs) < before);
-    let expected = content(&engine);
-    assert_eq!(
-        content(&open(&fs.crash(PowerCut::DropUnsynced), larger()).unwrap()),
-        expected
-    );
+    assert_survives(&engine, &fs);
 }
 
 #[test]
@@ -97,11 +99,7 @@ fn a_purge_takes_the_space_of_spare_files() {
         .rewrite_append_queue(None, RewriteSteps::All)
         .unwrap();
     assert!(spares(&fs) < before);
-    let expected = content(&engine);
-    assert_eq!(
-        content(&open(&fs.crash(PowerCut::DropUnsynced), larger()).unwrap()),
-        expected
-    );
+    assert_survives(&engine, &fs);
 }
 
 fn is_told_rightly(fs: &MemFileSystem, told: &Error) {
