@@ -57,6 +57,8 @@ pub enum Mistake {
     ForgetToWake,
     /// A job is taken without looking whether all is still as it was when it was picked.
     TakeWithoutLooking,
+    /// Whether there is space is looked at before others are kept from telling writers of it.
+    FollowAnOldLook,
     /// A node of a trie is replaced by a copy and not marked as replaced.
     ReplaceWithoutMark,
     /// A child is added to a node of a trie that another writer may be changing.

@@ -217,9 +217,9 @@ fn run_one(write: &WritePath, budget: &Arc<Budget>) -> bool {
         return true;
     }
     start_collection(context, budget);
-    let put_off = context.compaction_retry.due_in(0).is_some();
+    let put_off = context.shortage.compaction.due_in(0).is_some();
     if put_off
-        && !context.compaction_retry.take(
+        && !context.shortage.compaction.take(
             context.clock.now_micros(),
             context.options.bgerror_resume_retry_interval,
         )

@@ -10,8 +10,7 @@ use std::sync::Arc;
 
 use orogen_base::metrics::{Statistics, Ticker};
 use orogen_base::seqno::SEQNO_MAX;
-use orogen_base::sync::ArcSwap;
-use orogen_base::sync::Mutex;
+use orogen_base::sync::{ArcSwap, Mutex};
 use orogen_base::{Error, FileNo, Result};
 use orogen_env::memory::PagePool;
 use orogen_env::threads::Thread;
@@ -33,6 +32,7 @@ use crate::prepared::PreparedWrites;
 use crate::read::SnapshotList;
 use crate::retry::Retry;
 use crate::sequence::Sequence;
+use crate::shortage::{Followed, Shortage};
 use crate::signal::Signal;
 use crate::stall::{self, Debts, StallController};
 use crate::super_version::MemHandle;
@@ -76,10 +76,7 @@ pub(crate) struct Context {
     pub(crate) closing: Arc<AtomicBool>,
     pub(crate) work: Arc<Signal>,
     pub(crate) progress: Signal,
-    /// Planned while the database is out of space.
-    pub(crate) resume_retry: Retry,
-    /// Planned while compactions find no space; flushes go on.
-    pub(crate) compaction_retry: Retry,
+    pub(crate) shortage: Shortage,
     /// Planned while who moves values of blob files finds none: collections wait, and compactions leave values where they
     /// are, but for a try now and then.
     pub(crate) moves_retry: Retry,
@@ -206,8 +203,7 @@ impl Context {
             closing: Arc::default(),
             work,
             progress: Signal::default(),
-            resume_retry: Retry::default(),
-            compaction_retry: Retry::default(),
+            shortage: Shortage::default(),
             moves_retry: Retry::default(),
             resuming: Mutex::default(),
             lock: Mutex::new(parts.lock),
@@ -472,8 +468,8 @@ impl Context {
         let now = self.clock.now_micros();
         self.moves_retry.plan(now, interval);
         if is_compaction {
-            self.compaction_retry.plan(now, interval);
-            self.stall.set_stuck(true);
+            self.shortage
+                .put_off_compactions(&self.stall, now, interval);
         }
         self.statistics
             .add(Ticker::ErrorHandlerBgRetryableIoErrorCount, 1);
@@ -489,7 +485,7 @@ impl Context {
 
     /// The same of compactions: one that is tried again because it found no space is to end first.
     pub(crate) fn compactions_may_move(&self) -> bool {
-        self.compaction_retry.due_in(0).is_none() && self.may_move_values()
+        self.shortage.compaction.due_in(0).is_none() && self.may_move_values()
     }
 
     /// The same for who does so: if a try is due it is this one.
@@ -501,8 +497,7 @@ impl Context {
 
     /// Compactions find space again, or none is due.
     pub(crate) fn end_put_off(&self) {
-        if self.compaction_retry.end().is_some() {
-            self.stall.set_stuck(false);
+        if self.shortage.end_put_off(&self.stall) {
             // Compactions for garbage alone have waited for that, too.
             self.work.raise();
         }
@@ -516,34 +511,35 @@ impl Context {
         }
     }
 
+    /// Has writers refused and a resume planned, or neither, as health says by now.
+    pub(crate) fn follow_health(&self) -> Followed {
+        let interval = self.options.bgerror_resume_retry_interval;
+        let now = self.clock.now_micros();
+        self.shortage
+            .follow(&self.health, &self.stall, now, interval)
+    }
+
     fn tell_error(&self, error: &Error) {
         self.statistics.add(Ticker::ErrorHandlerBgErrorCount, 1);
-        let passes = self.health.out_of_space();
-        if passes {
-            self.statistics
-                .add(Ticker::ErrorHandlerBgRetryableIoErrorCount, 1);
-            self.log.error(format_args!(
-                "no writes until there is space and memory: {error}"
-            ));
-            self.stall.refuse();
-        } else if self.health.failed() {
+        let followed = self.follow_health();
+        if self.health.failed() {
             self.log
                 .error(format_args!("database is read-only from here on: {error}"));
             self.stall.release();
+        } else {
+            self.statistics
+                .add(Ticker::ErrorHandlerBgRetryableIoErrorCount, 1);
+            let full = matches!(followed, Followed::Full { .. });
+            let until = if full { "" } else { ", which there are again" };
+            self.log.error(format_args!(
+                "no writes until there is space and memory{until}: {error}"
+            ));
         }
         self.notify(|l| l.on_background_error(error));
-        if passes && self.resume_retry.due_in(0).is_none() {
-            let interval = self.options.bgerror_resume_retry_interval;
-            self.resume_retry.plan(self.clock.now_micros(), interval);
-            if self.options.max_bgerror_resume_count > 0 {
-                self.statistics.add(Ticker::ErrorHandlerAutoresumeCount, 1);
-                self.notify(|l| l.on_error_recovery_begin(error));
-            }
-        }
-        if passes && self.health.check().is_ok() {
-            // Somebody has resumed before this was told.
-            self.resume_retry.end();
-            self.stall.readmit();
+        let begins = matches!(followed, Followed::Full { begins: true });
+        if begins && self.options.max_bgerror_resume_count > 0 {
+            self.statistics.add(Ticker::ErrorHandlerAutoresumeCount, 1);
+            self.notify(|l| l.on_error_recovery_begin(error));
         }
         self.work.raise();
         self.progress.raise();
@@ -553,13 +549,13 @@ impl Context {
     /// is.
     pub(crate) fn next_retry_micros(&self) -> Option<u64> {
         let now = self.clock.now_micros();
-        let resume = self.resume_retry.due_in(now).filter(|_| {
+        let resume = self.shortage.resume.due_in(now).filter(|_| {
             self.health.out_of_space()
-                && self.resume_retry.tries() < self.options.max_bgerror_resume_count
+                && self.shortage.resume.tries() < self.options.max_bgerror_resume_count
         });
         // Neither is looked for meanwhile.
         let is_stopped = self.health.failed() || self.health.out_of_space();
-        let compaction = self.compaction_retry.due_in(now).filter(|_| !is_stopped);
+        let compaction = self.shortage.compaction.due_in(now).filter(|_| !is_stopped);
         // Who is due and has not begun is told when there is a place, or begins with the next look.
         let moves = self.moves_retry.due_in(now).filter(|&due| due > 0);
         resume.into_iter().chain(compaction).chain(moves).min()

@@ -27,6 +27,7 @@ pub mod compact;
 mod column_family;
 mod version_set;
 mod stall;
+mod shortage;
 mod activity;
 mod context;
 mod quarantine;

@@ -10,8 +10,9 @@
 
 use std::sync::Arc;
 
+use orogen_base::ErrorKind;
 use orogen_base::sync::{Mistake, explore, must_find, thread};
-use orogen_env::{ManualClock, MemFileSystem};
+use orogen_env::{Fault, FaultFileSystem, ManualClock, MemFileSystem, OpKind};
 
 use crate::{
     BlobFileCheck, BottommostLevelCompaction, CompactRangeOptions, Db, FlushOptions, Options,
@@ -320,6 +321,33 @@ fn picks() {
     db.close().unwrap();
 }
 
+/// Logs and flushes find no space now and then, and who writes resumes: it is told each time, and never
+/// waits for a flush that nobody tries.
+fn shortage() {
+    let mut settings = options();
+    let fs = FaultFileSystem::new(settings.db.fs);
+    let full = |file: &str| Fault::no_space().on(&[OpKind::Append]).path_with(file);
+    for n in [1, 3, 5, 7] {
+        fs.faults().add(full(".sst").nth(n));
+    }
+    settings.db.fs = Arc::new(fs);
+    settings.db.max_background_jobs = 2;
+    settings.db.max_bgerror_resume_count = 0;
+    settings.cf.write_buffer_size = 4 << 10;
+    let db = open(&settings);
+    for n in 0..14 {
+        while let Err(e) = db.put(&[n], &[n; 3000]) {
+            assert_eq!(e.kind(), ErrorKind::NoSpace, "{e}");
+            let _ = db.resume();
+        }
+    }
+    while let Err(e) = db.wait_for_background_work() {
+        assert_eq!(e.kind(), ErrorKind::NoSpace, "{e}");
+        let _ = db.resume();
+    }
+    db.close().unwrap();
+}
+
 macro_rules! models {
     ($($name:ident)*) => {
         $(mod $name {
@@ -331,7 +359,7 @@ macro_rules! models {
     };
 }
 
-models!(commit groups places overtaken snapshots families closing holes picks);
+models!(commit groups places overtaken snapshots families closing holes picks shortage);
 
 #[test]
 fn a_group_that_is_shown_too_early_is_found() {

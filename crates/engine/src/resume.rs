@@ -15,6 +15,7 @@ use crate::context::Context;
 use crate::events::ErrorRecoveryInfo;
 use crate::jobs::flush;
 use crate::obsolete;
+use crate::shortage::Followed;
 use crate::write::commit::WritePath;
 
 /// Beside what is to be flushed so many bytes must be free.
@@ -26,12 +27,12 @@ const ATTEMPTS_MAX: usize = 4;
 /// Tries to resume if a try is due and there is space; true if writes are taken again.
 pub(crate) fn probe(context: &Context, write: &WritePath) -> bool {
     let options = &context.options;
-    if context.resume_retry.tries() >= options.max_bgerror_resume_count {
+    if context.shortage.resume.tries() >= options.max_bgerror_resume_count {
         return false;
     }
     let now = context.clock.now_micros();
     let interval = options.bgerror_resume_retry_interval;
-    if !context.resume_retry.take(now, interval) {
+    if !context.shortage.resume.take(now, interval) {
         return false;
     }
     let statistics = &context.statistics;
@@ -82,9 +83,12 @@ pub(crate) fn resume(context: &Context, write: &WritePath) -> Result<()> {
             return context.health.check();
         }
     }
+    let Followed::Not(ended) = context.follow_health() else {
+        // Full again already.
+        return context.health.check();
+    };
     let now = context.clock.now_micros();
-    let (since, attempts) = context.resume_retry.end().unwrap_or((now, 0));
-    context.stall.readmit();
+    let (since, attempts) = ended.unwrap_or((now, 0));
     let info = ErrorRecoveryInfo {
         error: cause,
         attempts,

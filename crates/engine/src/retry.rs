@@ -20,14 +20,16 @@ struct Waiting {
 }
 
 impl Retry {
-    /// Plans a first try; one that is planned stays as it is.
-    pub(crate) fn plan(&self, now_micros: u64, interval_micros: u64) {
+    /// Plans a first try, and returns true; one that is planned stays as it is.
+    pub(crate) fn plan(&self, now_micros: u64, interval_micros: u64) -> bool {
         let mut waiting = self.0.lock();
+        let is_first = waiting.is_none();
         waiting.get_or_insert(Waiting {
             since_micros: now_micros,
             due_micros: now_micros + interval_micros / 16,
             tries: 0,
         });
+        is_first
     }
 
     /// Microseconds until a try is due, 0 if one is; `None` if none is planned.
@@ -69,8 +71,7 @@ mod tests {
     fn tries_come_less_and_less_often_and_never_twice_at_once() {
         let retry = Retry::default();
         assert_eq!(retry.due_in(0), None);
-        retry.plan(1000, 1600);
-        retry.plan(5000, 1600);
+        assert!(retry.plan(1000, 1600) && !retry.plan(5000, 1600));
         assert_eq!(retry.due_in(1000), Some(100));
         assert!(!retry.take(1099, 1600));
         let mut pauses = Vec::new();

@@ -355,15 +355,16 @@ impl StallController {
         self.changed.notify_all();
     }
 
-    /// Lets those who wait through to be refused, until [`Self::readmit`].
-    pub(crate) fn refuse(&self) {
-        self.verdicts.lock().refusing = true;
+    /// Notes whether writers are refused for now: if so those who wait are let through to it.
+    pub(crate) fn set_refusing(&self, refusing: bool) {
+        self.verdicts.lock().refusing = refusing;
         self.changed.notify_all();
     }
 
-    /// Ends [`Self::refuse`].
-    pub(crate) fn readmit(&self) {
-        self.verdicts.lock().refusing = false;
+    /// True while writers are refused.
+    #[cfg(all(test, orogen_shuttle))]
+    pub(crate) fn is_refusing(&self) -> bool {
+        self.verdicts.lock().refusing
     }
 
     /// Notes whether compactions find no space. Whoever waits for them then is told so.
@@ -569,9 +570,9 @@ mod tests {
         assert_eq!(admit(&[1, 2], false), refused);
         stall.set_stuck(true);
         assert_eq!(admit(&[1], true), Admission::InVain("[a] x".to_owned()));
-        stall.refuse();
+        stall.set_refusing(true);
         assert_eq!(admit(&[1], true), Admission::Admitted);
-        stall.readmit();
+        stall.set_refusing(false);
         assert!(stall.stops(&[1]));
         assert_eq!(stall.cause_of(1), "x");
         assert!(stall.set(1, "a", None).is_some());

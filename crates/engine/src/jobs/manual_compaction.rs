@@ -388,7 +388,7 @@ pub(crate) fn wait_until_idle(context: &Context) -> Result<()> {
     loop {
         let seen = context.progress.count();
         context.check_writable()?;
-        let are_put_off = context.compaction_retry.due_in(0).is_some();
+        let are_put_off = context.shortage.compaction.due_in(0).is_some();
         let is_due = |family: &Arc<ColumnFamilyData>| {
             blob_collection::is_due_in(context, family, Lull::Long)
         };
