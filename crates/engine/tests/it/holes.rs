@@ -12,7 +12,8 @@ use orogen_base::metrics::{HistogramKind, Ticker};
 use orogen_engine::backup::{BackupEngine, BackupOptions};
 use orogen_engine::repair;
 use orogen_engine::{
-    ColumnFamily, Db, FlushOptions, JobKind, JobState, Options, ReadOptions, VerifyOptions,
+    BottommostLevelCompaction, ColumnFamily, CompactRangeOptions, Db, FlushOptions, JobKind,
+    JobState, Options, ReadOptions, VerifyOptions,
 };
 use orogen_env::{
     Clock, Fault, FaultFileSystem, FileSystem, ManualClock, MemFileSystem, OpKind, PowerCut,
@@ -54,6 +55,11 @@ fn fill(db: &Db, map: &mut Map, rng: &mut Rng) {
 
 /// Every third value is written anew or deleted, and the old ones are compacted away.
 fn overwrite(db: &Db, map: &mut Map, rng: &mut Rng) {
+    change(db, map, rng);
+    compact_all(db, &db.default_column_family());
+}
+
+fn change(db: &Db, map: &mut Map, rng: &mut Rng) {
     for n in 0..60 {
         match rng.below(6) {
             0 => {
@@ -64,7 +70,16 @@ fn overwrite(db: &Db, map: &mut Map, rng: &mut Rng) {
             _ => {}
         }
     }
-    compact_all(db, &db.default_column_family());
+}
+
+/// Holes may be announced, and find no space, before the compaction that left them has answered.
+fn compact_or_run_short(db: &Db) {
+    let all = CompactRangeOptions {
+        bottommost_level_compaction: BottommostLevelCompaction::Force,
+        ..CompactRangeOptions::default()
+    };
+    let compacted = db.compact_range(&all, &db.default_column_family(), None, None);
+    assert!(compacted.map_or_else(|e| e.kind() == ErrorKind::NoSpace, |()| true));
 }
 
 fn assert_holds(db: &Db, map: &Map) {
@@ -217,7 +232,8 @@ fn a_shortage_while_holes_are_announced_passes_and_harms_no_reader() {
         .on(&[OpKind::Create])
         .path_with("MANIFEST");
     faulty.faults().add(full);
-    overwrite(&db, &mut map, &mut rng);
+    change(&db, &mut map, &mut rng);
+    compact_or_run_short(&db);
     wait_until(|| faulty.faults().injected() > 0, "it met no shortage");
     faulty.faults().clear();
     wait_until(|| db.put(b"a", b"1").is_ok(), "no writes are taken");
@@ -246,7 +262,8 @@ fn what_is_written_behind_a_manifest_that_half_failed_is_found_again() {
     // CURRENT names the new one by then.
     let full = Fault::no_space().on(&[OpKind::Rename]).path_with(".dbtmp");
     faulty.faults().add(full.after_effect());
-    overwrite(&db, &mut map, &mut rng);
+    change(&db, &mut map, &mut rng);
+    compact_or_run_short(&db);
     wait_until(|| faulty.faults().injected() > 0, "it met no shortage");
     faulty.faults().clear();
     wait_until(|| db.put(b"a", b"1").is_ok(), "no writes are taken");
@@ -320,6 +337,9 @@ fn a_checkpoint_that_is_made_while_holes_are_punched_does_not_change_any_more() 
     let _ = holder.set(db.clone());
     overwrite(&db, &mut map, &mut rng);
     db.wait_for_background_work().unwrap();
+    // Holes wait while somebody looks for work in a version from before.
+    let is_copied = || copier.lock().unwrap().is_some();
+    wait_until(is_copied, "nothing was given up");
     ends(copier.lock().unwrap().as_ref().unwrap());
     assert!(
         !shared.load(Ordering::SeqCst),
