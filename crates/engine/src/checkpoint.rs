@@ -5,7 +5,7 @@
 //! length, and a MANIFEST of its own lists them. Everything is made under a temporary name and
 //! renamed at the end, so a checkpoint is whole or not there.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use orogen_base::{Error, FileNo, Result, memory};
@@ -17,6 +17,7 @@ use crate::column_family::ColumnFamilyData;
 use crate::context::Context;
 use crate::filename;
 use crate::options_map;
+use crate::temporary::TemporaryDir;
 use crate::version::manifest::{self, FamilySnapshot};
 use crate::version::version::Version;
 use crate::version::wal_set::WalSet;
@@ -63,36 +64,19 @@ pub(crate) fn create(context: &Context, write: &WritePath, target: &Path) -> Res
         ),
     };
     check()?;
-    let mut name = target.as_os_str().to_owned();
-    name.push(".tmp");
-    let temporary = PathBuf::from(name);
-    fs.create_dir_all(&temporary)?;
-    // Who makes the same checkpoint at the same time must not take this one's files away.
-    let lock = filename::lock_path(&temporary);
-    let held = fs.lock(&lock)?;
-    let begun = check().and_then(|()| remove_all_but(fs, &temporary, &lock));
-    if let Err(e) = begun {
-        let _ = remove_locked(fs, &temporary, &lock);
-        return Err(e);
-    }
+    let temporary = TemporaryDir::begin(fs, target, None, &check)?;
     context.logs.hold();
     // A file that was looked at when it had one name would still get holes under its second one.
     context.hole_punching.hold();
     let moment = write.exclusive(|| fix(context));
-    let result = fill(context, &moment, &temporary);
+    let result = fill(context, &moment, temporary.path());
     context.hole_punching.unhold();
     context.logs.unhold();
     if let Err(e) = result {
-        // The first error is the one that matters.
-        let _ = remove_locked(fs, &temporary, &lock);
+        temporary.discard();
         return Err(e);
     }
-    fs.rename(&temporary, target)?;
-    drop(held);
-    if let Some(parent) = target.parent() {
-        let named = !parent.as_os_str().is_empty();
-        fs.sync_dir(if named { parent } else { Path::new(".") })?;
-    }
+    temporary.finish()?;
     context
         .log
         .info(format_args!("checkpoint made at {}", target.display()));
@@ -217,19 +201,6 @@ fn copy(fs: &dyn FileSystem, from: &Path, to: &Path, bytes: u64) -> Result<()> {
         at += n as u64;
     }
     target.sync()
-}
-
-fn remove_all_but(fs: &dyn FileSystem, dir: &Path, kept: &Path) -> Result<()> {
-    let others = fs.list(dir)?.into_iter().map(|name| dir.join(name));
-    let mut others = others.filter(|path| path != kept);
-    others.try_for_each(|path| fs.remove_file(&path))
-}
-
-/// The lock goes last: whoever makes the directory anew has one of its own.
-fn remove_locked(fs: &dyn FileSystem, dir: &Path, lock: &Path) -> Result<()> {
-    remove_all_but(fs, dir, lock)?;
-    fs.remove_file(lock)?;
-    fs.remove_dir(dir)
 }
 
 /// Removes a directory and the files in it.

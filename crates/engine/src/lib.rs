@@ -43,6 +43,7 @@ mod options_map;
 mod open;
 mod option_changes;
 mod follower;
+mod temporary;
 mod checkpoint;
 mod ranges;
 mod updates;

@@ -3,7 +3,7 @@
 //! It is made under a temporary name and renamed at the end, so it is whole or not there; CURRENT
 //! is the last of its files. Files get their numbers here, from any thread.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -11,97 +11,40 @@ use orogen_base::key::InternalKeyComparator;
 use orogen_base::range_del::FragmentedRangeTombstones;
 use orogen_base::{Error, FileNo, Result, SeqNo, UserComparator, ValueKind};
 use orogen_blob::BlobFileBuilderOptions;
-use orogen_env::fs::write_file;
 use orogen_env::{BufferedFile, FileSystem, WritableFile};
 use orogen_memtable::MemTable;
 use orogen_sst::TableBuilderOptions;
 use orogen_wal::Writer;
 
 use crate::batch::BatchOp;
-use crate::checkpoint::remove_all;
 use crate::filename::{self, DataFile, DataFileKind};
 use crate::options::{ColumnFamilyOptions, FileChecksumKind, Options};
 use crate::output::{BlobOutputOptions, NewFile, OutputOptions, OutputWriter};
+use crate::temporary::TemporaryDir;
 use crate::version::builder::VersionBuilder;
 use crate::version::edit::VersionEdit;
 use crate::version::manifest::{self, FamilySnapshot};
 use crate::version::version::Version;
 use crate::version::wal_set::WalSet;
 
-/// Makes `target` by filling a directory beside it. With a mark that directory has a file of that
-/// name before any other, and after all others if it is given up: one that somebody else made is
-/// told by it and left alone.
+/// Makes `target` by filling a [`TemporaryDir`], with a mark if there is one.
 ///
 /// # Errors
-/// Those of `fill`, `Io`: what was made is removed; `InvalidArgument` if somebody else's directory is
-/// in the way.
+/// Those of `fill`, `Io`: what was made is removed; those of [`TemporaryDir::begin`].
 pub(crate) fn make<T>(
     fs: &dyn FileSystem,
     target: &Path,
     mark: Option<&str>,
     fill: impl FnOnce(&Path) -> Result<T>,
 ) -> Result<T> {
-    let temporary = temporary_path(target);
-    if fs.exists(&temporary)? {
-        let names = fs.list(&temporary)?;
-        if mark.is_some_and(|mark| !names.is_empty() && !names.iter().any(|name| name == mark)) {
-            return Err(Error::invalid_argument(
-                "the new directory is made under a name that is in use: remove or rename that one",
-            )
-            .with("path", temporary.display()));
-        }
-        discard(fs, &temporary, mark)?;
-    }
-    fs.create_dir_all(&temporary)?;
-    let made = (|| {
-        if let Some(mark) = mark {
-            write_file(
-                fs,
-                &temporary.join(mark),
-                b"This directory is not finished.\n",
-            )?;
-            fs.sync_dir(&temporary)?;
-        }
-        fill(&temporary)
-    })();
-    let made = match made {
-        Ok(made) => made,
+    let temporary = TemporaryDir::begin(fs, target, mark, &|| Ok(()))?;
+    match fill(temporary.path()) {
+        Ok(made) => temporary.finish().map(|()| made),
         Err(e) => {
-            // The first error is the one that matters.
-            let _ = discard(fs, &temporary, mark);
-            return Err(e);
+            temporary.discard();
+            Err(e)
         }
-    };
-    fs.rename(&temporary, target)?;
-    fs.sync_dir(parent_of(target))?;
-    if let Some(mark) = mark {
-        fs.remove_file(&target.join(mark))?;
     }
-    Ok(made)
-}
-
-fn discard(fs: &dyn FileSystem, dir: &Path, mark: Option<&str>) -> Result<()> {
-    let names = fs.list(dir)?;
-    for name in names.iter().filter(|name| mark != Some(name.as_str())) {
-        fs.remove_file(&dir.join(name))?;
-    }
-    if mark.is_some() {
-        fs.sync_dir(dir)?;
-    }
-    remove_all(fs, dir)
-}
-
-/// Under which name `target` is made.
-fn temporary_path(target: &Path) -> PathBuf {
-    let mut name = target.as_os_str().to_owned();
-    name.push(".tmp");
-    PathBuf::from(name)
-}
-
-/// The directory that holds `path`.
-pub(crate) fn parent_of(path: &Path) -> &Path {
-    let parent = path.parent().filter(|p| !p.as_os_str().is_empty());
-    parent.unwrap_or_else(|| Path::new("."))
 }
 
 /// Takes the order that a family was written in.

@@ -1,13 +1,13 @@
 //! The way out of a backup: verifying it, and making a database of it.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use orogen_base::{Error, Result};
 
 use super::meta::{BackupFile, Meta};
 use super::{BackupEngine, Progress};
-use crate::checkpoint;
 use crate::scrub::file_crc32c;
+use crate::temporary::TemporaryDir;
 
 impl BackupEngine {
     /// Reads all of a backup and compares it with its checksums.
@@ -51,7 +51,7 @@ impl BackupEngine {
     /// at all.
     ///
     /// # Errors
-    /// `NotFound` if there is no such backup; `InvalidArgument` if `target` exists;
+    /// `NotFound` if there is no such backup; `InvalidArgument` if `target` exists; `Busy` if somebody else makes it;
     /// `Corruption` with the file; `Io`, `NoSpace`: what was made is removed.
     pub fn restore(&self, id: u32, target: impl AsRef<Path>) -> Result<()> {
         self.restore_with(id, target, &mut |_, _| {})
@@ -71,27 +71,20 @@ impl BackupEngine {
         let fs = self.fs();
         let meta = self.meta(id)?;
         self.check_sizes(&meta)?;
-        if fs.exists(target)? {
-            return Err(
+        let check = || match fs.exists(target)? {
+            false => Ok(()),
+            true => Err(
                 Error::invalid_argument("restore needs a directory that does not exist")
                     .with("path", target.display()),
-            );
-        }
-        let mut name = target.as_os_str().to_owned();
-        name.push(".tmp");
-        let temporary = PathBuf::from(name);
-        if fs.exists(&temporary)? {
-            checkpoint::remove_all(fs, &temporary)?;
-        }
-        fs.create_dir_all(&temporary)?;
-        if let Err(e) = self.fill(&meta, &temporary, progress) {
-            // The first error is the one that matters.
-            let _ = checkpoint::remove_all(fs, &temporary);
+            ),
+        };
+        check()?;
+        let temporary = TemporaryDir::begin(fs, target, None, &check)?;
+        if let Err(e) = self.fill(&meta, temporary.path(), progress) {
+            temporary.discard();
             return Err(e);
         }
-        fs.rename(&temporary, target)?;
-        let parent = target.parent().filter(|p| !p.as_os_str().is_empty());
-        fs.sync_dir(parent.unwrap_or_else(|| Path::new(".")))
+        temporary.finish()
     }
 
     fn fill(&self, meta: &Meta, dir: &Path, progress: Progress<'_>) -> Result<()> {

@@ -26,11 +26,12 @@ use super::{
 use crate::batch::LoggedOp;
 use crate::checkpoint::link_or_copy;
 use crate::filename::{self, DataFileKind};
-use crate::new_directory::{self, At, NewDirectory, insert_op, parent_of};
+use crate::new_directory::{self, At, NewDirectory, insert_op};
 use crate::options::Options;
 use crate::options_map;
 use crate::output::{BlobOutputOptions, Written};
 use crate::read::MergingIter;
+use crate::temporary::parent_of;
 use crate::version::edit::VersionEdit;
 
 /// Says of a temporary directory that a migration made it, and may remove it.

@@ -170,6 +170,25 @@ fn writes_without_log_are_in_the_backup() {
 }
 
 #[test]
+fn who_restores_to_a_directory_that_is_being_restored_is_told_and_harms_nothing() {
+    let fs = MemFileSystem::new();
+    let db = Db::open(DIR, &small(&fs)).unwrap();
+    put(&db, 0, 100);
+    let backups = engine(&fs);
+    backups.create_backup(&db).unwrap();
+    let mut told = 0;
+    let mut second = |_: u64, _: u64| {
+        let refused = backups.restore(1, "/r").unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::Busy, "{refused}");
+        told += 1;
+    };
+    backups.restore_with(1, "/r", &mut second).unwrap();
+    assert!(told > 0);
+    assert!(content_of(&fs, "/r") == content(&db));
+    assert!(!fs.exists(Path::new("/r.tmp")).unwrap());
+}
+
+#[test]
 fn damage_in_any_file_of_a_backup_is_found_and_not_restored() {
     let fs = MemFileSystem::new();
     let db = Db::open(DIR, &small(&fs)).unwrap();
