@@ -125,8 +125,10 @@ pub struct RepairReport {
     pub blob_files_whole: u64,
     /// The others, as far as the MANIFEST lists them or tables point to them.
     pub blob_files_damaged: Vec<BlobFileDamage>,
-    /// Values in blob files that are lost.
+    /// The first [`LOST_LISTED_MAX`] values in blob files that are lost.
     pub values_lost: Vec<LostValue>,
+    /// All of them.
+    pub values_lost_count: u64,
     /// Operations that are taken from logs.
     pub log_operations: u64,
     /// Logs with damage. A torn tail, as a crash leaves it, is none.
@@ -136,6 +138,9 @@ pub struct RepairReport {
     pub prepared_left_out: Vec<Vec<u8>>,
 }
 
+/// Lost values that a [`RepairReport`] lists; the others are counted.
+pub const LOST_LISTED_MAX: usize = 100_000;
+
 impl RepairReport {
     /// True if there is nothing to repair.
     #[must_use]
@@ -143,7 +148,7 @@ impl RepairReport {
         matches!(self.manifest, ManifestState::Current(_))
             && self.tables_damaged.is_empty()
             && self.blob_files_damaged.is_empty()
-            && self.values_lost.is_empty()
+            && self.values_lost_count == 0
             && self.logs_damaged.is_empty()
     }
 }

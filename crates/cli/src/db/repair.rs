@@ -120,13 +120,13 @@ fn tell(report: &RepairReport, terminal: &mut Terminal) -> Result<(), Failure> {
         terminal.line(&format!("{name:<16} {what}"))?;
     }
     let damaged = &report.blob_files_damaged;
-    if report.blob_files_whole > 0 || !damaged.is_empty() || !report.values_lost.is_empty() {
+    if report.blob_files_whole > 0 || !damaged.is_empty() || report.values_lost_count > 0 {
         terminal.line(&format!(
             "{:<16} {} whole, {} damaged, {} lost",
             "blob files",
             text::count(report.blob_files_whole),
             text::count(damaged.len() as u64),
-            text::plural(report.values_lost.len() as u64, "value")
+            text::plural(report.values_lost_count, "value")
         ))?;
     }
     if !report.tables_ignored.is_empty() {
@@ -185,6 +185,11 @@ fn tell(report: &RepairReport, terminal: &mut Terminal) -> Result<(), Failure> {
                 .map_or_else(String::new, |n| format!(" and blob file {n:06}")),
             lost.error
         ))?;
+    }
+    let told = report.values_lost.len() as u64;
+    if told < report.values_lost_count {
+        let more = text::plural(report.values_lost_count - told, "value");
+        terminal.line(&format!("  lost: {more} more"))?;
     }
     for name in &report.prepared_left_out {
         let line = format!(
@@ -283,6 +288,7 @@ fn to_json(report: &RepairReport, terminal: &Terminal) -> Value {
         "blob_files_whole": report.blob_files_whole,
         "blob_files_damaged": blob_files,
         "values_lost": values,
+        "values_lost_count": report.values_lost_count,
         "log_operations": report.log_operations,
         "logs_damaged": logs,
         "prepared_left_out": report.prepared_left_out.iter().map(|n| terminal.show(n)).collect::<Vec<_>>(),

@@ -12,6 +12,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use orogen_base::checksum::hash_xxh3;
 use orogen_base::key::{ParsedInternalKey, ValueKind};
 use orogen_base::{Error, ErrorKind, FileNo, PinnedValue, Result};
 use orogen_blob::format::{FOOTER_LEN, HEADER_LEN};
@@ -40,12 +41,19 @@ struct File {
     value_error: Option<Error>,
 }
 
+/// Where a record is, and the hash of the key that leads there: keys may be long, and lost values many.
+type LostRecord = (FileNo, u64, u64);
+
+fn lost_record(pointer: &BlobPointer, user_key: &[u8]) -> LostRecord {
+    (pointer.file, pointer.offset, hash_xxh3(user_key))
+}
+
 /// The blob files of the old directory.
 #[derive(Default)]
 pub(super) struct Blobs {
     files: BTreeMap<FileNo, File>,
-    /// Values in files that open which cannot be read all the same, with their keys.
-    lost: HashSet<(BlobPointer, Vec<u8>)>,
+    /// Values in files that open which cannot be read all the same.
+    lost: HashSet<LostRecord>,
     /// Files whose values are written anew.
     relocate: HashSet<FileNo>,
     /// Bytes of the records that were looked at.
@@ -147,7 +155,7 @@ impl Blobs {
             Err(e) if e.kind() == ErrorKind::Corruption => {
                 if let Some(file) = self.files.get_mut(&pointer.file) {
                     if file.reader.is_ok() {
-                        self.lost.insert((pointer, key.user_key.to_vec()));
+                        self.lost.insert(lost_record(&pointer, key.user_key));
                     }
                     file.value_error.get_or_insert_with(|| e.clone());
                 }
@@ -198,8 +206,8 @@ impl Blobs {
             .files
             .get(&pointer.file)
             .is_some_and(|f| f.reader.is_ok());
-        Ok(opens
-            && (self.lost.is_empty() || !self.lost.contains(&(pointer, key.user_key.to_vec()))))
+        let is_lost = || self.lost.contains(&lost_record(&pointer, key.user_key));
+        Ok(opens && (self.lost.is_empty() || !is_lost()))
     }
 
     /// Decides what becomes of each file, once all tables were read; `points_to` is what they point

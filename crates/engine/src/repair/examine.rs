@@ -13,7 +13,7 @@ use orogen_sst::{TableProperties, TableReader, TableReaderOptions};
 
 use super::blobs::Blobs;
 use super::logs::{each_record, read_logs};
-use super::{ManifestState, Progress, RepairReport, TableDamage};
+use super::{LOST_LISTED_MAX, ManifestState, Progress, RepairReport, TableDamage};
 use crate::batch::BatchOp;
 use crate::column_family::DEFAULT_COLUMN_FAMILY_NAME;
 use crate::filename::{self, FileKind};
@@ -134,6 +134,7 @@ pub(super) fn examine(
         blob_files_whole: 0,
         blob_files_damaged: Vec::new(),
         values_lost: Vec::new(),
+        values_lost_count: 0,
         log_operations: 0,
         logs_damaged: Vec::new(),
         prepared_left_out: Vec::new(),
@@ -495,13 +496,18 @@ fn read_tables(
         let mut newest = 0;
         for table in &mut tables {
             let mut counts = BlobCounts::default();
-            let lost_before = report.values_lost.len();
+            let lost_before = report.values_lost_count;
             let number = table.number;
             let mut visit = |key: &[u8], value: &[u8]| {
                 newest = newest.max(orogen_base::key::seqno_of(key));
                 let of = (id, family.name.as_str());
                 let lost = blobs.follow(of, number, key, value, &mut counts)?;
-                report.values_lost.extend(lost);
+                if let Some(lost) = lost {
+                    report.values_lost_count += 1;
+                    if report.values_lost.len() < LOST_LISTED_MAX {
+                        report.values_lost.push(lost);
+                    }
+                }
                 let now = done + blobs.followed_bytes();
                 if now >= told + PROGRESS_STEP {
                     told = now;
@@ -510,7 +516,7 @@ fn read_tables(
                 Ok(())
             };
             let salvaged = read_table(fs, family, table, &mut visit);
-            table.values_lost = (report.values_lost.len() - lost_before) as u64;
+            table.values_lost = report.values_lost_count - lost_before;
             points_to.add_all(&counts);
             table.points_to = counts;
             let found = judge(family, table, salvaged)?;

@@ -581,6 +581,28 @@ fn blob_files_come_along() {
 }
 
 #[test]
+fn of_many_lost_values_the_first_are_listed_and_all_are_counted() {
+    let fs = MemFileSystem::new();
+    let mut options = with_blobs(&fs);
+    options.cf.min_blob_size = 0;
+    options.cf.blob_file_size = 1 << 30;
+    options.cf.write_buffer_size = 64 << 20;
+    let db = Db::open(DIR, &options).unwrap();
+    let many = repair::LOST_LISTED_MAX + 3;
+    for n in 0..many {
+        db.put(&n.to_be_bytes(), b"value").unwrap();
+    }
+    db.flush().unwrap();
+    drop(db);
+    for name in blobs(&fs) {
+        fs.remove_file(Path::new(&name)).unwrap();
+    }
+    let report = repair::examine(DIR, &options, &mut |_, _| {}).unwrap();
+    assert_eq!(report.values_lost.len(), repair::LOST_LISTED_MAX);
+    assert_eq!(report.values_lost_count, many as u64);
+}
+
+#[test]
 fn a_damaged_blob_file_costs_the_values_that_are_told() {
     let (sound, want) = sample_with_blobs();
     let names = blobs(&sound);
