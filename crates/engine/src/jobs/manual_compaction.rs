@@ -15,7 +15,7 @@ use crate::activity::{JobInfo, JobKind, JobState, Listed, RunningJob};
 use crate::column_family::{ColumnFamilyData, FamilyState, Look};
 use crate::compact::collect::Lull;
 use crate::compact::leveled::RangeRequest;
-use crate::compact::{self, LevelTargets, RangePick, Running, Scores};
+use crate::compact::{self, LevelTargets, Moment, RangePick, Running, Scores};
 use crate::context::Context;
 use crate::filename;
 use crate::jobs::blob_collection;
@@ -391,6 +391,7 @@ pub(crate) fn wait_until_idle(context: &Context) -> Result<()> {
         let are_put_off = context.shortage.compaction.due_in(0).is_some();
         let is_due = |family: &Arc<ColumnFamilyData>| {
             blob_collection::is_due_in(context, family, Lull::Long)
+                || compaction_awaits_space(context, family)
         };
         let waits = || !context.may_move_values() && context.set.families().iter().any(is_due);
         if are_put_off || waits() {
@@ -428,12 +429,27 @@ pub(crate) fn wait_until_idle(context: &Context) -> Result<()> {
 }
 
 fn compaction_is_due(context: &Context, family: &ColumnFamilyData, look: &Look) -> bool {
+    is_due_at(family, look, context.moment())
+}
+
+/// True if all that is due is to move values, and nobody may.
+fn compaction_awaits_space(context: &Context, family: &ColumnFamilyData) -> bool {
+    let look = family.state().look(None);
+    let now = context.moment();
+    let with_space = Moment {
+        moves_values: true,
+        ..now
+    };
+    !is_due_at(family, &look, now) && is_due_at(family, &look, with_space)
+}
+
+fn is_due_at(family: &ColumnFamilyData, look: &Look, moment: Moment) -> bool {
     let options = family.options();
     if options.disable_auto_compactions || family.state().exclusive_manual > 0 {
         return false;
     }
     let scores = Scores::compute(&look.version, &options);
-    compact::pick(&look.version, &options, &scores, &[], context.moment()).is_some()
+    compact::pick(&look.version, &options, &scores, &[], moment).is_some()
 }
 
 fn is_flushing(state: &FamilyState, options: &ColumnFamilyOptions) -> bool {

@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
 
 use orogen_base::sync::Mutex;
 use orogen_base::{Error, ErrorKind};
@@ -254,6 +255,30 @@ fn what_was_put_off_is_not_waited_for_once_nobody_is_to_collect() {
     it.db.set_db_options(&off).unwrap();
     it.db.wait_for_background_work().unwrap();
     it.db.set_db_options(&[("max_background_gc", "1")]).unwrap();
+    it.collects_at_last();
+}
+
+#[test]
+fn compactions_for_garbage_alone_that_are_put_off_are_told_to_who_waits() {
+    let it = garbage(|options| {
+        options.db.max_background_gc = 0;
+        options.cf.blob_garbage_collection_age_cutoff = 1.0;
+        options.cf.blob_garbage_collection_force_threshold = 0.2;
+    });
+    let full = Fault::no_space().on(&[OpKind::Create]).path_with(".blob");
+    it.fs.faults().add(full.forever());
+    let family = it.db.default_column_family();
+    let on = [("enable_blob_garbage_collection", "true")];
+    it.db.set_options(&family, &on).unwrap();
+    it.go();
+    for tries in 1..4 {
+        until(|| it.errors.heard() > tries);
+        for _ in 0..20 {
+            let told = it.db.wait_for_background_work().unwrap_err();
+            assert_eq!(told.kind(), ErrorKind::NoSpace);
+            SystemClock.sleep(Duration::from_millis(1));
+        }
+    }
     it.collects_at_last();
 }
 
