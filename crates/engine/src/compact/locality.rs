@@ -105,6 +105,10 @@ impl InPlace {
     pub fn is_asked(&self) -> bool {
         self.value_bytes == u64::MAX
     }
+
+    fn is_exceeded(&self, file: &FileMeta) -> bool {
+        file.blob_depth.is_above(self.depth_max, self.is_asked())
+    }
 }
 
 /// What is rewritten in place; `None`: nothing is.
@@ -370,8 +374,9 @@ fn tables_with_blobs(version: &Version) -> impl Iterator<Item = &Arc<FileMeta>> 
 
 /// True if there may be tables to rewrite in place: one is too deep, or not known.
 #[must_use]
-pub fn may_be_due(version: &Version, max: u64) -> bool {
-    tables_with_blobs(version).any(|f| f.blob_depth.get().is_none() || f.blob_depth.is_above(max))
+pub fn may_be_due(version: &Version, limit: InPlace) -> bool {
+    let may_be = |f: &FileMeta| f.blob_depth.get().is_none() || limit.is_exceeded(f);
+    tables_with_blobs(version).any(|f| may_be(f))
 }
 
 /// Tables that have to be opened to know how deep they are.
@@ -401,7 +406,7 @@ pub fn select(
     let Some(last) = last_level(version) else {
         return Ok(Selected::Nothing);
     };
-    for file in tables_with_blobs(version).filter(|f| f.blob_depth.is_above(max)) {
+    for file in tables_with_blobs(version).filter(|f| limit.is_exceeded(f)) {
         let is_full = step.moved_bytes >= options.blob_file_size
             || step.bytes_ahead >= options.max_compaction_bytes()
             || step.tables.len() >= TABLES_MAX;
@@ -413,7 +418,7 @@ pub fn select(
         let all_bytes: u64 = all_bytes.fold(0, u64::saturating_add);
         if all_bytes >= values.saturating_mul(limit.value_bytes) {
             // Most of them are long enough.
-            file.blob_depth.note_tried(max);
+            file.blob_depth.note_left();
             continue;
         }
         let told = reached.clone();

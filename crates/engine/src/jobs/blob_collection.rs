@@ -132,8 +132,7 @@ fn rules_of(
 
 /// True if there may be tables to put in order that no compaction is about to come by.
 fn may_order(version: &Version, options: &ColumnFamilyOptions, limit: InPlace) -> bool {
-    locality::may_be_due(version, limit.depth_max)
-        && !Scores::compute(version, options).needs_compaction()
+    locality::may_be_due(version, limit) && !Scores::compute(version, options).needs_compaction()
 }
 
 /// Takes the next step that is due.

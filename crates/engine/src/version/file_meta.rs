@@ -203,6 +203,8 @@ pub struct BlobDepth {
     told: OnceLock<u64>,
     /// The least depth that a rewrite in place was to bring it to.
     tried: AtomicU64,
+    /// Left alone for the length of its values, while nobody asked for order.
+    left: AtomicBool,
 }
 
 impl Default for BlobDepth {
@@ -210,6 +212,7 @@ impl Default for BlobDepth {
         Self {
             told: OnceLock::new(),
             tried: AtomicU64::new(u64::MAX),
+            left: AtomicBool::new(false),
         }
     }
 }
@@ -219,6 +222,7 @@ impl Clone for BlobDepth {
         Self {
             told: self.told.clone(),
             tried: AtomicU64::new(self.tried()),
+            left: AtomicBool::new(self.left.load(Acquire)),
         }
     }
 }
@@ -255,10 +259,18 @@ impl BlobDepth {
         self.tried.fetch_min(depth, AcqRel);
     }
 
-    /// True if the table is deeper than `max` as far as is known, and nobody has tried to change that.
+    /// Notes that its values are so long that it is left as it is while nobody asks for order.
+    pub fn note_left(&self) {
+        self.left.store(true, Release);
+    }
+
+    /// True if the table is deeper than `max` as far as is known, and nobody has tried to change that; one that was
+    /// left for its long values only where order `is_asked` for.
     #[must_use]
-    pub fn is_above(&self, max: u64) -> bool {
-        self.get().is_some_and(|depth| depth > max) && self.tried() > max
+    pub fn is_above(&self, max: u64, is_asked: bool) -> bool {
+        self.get().is_some_and(|depth| depth > max)
+            && self.tried() > max
+            && (is_asked || !self.left.load(Acquire))
     }
 }
 

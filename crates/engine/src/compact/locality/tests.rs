@@ -354,7 +354,7 @@ fn tables_of_the_last_level_are_put_in_order_in_place_once() {
     let v = version(drawing, &BLOBS);
     let mut on = options(false, 3);
     let table = |n: FileNo| v.files(6).iter().find(|f| f.number == n).unwrap();
-    assert!(may_be_due(&v, 3));
+    assert!(may_be_due(&v, asked_for(3)));
     assert_eq!(of_unknown_depth(&v).count(), 3);
     // Nobody knows yet.
     assert_eq!(selected(&v, &on, 100), "nothing");
@@ -362,7 +362,7 @@ fn tables_of_the_last_level_are_put_in_order_in_place_once() {
         table(n).blob_depth.set(4);
     }
     assert_eq!(of_unknown_depth(&v).count(), 0);
-    assert!(!may_be_due(&v, 4));
+    assert!(!may_be_due(&v, asked_for(4)));
     assert_eq!(selected(&v, &on, 100), "[4, 5, 6] leave [12, 13] move 6000");
     on.max_sorted_runs = 2;
     assert_eq!(
@@ -385,9 +385,9 @@ fn tables_of_the_last_level_are_put_in_order_in_place_once() {
     assert_eq!(selected(&v, &on, 13), "[6] leave [12, 13] move 260");
     assert_eq!(selected(&v, &on, 12), "nothing");
     assert_eq!(selected(&v, &on, 100), "nothing");
-    assert!(!may_be_due(&v, 3));
+    assert!(!may_be_due(&v, asked_for(3)));
     // A lower limit is another matter.
-    assert!(may_be_due(&v, 2));
+    assert!(may_be_due(&v, asked_for(2)));
     v.blob_files()
         .values()
         .for_each(|b| b.file.damaged.set(true));
@@ -441,5 +441,15 @@ fn without_being_asked_only_short_values_are_put_in_order_and_only_in_a_long_lul
     ] {
         assert_eq!(selected(&v, &few, bytes), told, "{bytes}");
     }
-    assert!(!may_be_due(&v, 3));
+    let limit = in_place(&few, Lull::Long).expect("it is on");
+    assert!(!may_be_due(&v, limit));
+    // Who asks for order asks for that of long values, too, and of a greater depth.
+    assert!(may_be_due(&v, asked_for(limit.depth_max + 1)));
+}
+
+fn asked_for(depth_max: u64) -> InPlace {
+    InPlace {
+        depth_max,
+        value_bytes: u64::MAX,
+    }
 }
