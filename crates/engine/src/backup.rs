@@ -287,11 +287,9 @@ impl BackupEngine {
         let _work = self.work.lock();
         let metas = self.metas()?;
         let id = self.next_id(&metas)?;
-        context.logs.hold();
-        context.hole_punching.hold();
+        let held = context.hold_files();
         let result = self.create(core, id, &metas, progress);
-        context.hole_punching.unhold();
-        context.logs.unhold();
+        drop(held);
         let created = result.inspect_err(|e| {
             quarantine::note(context, e);
             // The first error is the one that matters; the next open removes what stays.

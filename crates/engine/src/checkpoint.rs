@@ -65,13 +65,10 @@ pub(crate) fn create(context: &Context, write: &WritePath, target: &Path) -> Res
     };
     check()?;
     let temporary = TemporaryDir::begin(fs, target, None, &check)?;
-    context.logs.hold();
-    // A file that was looked at when it had one name would still get holes under its second one.
-    context.hole_punching.hold();
+    let held = context.hold_files();
     let moment = write.exclusive(|| fix(context));
     let result = fill(context, &moment, temporary.path());
-    context.hole_punching.unhold();
-    context.logs.unhold();
+    drop(held);
     if let Err(e) = result {
         temporary.discard();
         return Err(e);

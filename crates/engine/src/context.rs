@@ -152,6 +152,16 @@ impl Drop for WaitingForAll<'_> {
     }
 }
 
+/// What [`Context::hold_files`] keeps.
+pub(crate) struct HeldFiles<'a>(&'a Context);
+
+impl Drop for HeldFiles<'_> {
+    fn drop(&mut self) {
+        self.0.hole_punching.unhold();
+        self.0.logs.unhold();
+    }
+}
+
 /// The right to resume, until it is dropped.
 pub(crate) struct ResumeTurn<'a>(&'a Context);
 
@@ -561,28 +571,42 @@ impl Context {
         resume.into_iter().chain(compaction).chain(moves).min()
     }
 
+    /// Keeps logs, and holes out of files, until it is dropped.
+    pub(crate) fn hold_files(&self) -> HeldFiles<'_> {
+        self.logs.hold();
+        // A file that was looked at when it had one name would still get holes under its second one.
+        self.hole_punching.hold();
+        HeldFiles(self)
+    }
+
     /// Waits until no other thread resumes, and keeps others from it.
     ///
     /// # Errors
-    /// `Busy` if this thread does.
+    /// `Busy` if this thread does; `Closed`: whoever resumes may wait for this one to end.
     pub(crate) fn take_resume_turn(&self) -> Result<ResumeTurn<'_>> {
-        let own = thread::current().id();
         loop {
             let seen = self.progress.count();
-            {
-                let mut resuming = self.resuming.lock();
-                match *resuming {
-                    None => {
-                        *resuming = Some(own);
-                        return Ok(ResumeTurn(self));
-                    }
-                    Some(id) if id == own => {
-                        return Err(Error::busy("this thread resumes the database already"));
-                    }
-                    Some(_) => {}
-                }
+            if let Some(turn) = self.try_resume_turn()? {
+                return Ok(turn);
+            }
+            if self.is_closing() {
+                return Err(Error::closed("database is closed"));
             }
             self.progress.wait_after(seen);
+        }
+    }
+
+    /// The same; `None` if another thread does.
+    pub(crate) fn try_resume_turn(&self) -> Result<Option<ResumeTurn<'_>>> {
+        let own = thread::current().id();
+        let mut resuming = self.resuming.lock();
+        match *resuming {
+            None => {
+                *resuming = Some(own);
+                Ok(Some(ResumeTurn(self)))
+            }
+            Some(id) if id == own => Err(Error::busy("this thread resumes the database already")),
+            Some(_) => Ok(None),
         }
     }
 

@@ -42,7 +42,11 @@ pub(crate) fn probe(context: &Context, write: &WritePath) -> bool {
     if free.is_ok_and(|free| free < context.sealed_bytes().saturating_add(SLACK_BYTES)) {
         return false;
     }
-    match resume(context, write) {
+    // Who waited for another one's turn could not flush what a listener there waits for.
+    let Ok(Some(_turn)) = context.try_resume_turn() else {
+        return false;
+    };
+    match resume_in_turn(context, write) {
         Ok(()) => {
             statistics.add(Ticker::ErrorHandlerAutoresumeSuccessCount, 1);
             true
@@ -61,6 +65,10 @@ pub(crate) fn probe(context: &Context, write: &WritePath) -> bool {
 /// caller is a listener that was called while this runs; `Closed`.
 pub(crate) fn resume(context: &Context, write: &WritePath) -> Result<()> {
     let _turn = context.take_resume_turn()?;
+    resume_in_turn(context, write)
+}
+
+fn resume_in_turn(context: &Context, write: &WritePath) -> Result<()> {
     context.health.check_failed()?;
     let Some(cause) = context.health.cause() else {
         return Ok(());

@@ -165,6 +165,13 @@ pub(crate) fn next(context: &Context) -> Result<Option<CollectionJob>> {
                 }
             }
             // What only puts values in order waits for another version.
+            Ok(Picked::Job(job)) => {
+                drop(job);
+                // Others may have found its tables taken.
+                context.work.raise();
+                context.progress.raise();
+                None
+            }
             Ok(_) => None,
             Err(e) => Some(e),
         };
@@ -593,6 +600,8 @@ impl Steps for Manual<'_> {
 impl Manual<'_> {
     fn step(&self, job: CollectionJob) -> Result<()> {
         let running = Counted::new(self.context, self.family, |s| &mut s.manual_running);
+        // Its tables are free before that tells others to look.
+        let job = job;
         let mut entries = 0;
         for (_, file) in job.step.inputs() {
             entries += self.family.tables.reader(file)?.properties().num_entries;

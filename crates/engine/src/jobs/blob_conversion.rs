@@ -464,6 +464,8 @@ impl Conversion<'_> {
     /// Does a step, for which so many bytes are read.
     fn step(&mut self, step: in_place::Step, bytes: u64) -> Result<()> {
         let _running = Counted::new(self.context, self.family, |s| &mut s.manual_running);
+        // Its tables are free before that tells others to look.
+        let step = step;
         let table_bytes = step.table_bytes();
         let numbers: Vec<FileNo> = step.inputs().map(|(_, f)| f.number).collect();
         // They may be of several levels.

@@ -1,5 +1,6 @@
 //! A flush: owns sealed memtables of one family, writes their table, installs it.
 
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -62,13 +63,19 @@ impl FlushJob {
     /// # Errors
     /// `NoSpace`, `Io`, or damage in what was to be written; the memtables stay.
     pub(crate) fn run(self, context: &Context) -> Result<()> {
-        let result = self.write_and_install(context);
+        let result = catch_unwind(AssertUnwindSafe(|| self.write_and_install(context)));
         let mut state = self.family.state();
         state.flushing = None;
         self.family.flush_progress.end(context.clock.now_micros());
         drop(state);
         context.balance_memory();
         context.update_stall(&self.family);
+        // It is due again, for whoever looks.
+        let result = result.unwrap_or_else(|panic| {
+            context.work.raise();
+            context.progress.raise();
+            resume_unwind(panic)
+        });
         match result {
             Err(_) if self.family.is_dropped() => Ok(()),
             other => other,

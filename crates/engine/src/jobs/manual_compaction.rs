@@ -379,6 +379,9 @@ fn claims(version: &Version, request: &RangeRequest<'_>) -> Vec<Running> {
         .collect()
 }
 
+/// Who waits for all looks at least so often.
+const LOOK_AGAIN_MICROS: u64 = 100_000;
+
 /// Waits until no flush, no compaction and no collection is due or running, paused ones apart.
 ///
 /// # Errors
@@ -424,7 +427,8 @@ pub(crate) fn wait_until_idle(context: &Context) -> Result<()> {
         if !is_busy {
             return Ok(());
         }
-        context.progress.wait_after(seen);
+        // What is due may be so no more without a job, and nobody tells: a snapshot was taken, a table is damaged.
+        context.progress.wait_after_for(seen, LOOK_AGAIN_MICROS);
     }
 }
 

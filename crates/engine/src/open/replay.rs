@@ -14,10 +14,11 @@
 //! a state that never was: that is an error.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
-use orogen_base::{Error, FileNo, Result, SeqNo};
+use orogen_base::{Error, ErrorKind, FileNo, Result, SeqNo};
 use orogen_env::{Access, threads};
 use orogen_wal::{Damage, ReadOutcome, Reader};
 use parking_lot::Mutex;
@@ -337,7 +338,12 @@ struct Written {
 /// Writes one table.
 fn write_table(context: &Context, full: &Full, written: &Mutex<Written>) {
     let memtables = std::slice::from_ref(&full.memtable);
-    let table = write_level0_table(context, &full.family, memtables, full.epoch, None);
+    let write = || write_level0_table(context, &full.family, memtables, full.epoch, None);
+    // A panic, of a merge operator say, must not end a thread unheard: the logs would go without the table.
+    let table = catch_unwind(AssertUnwindSafe(write)).unwrap_or_else(|_| {
+        let what = "a table of what logs hold was not written: its thread panicked";
+        Err(Error::new(ErrorKind::Aborted, what))
+    });
     let mut written = written.lock();
     match table {
         Ok(table) if table.files.is_empty() => {}

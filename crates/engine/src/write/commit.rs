@@ -22,6 +22,10 @@
 //! append or sync no number is allocated and no write is taken: for good, or, where there was no
 //! space, until `resume.rs` has cut off what the group left in the log.
 //!
+//! (6) a panic in code of the caller's, which is a comparator or a memtable here, is an error of the write, or goes on
+//! from [`WritePath::exclusive`]; either way the lead is handed over, the group leaves its place, its members are
+//! answered, and the database is read-only.
+//!
 //! What failed in others: publishing per writer out of order (readers saw holes); holding the
 //! queue's lock while the log is synced (writers could not even queue).
 //!
@@ -33,6 +37,7 @@ use orogen_base::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Or
 use orogen_base::sync::thread::{self, Thread};
 use orogen_base::sync::{self, Mistake};
 use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 
 use orogen_base::metrics::{HistogramKind, Ticker};
@@ -276,11 +281,19 @@ impl WritePath {
         if let Some(waiter) = waiter {
             waiter.wait_for_change(WAITING);
         }
-        self.drain();
-        let result = body();
+        let led = catch_unwind(AssertUnwindSafe(|| {
+            self.drain();
+            body()
+        }));
+        if led.is_err() {
+            self.context.health.fail(&panicked());
+        }
         self.hand_over();
         self.tell_news();
-        result
+        led.unwrap_or_else(|panic| {
+            self.context.tell_failure();
+            resume_unwind(panic)
+        })
     }
 
     /// Looks at a family's debts in the leader's place.
@@ -332,8 +345,13 @@ impl WritePath {
     fn lead_group(&self, mut options: WriteOptions, batch: &mut WriteBatch) -> Result<()> {
         let context = &*self.context;
         let timer = PerfTimer::start(PerfCounter::WriteSchedulingFlushesCompactionsTime);
-        let room = self.make_room();
+        let room = catch_unwind(AssertUnwindSafe(|| self.make_room()));
         drop(timer);
+        let room = room.unwrap_or_else(|_| {
+            let panicked = panicked();
+            context.health.fail(&panicked);
+            Err(panicked)
+        });
         if let Err(e) = room {
             self.hand_over();
             return Err(e);
@@ -507,7 +525,8 @@ impl WritePath {
             insert_all(memtables, batch, members)
         };
         if let Err(e) = &inserted {
-            context.fail(e);
+            // Listeners are told once this group is out of the way of those who wait for it.
+            context.health.fail(e);
         }
         self.order.leave(&place, &context.sequence);
         if !concurrent {
@@ -576,9 +595,19 @@ fn insert_batch(memtables: &MemTables, batch: &WriteBatch) -> Result<()> {
     if !batch.is_plain() {
         inserted.verify()?;
     }
-    memtables
-        .apply(inserted.iter(), batch.seqno(), |_| true)
-        .map(|_| ())
+    let apply = || memtables.apply(inserted.iter(), batch.seqno(), |_| true);
+    // Of a comparator say: nobody would be told, and those behind would wait for ever.
+    match catch_unwind(AssertUnwindSafe(apply)) {
+        Ok(applied) => applied.map(|_| ()),
+        Err(_) => Err(panicked()),
+    }
+}
+
+/// What the caller's code does within a write must not leave others waiting for it.
+#[cold]
+fn panicked() -> Error {
+    let what = "a write panicked: in a comparator, a memtable or a listener of the caller's";
+    Error::new(ErrorKind::Aborted, what)
 }
 
 fn insert_all(memtables: &MemTables, batch: &WriteBatch, members: &[Arc<Waiter>]) -> Result<()> {

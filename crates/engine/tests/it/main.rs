@@ -37,6 +37,7 @@ mod migrate;
 mod mapped_logs;
 mod mapped_reads;
 mod option_changes;
+mod panics;
 mod perf;
 mod pipeline;
 mod prepared;
