@@ -57,6 +57,8 @@ pub(crate) struct Logs {
     syncing: Mutex<()>,
     /// Closed for writing, not synced, oldest first; without the one that is being synced.
     closed: Mutex<VecDeque<OpenLog>>,
+    /// A recovery may read the logs from this one on: what comes behind them is synced after them.
+    read_from: AtomicU64,
     alive: Mutex<Alive>,
     total_bytes: AtomicU64,
 }
@@ -198,6 +200,7 @@ impl Logs {
             writer: Mutex::default(),
             syncing: Mutex::default(),
             closed: Mutex::default(),
+            read_from: AtomicU64::new(0),
             alive: Mutex::default(),
             total_bytes: AtomicU64::new(0),
         }
@@ -493,7 +496,7 @@ impl Logs {
             if let Err(e) = sync(&mut log) {
                 let mut closed = self.closed.lock();
                 // Else it was given up meanwhile.
-                if log.number >= self.oldest() {
+                if log.number >= self.read_from.load(Relaxed) {
                     closed.push_front(log);
                     return Err(e);
                 }
@@ -601,7 +604,13 @@ impl Logs {
         }
         let oldest = alive.logs.front().map_or(0, |l| l.0);
         drop(alive);
-        self.closed.lock().retain(|l| l.number >= oldest);
+        // One that the MANIFEST names is read if it is still there after a power loss, or there again. Cut off by that, it
+        // would take those behind it along.
+        let read_from = oldest.min(min_to_keep);
+        let mut closed = self.closed.lock();
+        self.read_from.store(read_from, Relaxed);
+        closed.retain(|l| l.number >= read_from);
+        drop(closed);
         removable
     }
 

@@ -204,3 +204,41 @@ fn no_write_is_taken_behind_a_log_whose_name_could_not_be_synced() {
     assert!(failed.is_err());
     assert_eq!(next.unwrap_err().kind(), ErrorKind::ReadOnly);
 }
+
+#[test]
+fn a_log_that_the_manifest_still_names_is_synced_before_what_comes_behind_it() {
+    let fs = MemFileSystem::new();
+    let options = small(&fs);
+    let db = Db::open(DIR, &options).unwrap();
+    let mut waits = options.cf.clone();
+    waits.min_write_buffer_number_to_merge = 2;
+    waits.max_write_buffer_number = 6;
+    let waiting = db.create_column_family("waiting", waits).unwrap();
+    let first = WriteOptions {
+        sync: true,
+        ..WriteOptions::default()
+    };
+    db.put_opt(&first, &waiting, b"first", b"1").unwrap();
+    let reader = db.get_updates_since(1).unwrap();
+    let before = logs_of(&fs).len();
+    let mut n = 0u32;
+    while logs_of(&fs).len() == before {
+        db.put_opt(
+            &WriteOptions::default(),
+            &waiting,
+            &n.to_be_bytes(),
+            &[7; 500],
+        )
+        .unwrap();
+        n += 1;
+    }
+    // Nobody needs the older log any more, but for the reader.
+    db.drop_column_family(&waiting).unwrap();
+    db.put_opt(&first, &db.default_column_family(), b"synced", b"1")
+        .unwrap();
+    let mut lost = small(&fs.crash(PowerCut::DropUnsynced));
+    lost.db.create_if_missing = false;
+    drop(reader);
+    let again = Db::open(DIR, &lost).unwrap();
+    assert_eq!(again.get(b"synced").unwrap().as_deref(), Some(&b"1"[..]));
+}
