@@ -10,6 +10,8 @@
 //! a fragment fall strictly.
 
 use std::cmp::Ordering;
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 
 use crate::comparator::UserComparator;
 use crate::seqno::SeqNo;
@@ -45,41 +47,65 @@ pub struct FragmentedRangeTombstones {
 
 impl FragmentedRangeTombstones {
     /// Cuts `tombstones` into fragments. Those with `start >= end` delete nothing.
+    ///
+    /// Each fragment lists all that lie over it: n that all overlap take 8 bytes for each of n * n / 2 places, see
+    /// [`overlaps`].
     #[must_use]
-    pub fn new(order: &UserComparator, mut tombstones: Vec<RangeTombstone>) -> Self {
+    pub fn new(order: &UserComparator, tombstones: Vec<RangeTombstone>) -> Self {
+        let all = |open: &BTreeMap<SeqNo, usize>| open.keys().rev().copied().collect();
+        Self::cut(order, tombstones, all)
+    }
+
+    /// The same for a job, which needs no more than the newest tombstone that each snapshot sees, and the newest of all:
+    /// a fragment lists at most one more than there are snapshots.
+    #[must_use]
+    pub fn for_job(
+        order: &UserComparator,
+        tombstones: Vec<RangeTombstone>,
+        snapshots: &[SeqNo],
+    ) -> Self {
+        let newest = |open: &BTreeMap<SeqNo, usize>| {
+            let seen_by = snapshots.iter().rev().copied();
+            let numbers = std::iter::once(SeqNo::MAX).chain(seen_by);
+            let mut seqnos: Vec<SeqNo> = numbers
+                .filter_map(|read| open.range(..=read).next_back().map(|(&seqno, _)| seqno))
+                .collect();
+            seqnos.dedup();
+            seqnos
+        };
+        Self::cut(order, tombstones, newest)
+    }
+
+    /// Goes through the bounds in key order; `open` is what lies over the next stretch, with how often each is there.
+    fn cut(
+        order: &UserComparator,
+        mut tombstones: Vec<RangeTombstone>,
+        list: impl Fn(&BTreeMap<SeqNo, usize>) -> Vec<SeqNo>,
+    ) -> Self {
         tombstones.retain(|t| order.less(&t.start, &t.end));
         let count = tombstones.len();
-        let mut bounds: Vec<&[u8]> = tombstones
-            .iter()
-            .flat_map(|t| [t.start.as_slice(), t.end.as_slice()])
-            .collect();
-        bounds.sort_by(|a, b| order.compare(a, b));
-        bounds.dedup_by(|a, b| order.compare(a, b) == Ordering::Equal);
-        let mut by_start: Vec<&RangeTombstone> = tombstones.iter().collect();
-        by_start.sort_by(|a, b| order.compare(&a.start, &b.start));
         let mut fragments = Vec::new();
-        let mut open: Vec<&RangeTombstone> = Vec::new();
-        let mut next = by_start.into_iter().peekable();
-        for pair in bounds.windows(2) {
-            let (start, end) = (pair[0], pair[1]);
-            open.retain(|t| order.less(start, &t.end));
-            while let Some(t) =
-                next.next_if(|t| order.compare(&t.start, start) != Ordering::Greater)
-            {
-                open.push(t);
+        let mut open = BTreeMap::new();
+        each_stretch(order, &tombstones, |start, end, opened, closed| {
+            for seqno in closed {
+                if let Entry::Occupied(mut times) = open.entry(seqno) {
+                    *times.get_mut() -= 1;
+                    if *times.get() == 0 {
+                        times.remove();
+                    }
+                }
             }
-            if open.is_empty() {
-                continue;
+            for seqno in opened {
+                *open.entry(seqno).or_insert(0) += 1;
             }
-            let mut seqnos: Vec<SeqNo> = open.iter().map(|t| t.seqno).collect();
-            seqnos.sort_unstable_by(|a, b| b.cmp(a));
-            seqnos.dedup();
-            fragments.push(Fragment {
-                start: start.to_vec(),
-                end: end.to_vec(),
-                seqnos,
-            });
-        }
+            if let Some(end) = end.filter(|_| !open.is_empty()) {
+                fragments.push(Fragment {
+                    start: start.to_vec(),
+                    end: end.to_vec(),
+                    seqnos: list(&open),
+                });
+            }
+        });
         Self { fragments, count }
     }
 
@@ -152,6 +178,65 @@ impl FragmentedRangeTombstones {
     }
 }
 
+/// How often the fragments of some tombstones list one, which is what they take: found without cutting them.
+///
+/// n * log(n) comparisons, and 32 bytes for each tombstone.
+#[must_use]
+pub fn overlaps(order: &UserComparator, tombstones: &[RangeTombstone]) -> u64 {
+    let (mut listed, mut open) = (0u64, 0u64);
+    each_stretch(order, tombstones, |_, end, opened, closed| {
+        open += opened.count() as u64;
+        open -= closed.count() as u64;
+        if end.is_some() {
+            listed = listed.saturating_add(open);
+        }
+    });
+    listed
+}
+
+/// Tells of each stretch between two bounds of `tombstones`, in key order: its start and end, and the numbers of those
+/// that begin and that end with its start. The last stretch has no end.
+fn each_stretch<'a>(
+    order: &UserComparator,
+    tombstones: &'a [RangeTombstone],
+    mut tell: impl FnMut(
+        &'a [u8],
+        Option<&'a [u8]>,
+        &mut dyn Iterator<Item = SeqNo>,
+        &mut dyn Iterator<Item = SeqNo>,
+    ),
+) {
+    let real = || tombstones.iter().filter(|t| order.less(&t.start, &t.end));
+    let mut starts: Vec<&RangeTombstone> = real().collect();
+    starts.sort_by(|a, b| order.compare(&a.start, &b.start));
+    let mut ends: Vec<&RangeTombstone> = real().collect();
+    ends.sort_by(|a, b| order.compare(&a.end, &b.end));
+    let mut starts = starts.into_iter().peekable();
+    let mut ends = ends.into_iter().peekable();
+    let next_bound = |a: Option<&&'a RangeTombstone>, b: Option<&&'a RangeTombstone>| {
+        let bounds = [a.map(|t| &t.start[..]), b.map(|t| &t.end[..])];
+        bounds
+            .into_iter()
+            .flatten()
+            .min_by(|a, b| order.compare(a, b))
+    };
+    let mut start = next_bound(starts.peek(), ends.peek());
+    while let Some(from) = start {
+        let is_here = |bound: &[u8]| order.compare(bound, from) != Ordering::Greater;
+        let mut opened = Vec::new();
+        while let Some(t) = starts.next_if(|t| is_here(&t.start)) {
+            opened.push(t.seqno);
+        }
+        let mut closed = Vec::new();
+        while let Some(t) = ends.next_if(|t| is_here(&t.end)) {
+            closed.push(t.seqno);
+        }
+        let end = next_bound(starts.peek(), ends.peek());
+        tell(from, end, &mut opened.into_iter(), &mut closed.into_iter());
+        start = end;
+    }
+}
+
 impl Fragment {
     /// The newest tombstone here that a reader at `read_seqno` sees, or 0.
     #[must_use]
@@ -183,6 +268,22 @@ mod tests {
                 })
                 .collect();
             let cut = FragmentedRangeTombstones::new(&order, all.clone());
+            let listed: usize = cut.fragments().iter().map(|f| f.seqnos.len()).sum();
+            assert_eq!(overlaps(&order, &all), listed as u64);
+            let mut snapshots: Vec<SeqNo> = (0..next(3)).map(|_| next(n + 1)).collect();
+            snapshots.sort_unstable();
+            snapshots.dedup();
+            let job = FragmentedRangeTombstones::for_job(&order, all.clone(), &snapshots);
+            for f in job.fragments() {
+                assert!(f.seqnos.len() <= snapshots.len() + 1);
+                assert!(f.seqnos.is_sorted_by(|a, b| a > b));
+            }
+            for k in 0..22u8 {
+                for read in snapshots.iter().copied().chain([n]) {
+                    let want = cut.max_covering_seqno(&order, &[k], read);
+                    assert_eq!(job.max_covering_seqno(&order, &[k], read), want);
+                }
+            }
             for w in cut.fragments().windows(2) {
                 assert!(w[0].start < w[0].end && w[0].end <= w[1].start);
             }

@@ -127,7 +127,7 @@ impl MemTable for GuidedListMemTable {
     fn insert_range_deletion(&self, start: &[u8], end: &[u8], seqno: SeqNo) -> Result<()> {
         let (start, end) = (start.to_vec(), end.to_vec());
         self.range_tombstones
-            .add(RangeTombstone { start, end, seqno })
+            .add(self.list.order(), RangeTombstone { start, end, seqno })
     }
 
     fn get(
@@ -162,6 +162,10 @@ impl MemTable for GuidedListMemTable {
 
     fn range_tombstones(&self) -> Arc<FragmentedRangeTombstones> {
         self.range_tombstones.fragments(self.list.order())
+    }
+
+    fn raw_range_tombstones(&self) -> Vec<RangeTombstone> {
+        self.range_tombstones.all()
     }
 
     fn has_range_tombstones(&self) -> bool {

@@ -21,7 +21,7 @@ mod tests;
 
 use std::sync::Arc;
 
-use orogen_base::range_del::FragmentedRangeTombstones;
+use orogen_base::range_del::{FragmentedRangeTombstones, RangeTombstone};
 use orogen_base::{InternalIterator, ParsedInternalKey, Result, SeqNo, ValueKind};
 
 use orogen_env::memory::PagePool;
@@ -116,6 +116,18 @@ pub trait MemTable: Send + Sync {
 
     /// The range tombstones so far; shared and cheap if none was added since the last call.
     fn range_tombstones(&self) -> Arc<FragmentedRangeTombstones>;
+
+    /// The same as written, for a flush, which cuts them with less memory; else what
+    /// [`Self::range_tombstones`] lists.
+    fn raw_range_tombstones(&self) -> Vec<RangeTombstone> {
+        let all = self.range_tombstones();
+        let copied = all.iter().map(|(start, end, seqno)| RangeTombstone {
+            start: start.to_vec(),
+            end: end.to_vec(),
+            seqno,
+        });
+        copied.collect()
+    }
 
     /// True if there is a range tombstone; cheap.
     fn has_range_tombstones(&self) -> bool;

@@ -6,7 +6,7 @@
 use orogen_base::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::Arc;
 
-use orogen_base::range_del::{FragmentedRangeTombstones, RangeTombstone};
+use orogen_base::range_del::{FragmentedRangeTombstones, RangeTombstone, overlaps};
 use orogen_base::sync::Mutex;
 use orogen_base::{Result, UserComparator, memory};
 
@@ -23,14 +23,26 @@ pub(crate) struct RangeTombstones {
     written: Mutex<Written>,
     count: AtomicU64,
     bytes: AtomicUsize,
+    /// What their fragments take where they overlap, as it was last looked at.
+    overlap_bytes: AtomicUsize,
 }
 
+/// From so many tombstones on it is looked how much they overlap, each time that there are twice as many.
+const LOOK_FROM: usize = 1024;
+
 impl RangeTombstones {
-    pub(crate) fn add(&self, tombstone: RangeTombstone) -> Result<()> {
+    pub(crate) fn add(&self, order: &UserComparator, tombstone: RangeTombstone) -> Result<()> {
         let bytes = size_of::<RangeTombstone>() + tombstone.start.len() + tombstone.end.len();
         let mut written = self.written.lock();
         memory::push(&mut written.tombstones, tombstone, "range tombstones")?;
         written.fragments = None;
+        let count = written.tombstones.len();
+        if count >= LOOK_FROM && count.is_power_of_two() {
+            // Many that overlap make the memtable full before their fragments take a multiple of it.
+            let listed = overlaps(order, &written.tombstones).saturating_mul(8);
+            let bytes = usize::try_from(listed).unwrap_or(usize::MAX);
+            self.overlap_bytes.store(bytes, Ordering::Relaxed);
+        }
         self.bytes.fetch_add(bytes, Ordering::Relaxed);
         self.count.fetch_add(1, Ordering::Release);
         Ok(())
@@ -42,7 +54,13 @@ impl RangeTombstones {
     }
 
     pub(crate) fn memory_usage(&self) -> usize {
-        self.bytes.load(Ordering::Relaxed)
+        let overlap = self.overlap_bytes.load(Ordering::Relaxed);
+        self.bytes.load(Ordering::Relaxed).saturating_add(overlap)
+    }
+
+    /// As written, for who cuts them otherwise.
+    pub(crate) fn all(&self) -> Vec<RangeTombstone> {
+        self.written.lock().tombstones.clone()
     }
 
     pub(crate) fn fragments(&self, order: &UserComparator) -> Arc<FragmentedRangeTombstones> {

@@ -196,8 +196,10 @@ impl MemTable for TrieMemTable {
 
     fn insert_range_deletion(&self, start: &[u8], end: &[u8], seqno: SeqNo) -> Result<()> {
         let (start, end) = (start.to_vec(), end.to_vec());
-        self.range_tombstones
-            .add(RangeTombstone { start, end, seqno })
+        self.range_tombstones.add(
+            &UserComparator::BYTEWISE,
+            RangeTombstone { start, end, seqno },
+        )
     }
 
     fn get(
@@ -234,6 +236,10 @@ impl MemTable for TrieMemTable {
 
     fn range_tombstones(&self) -> Arc<FragmentedRangeTombstones> {
         self.range_tombstones.fragments(&UserComparator::BYTEWISE)
+    }
+
+    fn raw_range_tombstones(&self) -> Vec<RangeTombstone> {
+        self.range_tombstones.all()
     }
 
     fn has_range_tombstones(&self) -> bool {

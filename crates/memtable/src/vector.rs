@@ -187,7 +187,7 @@ impl MemTable for VectorMemTable {
     fn insert_range_deletion(&self, start: &[u8], end: &[u8], seqno: SeqNo) -> Result<()> {
         let (start, end) = (start.to_vec(), end.to_vec());
         self.range_tombstones
-            .add(RangeTombstone { start, end, seqno })
+            .add(&self.order, RangeTombstone { start, end, seqno })
     }
 
     fn get(
@@ -225,6 +225,10 @@ impl MemTable for VectorMemTable {
 
     fn range_tombstones(&self) -> Arc<FragmentedRangeTombstones> {
         self.range_tombstones.fragments(&self.order)
+    }
+
+    fn raw_range_tombstones(&self) -> Vec<RangeTombstone> {
+        self.range_tombstones.all()
     }
 
     fn has_range_tombstones(&self) -> bool {

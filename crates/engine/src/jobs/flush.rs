@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use orogen_base::key::user_key;
 use orogen_base::metrics::{HistogramKind, Ticker};
-use orogen_base::range_del::{FragmentedRangeTombstones, RangeTombstone};
+use orogen_base::range_del::FragmentedRangeTombstones;
 use orogen_base::sync::atomic::Ordering;
 use orogen_base::{Error, ErrorKind, FileNo, InternalIterator, Result, memory};
 use orogen_blob::BlobFileBuilderOptions;
@@ -240,20 +240,12 @@ pub(crate) fn write_level0_table(
         let children = newest_first.map(|m| m.table.clone().iter()).collect();
         MergingIter::<Box<dyn InternalIterator>>::new(family.icmp.clone(), children)
     };
-    let tombstones: Vec<RangeTombstone> = memtables
-        .iter()
-        .flat_map(|m| {
-            let all = m.table.range_tombstones();
-            let copied = all.iter().map(|(start, end, seqno)| RangeTombstone {
-                start: start.to_vec(),
-                end: end.to_vec(),
-                seqno,
-            });
-            copied.collect::<Vec<_>>()
-        })
-        .collect();
-    let tombstones = Arc::new(FragmentedRangeTombstones::new(order, tombstones));
     let (snapshots, checked_since) = context.snapshots.for_job();
+    let raw = memtables
+        .iter()
+        .flat_map(|m| m.table.raw_range_tombstones());
+    let tombstones = FragmentedRangeTombstones::for_job(order, raw.collect(), &snapshots);
+    let tombstones = Arc::new(tombstones);
     let rules = |start: Option<Vec<u8>>, end: Option<Vec<u8>>| {
         let watch = job.map(|job| -> Arc<dyn JobWatch> {
             Arc::new(Counting {

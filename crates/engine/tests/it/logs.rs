@@ -210,7 +210,7 @@ fn a_log_that_the_manifest_still_names_is_synced_before_what_comes_behind_it() {
     let fs = MemFileSystem::new();
     let options = small(&fs);
     let db = Db::open(DIR, &options).unwrap();
-    let mut waits = options.cf.clone();
+    let mut waits = options.cf;
     waits.min_write_buffer_number_to_merge = 2;
     waits.max_write_buffer_number = 6;
     let waiting = db.create_column_family("waiting", waits).unwrap();

@@ -1,7 +1,10 @@
 //! Sizes of ranges, and dropping the tables inside them.
 
+use std::sync::Arc;
+
 use orogen_engine::{
     CompactRangeOptions, Db, DeletedFiles, ReadOptions, SizeApproximationOptions, UserKeyRange,
+    WriteOptions,
 };
 use orogen_env::MemFileSystem;
 
@@ -150,4 +153,45 @@ fn a_range_that_has_its_end_takes_the_table_that_ends_there() {
     assert_eq!(with.table_bytes, second.size);
     let left = scan(&db, &family);
     assert!(left[0].0 > second.largest);
+}
+
+/// A queue whose beginning is cut off again and again, each time from its first key on.
+#[test]
+fn ranges_that_all_overlap_take_no_memory_for_each_pair_of_them() {
+    const MANY: u32 = 20_000;
+    let fs = MemFileSystem::new();
+    let mut options = small(&fs);
+    options.cf.write_buffer_size = 1 << 40;
+    let db = Db::open(DIR, &options).unwrap();
+    let family = db.default_column_family();
+    let unsynced = WriteOptions::default();
+    let snapshot = db.snapshot();
+    for n in 0..MANY {
+        db.delete_range_opt(&unsynced, &family, b"", &n.to_be_bytes())
+            .unwrap();
+    }
+    db.put(&(MANY - 1).to_be_bytes(), b"1").unwrap();
+    db.put(&0u32.to_be_bytes(), b"1").unwrap();
+    db.delete_range_opt(&unsynced, &family, b"", &1u32.to_be_bytes())
+        .unwrap();
+    let killed = fs.fork();
+    db.flush().unwrap();
+    drop(snapshot);
+    options.db.fs = Arc::new(killed);
+    for db in [db, Db::open(DIR, &options).unwrap()] {
+        let family = db.default_column_family();
+        let keys: Vec<_> = scan(&db, &family).into_iter().map(|(k, _)| k).collect();
+        assert_eq!(keys, [(MANY - 1).to_be_bytes()]);
+    }
+    // Of the usual size, memtables are full before fragments for readers take much.
+    options.db.fs = Arc::new(MemFileSystem::new());
+    options.cf.write_buffer_size = 8 << 20;
+    let db = Db::open(DIR, &options).unwrap();
+    let family = db.default_column_family();
+    for n in 0..MANY / 4 {
+        db.delete_range_opt(&unsynced, &family, b"", &n.to_be_bytes())
+            .unwrap();
+    }
+    db.wait_for_background_work().unwrap();
+    assert!(!db.live_files().is_empty());
 }

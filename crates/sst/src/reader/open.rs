@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 
 use orogen_base::coding::Decoder;
 use orogen_base::metrics::Ticker;
-use orogen_base::range_del::{FragmentedRangeTombstones, RangeTombstone};
+use orogen_base::range_del::{FragmentedRangeTombstones, RangeTombstone, overlaps};
 use orogen_base::slice_transform;
 use orogen_base::{Error, ParsedInternalKey, Result, SeqNo, UserComparator, ValueKind, memory};
 use orogen_env::RandomAccessFile;
@@ -338,5 +338,17 @@ fn read_range_tombstones(
         memory::push(&mut all, tombstone, "range tombstones")?;
         on = cursor.next(block, &order)?;
     }
+    // A table that a writer of ours or RocksDB's made holds them cut up, and each is listed once.
+    let listed = overlaps(comparator, &all);
+    if listed > LISTED_TOMBSTONES_MAX {
+        return Err(
+            Error::corruption("range tombstones of a table overlap too often")
+                .with("listed", listed)
+                .with("at_most", LISTED_TOMBSTONES_MAX),
+        );
+    }
     Ok(FragmentedRangeTombstones::new(comparator, all))
 }
+
+/// The fragments of a table's range tombstones list so many at most, of 8 bytes each.
+const LISTED_TOMBSTONES_MAX: u64 = 64 << 20;
