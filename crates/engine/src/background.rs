@@ -212,8 +212,16 @@ fn run_one(write: &WritePath, budget: &Arc<Budget>) -> bool {
     }
     // On a thread of its own: a call of it may wait for the device, and there may be many.
     punch::spawn_if_due(context);
+    let cleared = context.health.times_cleared();
     if let Some(job) = flush::next(context) {
-        finish(context, FLUSH, job.run(context));
+        let result = job.run(context);
+        let is_short = result.as_ref().is_err_and(|e| e.kind().is_shortage());
+        if is_short && context.health.times_cleared() != cleared {
+            // Somebody has resumed since: it is tried again before writes are refused.
+            finish(context, FLUSH, Ok(()));
+        } else {
+            finish(context, FLUSH, result);
+        }
         return true;
     }
     start_collection(context, budget);

@@ -36,6 +36,8 @@ struct Cause {
     untold: Option<Error>,
     /// How often a write found no space.
     full: u64,
+    /// How often writes were taken again.
+    cleared: u64,
 }
 
 impl Health {
@@ -103,6 +105,11 @@ impl Health {
         self.cause.lock().full
     }
 
+    /// How often writes were taken again: what began before found what is no more.
+    pub(crate) fn times_cleared(&self) -> u64 {
+        self.cause.lock().cleared
+    }
+
     /// Takes writes again unless one found no space since `seen`; true if so.
     pub(crate) fn clear(&self, seen: u64) -> bool {
         let mut cause = self.cause.lock();
@@ -110,6 +117,7 @@ impl Health {
             return false;
         }
         cause.first = None;
+        cause.cleared += 1;
         self.state.store(HEALTHY, Ordering::Release);
         true
     }

@@ -124,8 +124,11 @@ impl Queue {
             return None;
         }
         let now = SystemClock.now_micros();
-        let due = self.later.iter().position(|&(due, _)| due <= now)?;
-        Some(self.later.swap_remove(due).1)
+        let all = self.later.iter().map(|&(due, _)| due).enumerate();
+        let (at, _) = all
+            .filter(|&(_, due)| due <= now)
+            .min_by_key(|&(_, due)| due)?;
+        Some(self.later.swap_remove(at).1)
     }
 }
 
@@ -155,7 +158,7 @@ mod tests {
     fn what_is_asked_for_later_does_not_hold_up_the_rest() {
         let ahead = Ahead::new();
         let (sender, receiver) = channel();
-        for (delay, n) in [(40, 2), (20, 1), (3_600_000, 3)] {
+        for (delay, n) in [(1200, 2), (1000, 1), (3_600_000, 3)] {
             let sender = sender.clone();
             ahead.ask_later(Duration::from_millis(delay), move || {
                 sender.send(n).unwrap();

@@ -444,7 +444,12 @@ fn a_directory_that_is_being_written_is_read_as_a_secondary() {
     for command in ["stats", "tree", "sizes"] {
         ok(&["db", command, &path, "--secondary"]);
     }
-    assert_eq!(names(&path), after, "nothing is made there");
+    // Some may go that a look for work had held.
+    let made: Vec<_> = names(&path)
+        .into_iter()
+        .filter(|n| !after.contains(n))
+        .collect();
+    assert!(made.is_empty(), "nothing is made there: {made:?}");
 }
 
 fn names(dir: &str) -> Vec<std::ffi::OsString> {

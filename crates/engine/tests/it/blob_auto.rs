@@ -14,7 +14,7 @@ use orogen_testkit::Rng;
 
 use crate::blobs::{assert_exact, assert_no_strays, key};
 use crate::holes::punching;
-use crate::steer::{HookFileSystem, Op};
+use crate::steer::{HookFileSystem, Op, until};
 use crate::support::{DIR, scan};
 
 /// 300 values of 9,000 bytes that are written over `rounds` times, in no order.
@@ -90,7 +90,7 @@ fn churned_where_holes_take(micros: u64) -> (u64, u64, f64) {
 fn values_are_moved_where_holes_cost_too_much() {
     let (many, _, amp) = churned_where_holes_take(20);
     assert!(many > 100, "{many} holes");
-    assert!(amp < 2.2, "{amp}");
+    assert!(amp < 2.0, "{amp}");
     let (few, moved, amp) = churned_where_holes_take(3000);
     assert!((64..=64 + 1).contains(&few), "{few} holes");
     assert!(moved > 100, "{moved} values moved");
@@ -289,7 +289,7 @@ fn disk_for_what_is_seen(fs: &MemFileSystem, db: &Db) -> f64 {
 }
 
 /// Values die by tombstones and by newer values, and nobody compacts by hand. What level 0 hides, up to four memtables, is
-/// more than half of what lives; how much of it there is depends on who comes first.
+/// more than half of what lives.
 #[test]
 fn what_nobody_sees_gives_its_space_back_without_being_asked() {
     for is_log in [true, false] {
@@ -311,6 +311,8 @@ fn what_nobody_sees_gives_its_space_back_without_being_asked() {
         }
         db.flush().expect("there is room");
         db.wait_for_background_work().expect("there is room");
+        // Holes wait while a look holds a version from before.
+        until(|| db.jobs().is_empty());
         let amp = disk_for_what_is_seen(&fs, &db);
         assert!(amp < 2.0, "log: {is_log}, {amp}");
         assert_exact(&db, &db.default_column_family());

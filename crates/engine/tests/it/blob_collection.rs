@@ -27,7 +27,7 @@ use crate::blobs::{
     Map, assert_exact, assert_holds, assert_no_strays, compact_all, key, separated, value, w,
     write_some,
 };
-use crate::steer::{Gate, ends, on_thread};
+use crate::steer::{Gate, ends, on_thread, until_closing, until_disabled};
 use crate::support::{DIR, scan};
 
 /// Nothing happens but what is asked for.
@@ -505,7 +505,7 @@ fn collections_that_are_given_up_leave_everything_as_it_was() {
             }
         };
         if how == "disable" {
-            crate::steer::settle();
+            until_disabled(&db);
         }
         gate.open();
         let result = handle.wait();
@@ -596,7 +596,7 @@ fn a_database_closes_while_it_collects() {
             let db = db.clone();
             on_thread(move || db.close())
         };
-        crate::steer::settle();
+        until_closing(&db);
         gate.open();
         ends(&closing).unwrap();
         if let Some(handle) = handle {

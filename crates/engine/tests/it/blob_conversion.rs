@@ -26,7 +26,7 @@ use crate::blobs::{
     Map, assert_exact, assert_holds, assert_no_strays, compact_all, key, separated, value, w,
     write_some,
 };
-use crate::steer::{Gate, HookFileSystem, ends, on_thread, until};
+use crate::steer::{Gate, HookFileSystem, ends, on_thread, until, until_closing};
 use crate::support::{DIR, scan};
 
 /// Nothing happens but what is asked for.
@@ -332,9 +332,9 @@ fn conversions_that_are_given_up_leave_what_they_have_done() {
                 .set_options(&family, &[("blob_run_mode", "kReadOnly")])
                 .unwrap(),
             _ => {
-                let db = db.clone();
-                closing = Some(on_thread(move || db.close()));
-                crate::steer::settle();
+                let theirs = db.clone();
+                closing = Some(on_thread(move || theirs.close()));
+                until_closing(&db);
             }
         }
         gate.open();

@@ -14,6 +14,7 @@ use orogen_env::{FileSystem, MemFileSystem};
 use parking_lot::Mutex;
 
 use crate::blobs::{assert_no_strays, compact_all, key, separated};
+use crate::steer::until;
 use crate::support::DIR;
 
 #[derive(Default)]
@@ -154,6 +155,7 @@ fn files_are_told_of_from_their_first_byte_to_their_end() {
     drop(reader);
     db.wait_for_background_work().unwrap();
     assert_no_strays(&fs, &db);
+    until(|| told.deleted.lock().len() == 2);
     let mut deleted = told.deleted.lock().clone();
     deleted.sort_unstable();
     assert_eq!(deleted, [garbages[0].number, garbages[1].number]);

@@ -72,6 +72,13 @@ fn change(db: &Db, map: &mut Map, rng: &mut Rng) {
     }
 }
 
+/// A background thread has met the fault, and the database knows.
+fn met_a_shortage(faulty: &FaultFileSystem, db: &Db) {
+    let told = || db.statistics().get(Ticker::ErrorHandlerBgErrorCount);
+    wait_until(|| told() > 0, "it met no shortage");
+    assert!(faulty.faults().injected() > 0);
+}
+
 /// Holes may be announced, and find no space, before the compaction that left them has answered.
 fn compact_or_run_short(db: &Db) {
     let all = CompactRangeOptions {
@@ -234,7 +241,7 @@ fn a_shortage_while_holes_are_announced_passes_and_harms_no_reader() {
     faulty.faults().add(full);
     change(&db, &mut map, &mut rng);
     compact_or_run_short(&db);
-    wait_until(|| faulty.faults().injected() > 0, "it met no shortage");
+    met_a_shortage(&faulty, &db);
     faulty.faults().clear();
     wait_until(|| db.put(b"a", b"1").is_ok(), "no writes are taken");
     map.insert(b"a".to_vec(), b"1".to_vec());
@@ -264,7 +271,7 @@ fn what_is_written_behind_a_manifest_that_half_failed_is_found_again() {
     faulty.faults().add(full.after_effect());
     change(&db, &mut map, &mut rng);
     compact_or_run_short(&db);
-    wait_until(|| faulty.faults().injected() > 0, "it met no shortage");
+    met_a_shortage(&faulty, &db);
     faulty.faults().clear();
     wait_until(|| db.put(b"a", b"1").is_ok(), "no writes are taken");
     map.insert(b"a".to_vec(), b"1".to_vec());

@@ -8,7 +8,7 @@ use orogen_base::ErrorKind;
 use orogen_engine::{BottommostLevelCompaction, CompactRangeOptions, Db, Options};
 use orogen_env::MemFileSystem;
 
-use crate::steer::{Gate, Told, ends, on_thread, settle, until};
+use crate::steer::{Gate, Told, ends, on_thread, settle, until, until_closing, until_disabled};
 use crate::support::{DIR, scan, small};
 
 const FORCE: CompactRangeOptions = CompactRangeOptions {
@@ -194,7 +194,7 @@ fn while_they_are_disabled_none_runs() {
     gate.wait_for(1);
     let other = db.clone();
     let disabling = on_thread(move || other.disable_manual_compaction());
-    settle();
+    until_disabled(&db);
     gate.open();
     ends(&disabling);
     assert_eq!(handle.wait().unwrap_err().kind(), ErrorKind::Aborted);
@@ -222,10 +222,12 @@ fn closing_the_database_ends_one_that_runs_and_one_that_is_paused() {
             gate.open();
             until(|| db.live_files().iter().all(|f| !f.being_compacted));
         }
-        let closing = on_thread(move || db.close());
-        settle();
+        let theirs = db.clone();
+        let closing = on_thread(move || theirs.close());
+        until_closing(&db);
         gate.open();
         ends(&closing).unwrap();
+        drop(db);
         let error = handle.wait().unwrap_err();
         assert!(matches!(
             error.kind(),

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use orogen_base::Result;
 use orogen_engine::events::{CompactionInfo, EventListener, FlushInfo};
+use orogen_engine::{CollectBlobGarbageOptions, Db, WriteBatch, WriteOptions};
 use orogen_env::fs::{Access, FileLock, Metadata, RandomAccessFile, WritableFile};
 use orogen_env::{Clock, FileSystem, MemFileSystem, SystemClock};
 use parking_lot::{Condvar, Mutex};
@@ -66,6 +67,22 @@ pub(crate) fn on_thread<T: Send + 'static>(
 /// What a thread of [`on_thread`] ends with; fails if it hangs.
 pub(crate) fn ends<T>(receiver: &Receiver<T>) -> T {
     receiver.recv_timeout(LONG).expect("the thread ends")
+}
+
+/// Waits until somebody else's close has begun.
+pub(crate) fn until_closing(db: &Db) {
+    let nothing = || db.write_opt(&WriteOptions::default(), &mut WriteBatch::new());
+    until(|| nothing().is_err());
+}
+
+/// Waits until somebody else has disabled compactions by hand.
+pub(crate) fn until_disabled(db: &Db) {
+    let collection = CollectBlobGarbageOptions {
+        discardable_ratio: 1.0,
+        ..CollectBlobGarbageOptions::default()
+    };
+    let family = db.default_column_family();
+    until(|| db.collect_blob_garbage(&collection, &family).is_err());
 }
 
 /// Waits until `condition` holds; fails if it never does.

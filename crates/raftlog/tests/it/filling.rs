@@ -92,6 +92,9 @@ fn the_next_file_is_filled_while_the_newest_is_written_and_then_written_over() {
         is_filled(&engine, FILE);
         assert_eq!(engine.metrics().files_written_over, 0);
         wait_for("it is whole", || spares(&*fs, dir) == [FILE]);
+        wait_for("it is there", || {
+            engine.metrics().recycled_file_count.append == 1
+        });
         write_until(&engine, FILE + FILE / 10);
         let seen = engine.metrics();
         assert_eq!((seen.files_made.append, seen.files_written_over), (2, 1));
@@ -176,6 +179,9 @@ fn who_cannot_fill_one_goes_on_without() {
         // The next file is a new chance.
         write_until(&engine, 2 * FILE - FILE / 10);
         wait_for("the next is filled", || spares(&*fs, dir()) == [FILE]);
+        wait_for("it is there", || {
+            engine.metrics().recycled_file_count.append == 1
+        });
         write_until(&engine, 2 * FILE + FILE / 10);
         assert_eq!(engine.metrics().files_written_over, 1, "{kind:?}");
         let expected = content(&engine);
