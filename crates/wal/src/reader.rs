@@ -104,6 +104,8 @@ struct Beyond {
     resume: Option<u64>,
     /// Something of this log follows, or the bad record was whole once.
     is_certain_damage: bool,
+    /// Parts of a record whose beginning is not there.
+    has_rest: bool,
 }
 
 /// Reads a log from its start.
@@ -222,7 +224,7 @@ impl Reader {
                         _ => DamageReason::Hole,
                     };
                     let beyond = self.look_beyond(here)?;
-                    if beyond.is_certain_damage {
+                    if beyond.is_certain_damage || beyond.has_rest {
                         return Ok(self.go_on(here, reason, &beyond));
                     }
                     self.ended_clean = Some(true);
@@ -279,6 +281,7 @@ impl Reader {
         let beyond = Beyond {
             resume: Some(next),
             is_certain_damage: true,
+            has_rest: false,
         };
         self.go_on(offset, DamageReason::MissingEnd, &beyond)
     }
@@ -304,7 +307,8 @@ impl Reader {
 
     /// Looks for records of this log behind what stands at `bad`.
     fn look_beyond(&mut self, bad: u64) -> Result<Beyond> {
-        let (mut next, mut is_certain_damage) = self.step_over(bad)?;
+        let (mut next, is_certain_damage) = self.step_over(bad)?;
+        let mut has_rest = false;
         loop {
             match self.physical(next)? {
                 Physical::Record {
@@ -312,25 +316,30 @@ impl Reader {
                     header_len,
                     len,
                 } => {
-                    is_certain_damage = true;
-                    if !matches!(
+                    // What goes on from a part that is not there may be the rest of a record that was being written: its blocks
+                    // reach the disk in any order.
+                    let is_rest = matches!(
                         kind,
                         Kind::Data {
                             part: Part::Middle | Part::Last,
                             ..
                         }
-                    ) {
+                    );
+                    if !is_rest {
                         return Ok(Beyond {
                             resume: Some(next),
-                            is_certain_damage,
+                            is_certain_damage: true,
+                            has_rest,
                         });
                     }
+                    has_rest = true;
                     next += (header_len + len) as u64;
                 }
                 Physical::End => {
                     return Ok(Beyond {
                         resume: None,
                         is_certain_damage,
+                        has_rest,
                     });
                 }
                 _ => next = Blocks::next_block(next),

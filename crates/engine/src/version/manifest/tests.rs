@@ -191,6 +191,36 @@ fn a_damaged_byte_is_never_believed() {
 }
 
 #[test]
+fn an_edit_of_several_blocks_that_was_being_written_is_as_if_it_was_not() {
+    const BLOCK: usize = 32 << 10;
+    let mut large = VersionEdit::default();
+    for number in 0..3000 {
+        let name = format!("{number:040}");
+        large.add_file(1, file(10 + number, &name, &format!("{name}z")));
+    }
+    let whole = manifest_of(&[first_edit(), large.clone()]);
+    let before = manifest_of(&[first_edit()]);
+    assert!(whole.len() > 4 * BLOCK);
+    let blocks = whole.len().div_ceil(BLOCK);
+    // Each part of it but the last is not there, or is garbage.
+    for block in 0..blocks - 1 {
+        for filling in [0, 0xa5] {
+            let mut torn = whole.clone();
+            let from = (block * BLOCK).max(before.len());
+            torn[from..(block + 1) * BLOCK].fill(filling);
+            let found = recover_bytes(&torn).unwrap();
+            assert!(found.is_torn, "{block}");
+            assert_eq!(found.valid_until, before.len() as u64);
+        }
+    }
+    // With another one behind it, it was there.
+    let mut damaged = manifest_of(&[first_edit(), large, first_edit()]);
+    damaged[2 * BLOCK..3 * BLOCK].fill(0);
+    let error = recover_bytes(&damaged).map(drop).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Corruption);
+}
+
+#[test]
 fn damage_in_the_middle_says_where() {
     let mut bytes = manifest_of(&[first_edit(), added(4, "a", "b"), added(5, "c", "d")]);
     let middle = records(&bytes)[0].len() + 7 + 20;
