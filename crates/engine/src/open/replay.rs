@@ -109,7 +109,9 @@ fn replay_all(
     let mut stopped_at = None;
     let mut dropped_before = 0;
     for &log in logs {
-        if stopped_at.is_some() && follows_without_a_gap(context, log, replayed)? {
+        if let Some(at) = stopped_at
+            && follows_without_a_gap(context, log, at, replayed)?
+        {
             stopped_at = None;
             replayed.bytes_dropped = dropped_before;
         }
@@ -141,8 +143,14 @@ fn replay_all(
     Ok(())
 }
 
-/// True if the first record of `log` has the sequence number that comes next.
-fn follows_without_a_gap(context: &Context, log: FileNo, replayed: &Replayed) -> Result<bool> {
+/// True if all that stood before `log` is there though the log `before` has damage: as `log` itself says, or, where it says
+/// nothing, if its first record has the sequence number that comes next. Records without numbers may be missing then.
+fn follows_without_a_gap(
+    context: &Context,
+    log: FileNo,
+    before: FileNo,
+    replayed: &Replayed,
+) -> Result<bool> {
     if replayed.records == 0 {
         return Ok(false);
     }
@@ -152,7 +160,14 @@ fn follows_without_a_gap(context: &Context, log: FileNo, replayed: &Replayed) ->
     if !matches!(reader.read_record(&mut record)?, ReadOutcome::Record { .. }) {
         return Ok(false);
     }
-    Ok(BatchReader::new(&record).is_ok_and(|batch| batch.seqno == replayed.last_seqno + 1))
+    let Ok(batch) = BatchReader::new(&record) else {
+        return Ok(false);
+    };
+    let link = Link::of(&batch).filter(|link| link.log == before);
+    if let (Some(link), Some(&end)) = (link, replayed.ends.get(&before)) {
+        return Ok(link.bytes <= end);
+    }
+    Ok(batch.seqno == replayed.last_seqno + 1)
 }
 
 /// The log whose damage stopped reading, if any did.
@@ -184,8 +199,12 @@ fn replay_one(
             }
             ReadOutcome::Damage(damage) => {
                 if !goes_on(context, &reader, &damage, log, replayed)? {
+                    replayed.ends.insert(log, reader.valid_until());
                     replayed.taken.insert(log);
-                    return Ok(Some(log));
+                    // Where a torn tail is tolerated the log ends there, and the next one tells whether that is its end.
+                    let mode = context.options.wal_recovery_mode;
+                    let is_end = mode == WalRecoveryMode::TolerateCorruptedTailRecords;
+                    return Ok((!is_end).then_some(log));
                 }
             }
             ReadOutcome::Record { offset } => {

@@ -4,7 +4,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use orogen_base::ErrorKind;
-use orogen_engine::{ColumnFamily, Db, FlushOptions, WriteOptions};
+use orogen_engine::options::WalRecoveryMode;
+use orogen_engine::{ColumnFamily, Db, FlushOptions, WriteBatch, WriteOptions};
 use orogen_env::{Fault, FaultFileSystem, FileSystem, MemFileSystem, OpKind, PowerCut};
 
 use crate::steer::{Gate, hold_flushes_of};
@@ -241,4 +242,48 @@ fn a_log_that_the_manifest_still_names_is_synced_before_what_comes_behind_it() {
     drop(reader);
     let again = Db::open(DIR, &lost).unwrap();
     assert_eq!(again.get(b"synced").unwrap().as_deref(), Some(&b"1"[..]));
+}
+
+#[test]
+fn a_log_behind_one_that_lost_a_prepared_write_is_not_taken() {
+    let fs = MemFileSystem::new();
+    let gate = Arc::new(Gate::default());
+    let mut options = small(&fs);
+    options.db.listeners = vec![hold_flushes_of("default", &gate)];
+    let db = Db::open(DIR, &options).unwrap();
+    db.put(b"a", b"1").unwrap();
+    let whole = fs.metadata(&logs_of(&fs)[0]).unwrap().size;
+    let mut prepared = WriteBatch::new();
+    prepared.put(0, b"x", b"1");
+    db.prepare(&WriteOptions::default(), b"t", prepared)
+        .unwrap();
+    let family = db.default_column_family();
+    let begun = FlushOptions { wait: false };
+    db.flush_opt(&begun, std::slice::from_ref(&family)).unwrap();
+    gate.wait_for(1);
+    db.put(b"b", b"1").unwrap();
+    let killed = fs.crash(PowerCut::KeepAll);
+    gate.open();
+    drop(db);
+    let logs = logs_of(&killed);
+    assert_eq!(logs.len(), 2);
+    let size = killed.metadata(&logs[0]).unwrap().size;
+    assert!(size > whole + 10);
+    // In the middle of its record, and before it: numbers follow each other either way.
+    for cut in [size - 3, whole] {
+        let image = |mode| {
+            let image = killed.fork();
+            image.truncate(&logs[0], cut).unwrap();
+            let mut options = small(&image);
+            options.db.wal_recovery_mode = mode;
+            options
+        };
+        let options = image(WalRecoveryMode::PointInTimeRecovery);
+        let db = Db::open(DIR, &options).unwrap();
+        let keys: Vec<_> = scan(&db, &family).into_iter().map(|(k, _)| k).collect();
+        assert_eq!((keys, db.prepared_writes().len()), (vec![b"a".to_vec()], 0));
+        let options = image(WalRecoveryMode::TolerateCorruptedTailRecords);
+        let refused = Db::open(DIR, &options).map(drop).unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::Corruption, "{refused}");
+    }
 }
