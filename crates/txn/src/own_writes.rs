@@ -158,7 +158,7 @@ impl<'b> OwnWritesIterator<'b> {
         if !self.is_forward || self.has_changed() {
             self.base.seek(&current);
         }
-        if self.base.valid() && self.base.key() == current {
+        if self.base.valid() && self.order.compare(self.base.key(), &current).is_eq() {
             self.base.next();
         }
         self.forward(From::Beyond(&current));
@@ -174,7 +174,7 @@ impl<'b> OwnWritesIterator<'b> {
         if self.is_forward || self.has_changed() {
             self.base.seek_for_prev(&current);
         }
-        if self.base.valid() && self.base.key() == current {
+        if self.base.valid() && self.order.compare(self.base.key(), &current).is_eq() {
             self.base.prev();
         }
         self.backward(From::Beyond(&current));
@@ -269,7 +269,10 @@ impl<'b> OwnWritesIterator<'b> {
                 } else if !stands {
                     batch.seek_for_prev(family, place, Some(key))?;
                 }
-                if batch.at(family, place).is_some_and(|(k, _)| k == key) {
+                if batch
+                    .at(family, place)
+                    .is_some_and(|(k, _)| batch.order(family).compare(k, key).is_eq())
+                {
                     match is_forward {
                         true => batch.next(family, place)?,
                         false => batch.prev(family, place)?,
@@ -371,7 +374,8 @@ impl<'b> OwnWritesIterator<'b> {
             self.base.seek(&fragment.end);
         } else {
             self.base.seek_for_prev(&fragment.start);
-            if self.base.valid() && self.base.key() == &fragment.start[..] {
+            let order = batch.order(family);
+            if self.base.valid() && order.compare(self.base.key(), &fragment.start).is_eq() {
                 self.base.prev();
             }
         }

@@ -23,7 +23,7 @@ use std::time::Duration;
 use orogen_base::metrics::Ticker;
 use orogen_base::sync::Mutex;
 use orogen_base::{Error, PinnedValue, Result, SeqNo};
-use orogen_engine::batch::{Spill, SpillOptions};
+use orogen_engine::batch::{PREPARED_NAME_BYTES_MAX, Spill, SpillOptions};
 use orogen_engine::{ColumnFamily, Db, Options, ReadOptions, Snapshot, WriteBatch, WriteOptions};
 
 use crate::OwnWritesIterator;
@@ -369,13 +369,19 @@ impl Transaction {
     /// Names it; it needs a name to be prepared. 1 to 512 bytes.
     ///
     /// # Errors
-    /// `InvalidArgument` if it has one already, or is not in its beginning.
+    /// `InvalidArgument` if it has one already, is not in its beginning, or the name is too long: it may get
+    /// another one then.
     pub fn set_name(&mut self, name: &[u8]) -> Result<()> {
         self.check_started()?;
         if self.name.is_some() || name.is_empty() {
             return Err(Error::invalid_argument(
                 "transaction has a name already, or gets none",
             ));
+        }
+        if name.len() > PREPARED_NAME_BYTES_MAX {
+            return Err(Error::invalid_argument("name of a transaction is too long")
+                .with("bytes", name.len())
+                .with("at_most", PREPARED_NAME_BYTES_MAX));
         }
         self.name = Some(name.to_vec());
         Ok(())

@@ -15,6 +15,7 @@ use orogen_env::Clock;
 
 use super::Core;
 use super::family::FamilyLocks;
+use super::grant::Woken;
 
 /// The number of a transaction: never 0, never used twice by one manager.
 pub type TxnId = u64;
@@ -239,14 +240,23 @@ impl TxnLocks {
         Ok(())
     }
 
-    /// Undoes [`Self::keep`] behind an error after which nothing of it can be in a log: its time goes on.
+    /// Undoes [`Self::keep`] behind an error after which nothing of it can be in a log: its time goes on. If that was over
+    /// meanwhile, those who wait looked already, and do so again.
     pub(crate) fn give_up_commit(&self, error: &Error) {
-        if error.kind() != ErrorKind::Io {
-            let _ = self
-                .owner
-                .state
-                .compare_exchange(KEPT, ACTIVE, SeqCst, SeqCst);
+        let state = &self.owner.state;
+        if error.kind() == ErrorKind::Io
+            || state
+                .compare_exchange(KEPT, ACTIVE, SeqCst, SeqCst)
+                .is_err()
+        {
+            return;
         }
+        let mut waits = self.core.waits.lock();
+        let mut woken = Woken::new();
+        for family in &self.families {
+            waits.range_changed(family, &mut woken);
+        }
+        Core::done(waits, &woken);
     }
 
     /// # Errors

@@ -469,7 +469,8 @@ impl Waits {
         }
         txns.iter()
             .filter_map(|txn| self.expirable.get(txn))
-            .filter(|owner| owner.expires_at > asked && !owner.is_kept())
+            // Also one that commits: its time may go on.
+            .filter(|owner| owner.expires_at > asked)
             .map(|owner| owner.expires_at)
             .min()
             .unwrap_or(u64::MAX)

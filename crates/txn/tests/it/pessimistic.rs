@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use orogen_base::ErrorKind;
+use orogen_base::{Comparator, ErrorKind, UserComparator};
 use orogen_engine::plugin::merge_operator;
 use orogen_engine::{ColumnFamily, Db, Options, ReadOptions, WriteBatch, WriteOptions};
 use orogen_env::{MemFileSystem, PowerCut};
@@ -436,6 +436,68 @@ fn what_is_prepared_outlives_its_process_with_its_locks() {
     assert_eq!(get(db.db(), b"commits").as_deref(), Some("1"));
     assert_eq!(get(db.db(), b"rolls back").as_deref(), Some("2"));
     assert!(db.prepared_transactions().is_empty() && db.locks().lock_status().is_empty());
+}
+
+#[test]
+fn a_name_that_is_too_long_is_refused_and_another_one_is_taken() {
+    let (db, family) = new();
+    let mut txn = begin(&db);
+    txn.put(&family, b"a", b"1").unwrap();
+    let refused = txn.set_name(&[b'n'; 513]).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::InvalidArgument);
+    txn.set_name(&[b'n'; 512]).unwrap();
+    txn.prepare().unwrap();
+    txn.commit().unwrap();
+    assert_eq!(get(db.db(), b"a").as_deref(), Some("1"));
+}
+
+/// Upper case and lower case are the same.
+struct AnyCase;
+
+impl Comparator for AnyCase {
+    fn name(&self) -> &'static str {
+        "any_case"
+    }
+
+    fn compare(&self, a: &[u8], b: &[u8]) -> std::cmp::Ordering {
+        a.to_ascii_lowercase().cmp(&b.to_ascii_lowercase())
+    }
+}
+
+#[test]
+fn keys_that_mean_the_same_are_one_to_an_iterator() {
+    let fs = MemFileSystem::new();
+    let mut options = options(&fs);
+    options.cf.comparator = UserComparator::custom(Arc::new(AnyCase));
+    let db = TransactionDb::open("/db", &options, TransactionDbOptions::default()).unwrap();
+    let family = db.db().default_column_family();
+    for key in [b"A", b"B", b"D"] {
+        db.db().put(key, b"old").unwrap();
+    }
+    let mut txn = begin(&db);
+    txn.put(&family, b"b", b"new").unwrap();
+    txn.delete_range(&family, b"a", b"b").unwrap();
+    txn.delete_range(&family, b"d", b"e").unwrap();
+    let pairs = |is_forward: bool| {
+        let mut iter = txn.iter(&now(), &family).unwrap();
+        let mut found = Vec::new();
+        match is_forward {
+            true => iter.seek_to_first(),
+            false => iter.seek_to_last(),
+        }
+        // The range of "d" ends a walk that does not go on.
+        while iter.valid() && found.len() < 10 {
+            found.push((iter.key().to_vec(), iter.value().to_vec()));
+            match is_forward {
+                true => iter.next(),
+                false => iter.prev(),
+            }
+        }
+        found
+    };
+    let all = vec![(b"b".to_vec(), b"new".to_vec())];
+    assert_eq!(pairs(true), all);
+    assert_eq!(pairs(false), all);
 }
 
 #[test]

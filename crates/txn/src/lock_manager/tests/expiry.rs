@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use orogen_base::metrics::Ticker;
-use orogen_base::{ErrorKind, UserComparator};
+use orogen_base::{Error, ErrorKind, UserComparator};
 use orogen_env::Clock;
 
 use super::sim::Sim;
@@ -115,6 +115,40 @@ fn a_transaction_that_commits_is_not_robbed() {
     sim.unlock_all(A);
     assert!(sim.granted(B));
     sim.end();
+}
+
+#[test]
+fn one_that_waits_takes_a_lock_when_a_commit_of_an_expired_holder_is_given_up() {
+    for is_kept_before in [true, false] {
+        let mut sim = Sim::new(2);
+        sim.manager.restart(&mut sim.txns[A].locks, expiring(1000));
+        assert!(sim.lock(A, "k", Exclusive).got());
+        if is_kept_before {
+            sim.txns[A].locks.keep().unwrap();
+        }
+        let (manager, family, clock) = (sim.manager.clone(), sim.family.clone(), sim.clock.clone());
+        let [a, b] = &mut sim.txns[..] else {
+            panic!("there are two");
+        };
+        let b = &mut b.locks;
+        std::thread::scope(|scope| {
+            let waits =
+                scope.spawn(|| manager.try_lock(b, &family, b"k", Exclusive, None).unwrap());
+            while manager.0.waits.lock().iter().count() < 1 {
+                std::thread::yield_now();
+            }
+            a.locks.keep().unwrap();
+            clock.advance(Duration::from_micros(1000));
+            for _ in 0..100 {
+                std::thread::yield_now();
+            }
+            assert_eq!(manager.statistics().get(Ticker::TxnLockSteals), 0);
+            a.locks
+                .give_up_commit(&Error::new(ErrorKind::NoSpace, "full"));
+            assert_eq!(waits.join().unwrap(), Locked::New);
+        });
+        sim.end();
+    }
 }
 
 #[test]
