@@ -6,8 +6,9 @@
 
 use std::cell::RefCell;
 use std::cmp::Ordering;
+use std::sync::Arc;
 
-use orogen_base::{Error, Result, UserComparator};
+use orogen_base::{Error, Result, SliceTransform, UserComparator};
 use orogen_engine::{ColumnFamily, Db, DbIterator, ReadOptions};
 
 use crate::indexed_batch::{BatchLookup, IndexedBatch, Place};
@@ -20,6 +21,10 @@ pub struct OwnWritesIterator<'b> {
     order: UserComparator,
     lower: Option<Vec<u8>>,
     upper: Option<Vec<u8>>,
+    /// Set if the iteration ends with the prefix. The base goes on: it is sent to places of the batch.
+    prefix_extractor: Option<Arc<dyn SliceTransform>>,
+    /// The prefix that keys must have.
+    prefix: Option<Vec<u8>>,
     base: DbIterator,
     place: Place,
     /// The batch's changes that `place` knows; `None` if it stands nowhere.
@@ -64,15 +69,19 @@ impl<'b> OwnWritesIterator<'b> {
         options: &ReadOptions,
         family: &ColumnFamily,
     ) -> Result<Self> {
+        let prefix_extractor = family.options().prefix_extractor.clone();
         Ok(Self {
             batch,
             family: family.id(),
             order: family.options().comparator.clone(),
             lower: options.iterate_lower_bound.clone(),
             upper: options.iterate_upper_bound.clone(),
+            prefix_extractor: prefix_extractor.filter(|_| options.prefix_same_as_start),
+            prefix: None,
             base: db.iter(
                 &ReadOptions {
                     allow_unprepared_value: false,
+                    prefix_same_as_start: false,
                     ..options.clone()
                 },
                 family,
@@ -215,6 +224,23 @@ impl<'b> OwnWritesIterator<'b> {
         if let Err(e) = went {
             self.at = At::Nothing;
             self.error = Some(e);
+        }
+        if let Some(cut) = self.prefix_extractor.clone() {
+            self.stay_in_prefix(&*cut, from);
+        }
+    }
+
+    /// Ends where the keys of another prefix begin.
+    fn stay_in_prefix(&mut self, cut: &dyn SliceTransform, from: From<'_>) {
+        let prefix_of = |key: &[u8]| cut.in_domain(key).then(|| cut.transform(key).to_vec());
+        match from {
+            From::Key(target) => self.prefix = prefix_of(target),
+            From::End => self.prefix = self.valid().then(|| prefix_of(self.key())).flatten(),
+            From::Beyond(_) => {}
+        }
+        let is_out = self.prefix.is_some() && prefix_of(self.key()) != self.prefix;
+        if self.valid() && is_out {
+            self.at = At::Nothing;
         }
     }
 

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
+use orogen_base::slice_transform::FixedPrefix;
 use orogen_base::{Comparator, ErrorKind, UserComparator};
 use orogen_engine::plugin::merge_operator;
 use orogen_engine::{ColumnFamily, Db, Options, ReadOptions, WriteBatch, WriteOptions};
@@ -449,6 +450,46 @@ fn a_name_that_is_too_long_is_refused_and_another_one_is_taken() {
     txn.prepare().unwrap();
     txn.commit().unwrap();
     assert_eq!(get(db.db(), b"a").as_deref(), Some("1"));
+}
+
+#[test]
+fn an_iterator_that_keeps_to_a_prefix_does_so_around_the_batch() {
+    let fs = MemFileSystem::new();
+    let mut options = options(&fs);
+    options.cf.prefix_extractor = Some(Arc::new(FixedPrefix::new(1)));
+    let db = TransactionDb::open("/db", &options, TransactionDbOptions::default()).unwrap();
+    let family = db.db().default_column_family();
+    for key in ["a1", "a2", "a3", "b1"] {
+        db.db().put(key.as_bytes(), b"1").unwrap();
+    }
+    let mut txn = begin(&db);
+    txn.delete_range(&family, b"a2", b"b0").unwrap();
+    txn.put(&family, b"a5", b"1").unwrap();
+    txn.put(&family, b"b0", b"1").unwrap();
+    let within = ReadOptions {
+        prefix_same_as_start: true,
+        ..ReadOptions::default()
+    };
+    let keys = |target: &str, is_forward: bool| {
+        let mut iter = txn.iter(&within, &family).unwrap();
+        match is_forward {
+            true => iter.seek(target.as_bytes()),
+            false => iter.seek_for_prev(target.as_bytes()),
+        }
+        let mut found = Vec::new();
+        while iter.valid() {
+            found.push(String::from_utf8(iter.key().to_vec()).unwrap());
+            match is_forward {
+                true => iter.next(),
+                false => iter.prev(),
+            }
+        }
+        found
+    };
+    assert_eq!(keys("a1", true), ["a1", "a5"]);
+    assert_eq!(keys("a9", false), ["a5", "a1"]);
+    assert_eq!(keys("b", true), ["b0", "b1"]);
+    assert_eq!(keys("b9", false), ["b1", "b0"]);
 }
 
 /// Upper case and lower case are the same.
