@@ -209,8 +209,18 @@ fn replay_one(
             }
             ReadOutcome::Record { offset } => {
                 let at = |e: Error| e.with("file", path.display()).with("offset", offset);
-                let batch = BatchReader::new(&record).map_err(at)?;
-                batch.check().map_err(at)?;
+                let batch = match BatchReader::new(&record).and_then(|b| b.check().map(|()| b)) {
+                    Ok(batch) => batch,
+                    Err(e) if e.kind() == ErrorKind::Corruption => {
+                        if passes_over(context, at(e), log, record.len(), replayed)? {
+                            continue;
+                        }
+                        replayed.ends.insert(log, offset);
+                        replayed.taken.insert(log);
+                        return Ok(Some(log));
+                    }
+                    Err(e) => return Err(at(e)),
+                };
                 if let Some(link) = Link::of(&batch)
                     && !link_holds(context, link, log, replayed)?
                 {
@@ -260,6 +270,34 @@ fn link_holds(context: &Context, link: Link, log: FileNo, replayed: &Replayed) -
                 .with("bytes_missing", missing))
         }
     }
+}
+
+/// What the recovery mode does about a record that was written as it is, and is no batch: true to read on behind it, false to
+/// stop before it.
+fn passes_over(
+    context: &Context,
+    error: Error,
+    log: FileNo,
+    bytes: usize,
+    replayed: &mut Replayed,
+) -> Result<bool> {
+    let skips = match context.options.wal_recovery_mode {
+        WalRecoveryMode::SkipAnyCorruptedRecords => true,
+        WalRecoveryMode::PointInTimeRecovery => false,
+        WalRecoveryMode::AbsoluteConsistency | WalRecoveryMode::TolerateCorruptedTailRecords => {
+            return Err(error);
+        }
+    };
+    context.log.warn(format_args!(
+        "log {log} has a record that is no batch; {}: {error}",
+        if skips {
+            "reading on behind it"
+        } else {
+            "keeping what stands before it"
+        }
+    ));
+    replayed.bytes_dropped += bytes as u64;
+    Ok(skips)
 }
 
 /// What the recovery mode does about damage: true to read on, false to stop.

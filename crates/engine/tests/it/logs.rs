@@ -7,6 +7,7 @@ use orogen_base::ErrorKind;
 use orogen_engine::options::WalRecoveryMode;
 use orogen_engine::{ColumnFamily, Db, FlushOptions, WriteBatch, WriteOptions};
 use orogen_env::{Fault, FaultFileSystem, FileSystem, MemFileSystem, OpKind, PowerCut};
+use orogen_wal::Writer;
 
 use crate::steer::{Gate, hold_flushes_of};
 use crate::support::{DIR, scan, small};
@@ -285,5 +286,53 @@ fn a_log_behind_one_that_lost_a_prepared_write_is_not_taken() {
         let options = image(WalRecoveryMode::TolerateCorruptedTailRecords);
         let refused = Db::open(DIR, &options).map(drop).unwrap_err();
         assert_eq!(refused.kind(), ErrorKind::Corruption, "{refused}");
+    }
+}
+
+#[test]
+fn a_record_that_is_no_batch_is_taken_for_damage() {
+    let record = |seqno: u64, count: u32, keys: &[&[u8]]| {
+        let mut record = [seqno.to_le_bytes().as_slice(), &count.to_le_bytes()].concat();
+        for key in keys {
+            record.extend([1, key.len() as u8]);
+            record.extend_from_slice(key);
+            record.extend([1, b'v']);
+        }
+        record
+    };
+    let log = |fs: &MemFileSystem, bad: &[u8]| {
+        drop(Db::open(DIR, &small(fs)).unwrap());
+        let path = Path::new(DIR).join("000900.log");
+        let mut writer = Writer::new(fs.create(&path).unwrap(), 900, false);
+        let whole = [record(1, 1, &[b"a"]), record(3, 1, &[b"c"])];
+        for record in [&whole[0][..], bad, &whole[1]] {
+            writer.add_record(record).unwrap();
+        }
+    };
+    // Says two and has one; is shorter than its head.
+    for bad in [&record(2, 2, &[b"b"])[..], b"short"] {
+        for (mode, keys) in [
+            (WalRecoveryMode::SkipAnyCorruptedRecords, "a c"),
+            (WalRecoveryMode::PointInTimeRecovery, "a"),
+            (WalRecoveryMode::TolerateCorruptedTailRecords, "refused"),
+            (WalRecoveryMode::AbsoluteConsistency, "refused"),
+        ] {
+            let fs = MemFileSystem::new();
+            log(&fs, bad);
+            let mut options = small(&fs);
+            options.db.wal_recovery_mode = mode;
+            let found = match Db::open(DIR, &options) {
+                Ok(db) => {
+                    let all = scan(&db, &db.default_column_family()).into_iter();
+                    let keys: Vec<_> = all.map(|(k, _)| String::from_utf8(k).unwrap()).collect();
+                    keys.join(" ")
+                }
+                Err(e) => {
+                    assert_eq!(e.kind(), ErrorKind::Corruption);
+                    "refused".to_owned()
+                }
+            };
+            assert_eq!(found, keys, "{mode:?}");
+        }
     }
 }
