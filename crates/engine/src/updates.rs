@@ -16,6 +16,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
+use orogen_base::seqno::SEQNO_MAX;
 use orogen_base::{Error, FileNo, Result, SeqNo};
 use orogen_env::{Access, RandomAccessFile};
 use orogen_wal::{ReadOutcome, Reader};
@@ -313,7 +314,13 @@ impl UpdatesIterator {
                 Some(numbers) => numbers,
                 None => *self.numbers.insert(self.prepared.take(&batch)?),
             };
-            let (sequence, next) = (batch.seqno, batch.seqno + numbers);
+            let (sequence, next) = (batch.seqno, batch.seqno.saturating_add(numbers));
+            // Archived logs were never replayed.
+            if next > SEQNO_MAX {
+                return Err(
+                    Error::corruption("sequence number is too large").with("seqno", sequence)
+                );
+            }
             let is_old =
                 is_all && next <= self.expected && (numbers > 0 || sequence < self.expected);
             if is_old || Link::of(&batch).is_some() {

@@ -12,6 +12,7 @@
 use std::collections::BTreeMap;
 
 use orogen_base::coding::{Decoder, put_varint32, put_varint64};
+use orogen_base::seqno::SEQNO_MAX;
 use orogen_base::{Error, FileNo, Result};
 use orogen_blob::BlobPointer;
 
@@ -57,7 +58,7 @@ impl BlobCounts {
     pub fn add_all(&mut self, other: &Self) {
         for (&file, more) in &other.0 {
             let count = self.0.entry(file).or_default();
-            count.values += more.values;
+            count.values = count.values.saturating_add(more.values);
             count.bytes = count.bytes.saturating_add(more.bytes);
         }
     }
@@ -130,6 +131,7 @@ impl BlobCounts {
     pub fn decode(bytes: &[u8]) -> Result<Self> {
         let mut from = Decoder::new(bytes);
         let mut counts = Self::default();
+        let mut values = 0u64;
         for _ in 0..from.varint32("number of blob files")? {
             let file = from.varint64("blob file number")?;
             let count = BlobCount {
@@ -139,6 +141,13 @@ impl BlobCounts {
             if counts.0.last_key_value().is_some_and(|(&l, _)| l >= file) {
                 return Err(
                     Error::corruption("blob references are out of order").with("blob_file", file)
+                );
+            }
+            values = values.saturating_add(count.values);
+            if values > SEQNO_MAX {
+                return Err(
+                    Error::corruption("blob references are more than there are writes")
+                        .with("blob_file", file),
                 );
             }
             counts.0.insert(file, count);
@@ -195,6 +204,9 @@ mod tests {
     fn the_property_round_trips_and_damage_is_refused() {
         let all = counts(&[(7, 100), (1 << 40, 200), (3, 50)]);
         let bytes = all.encode();
+        let mut many = counts(&[(7, 100), (8, 100)]);
+        many.0.values_mut().for_each(|c| c.values = 1 << 63);
+        assert!(BlobCounts::decode(&many.encode()).is_err());
         assert_eq!(BlobCounts::decode(&bytes).unwrap(), all);
         for n in 0..bytes.len() {
             assert!(BlobCounts::decode(&bytes[..n]).is_err(), "{n}");

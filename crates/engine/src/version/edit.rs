@@ -351,6 +351,12 @@ impl VersionEdit {
         if decoded.min_log_number_to_keep.is_some() {
             self.min_log_number_to_keep = decoded.min_log_number_to_keep;
         }
+        // The next one is one more.
+        if f.epoch_number > SEQNO_MAX {
+            return Err(Error::corruption("epoch number is too large")
+                .with("file_number", f.number)
+                .with("epoch_number", f.epoch_number));
+        }
         memory::push(&mut self.new_files, (level, Arc::new(decoded.file)), EDIT)
     }
 }

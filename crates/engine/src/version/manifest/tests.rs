@@ -464,6 +464,16 @@ fn a_manifest_that_does_not_tell_the_whole_state_is_refused() {
 }
 
 #[test]
+fn an_epoch_number_that_none_can_follow_is_refused() {
+    let mut last = file(7, "a", "b");
+    Arc::get_mut(&mut last).unwrap().epoch_number = u64::MAX;
+    let mut edit = VersionEdit::default();
+    edit.add_file(0, last);
+    let error = error_of(&[first_edit(), edit]);
+    assert!(error.to_string().contains("epoch number"), "{error}");
+}
+
+#[test]
 fn contradictions_say_where() {
     let e = error_of(&[first_edit(), added(4, "a", "b"), added(4, "a", "b")]);
     assert_eq!(e.message(), "file is added twice");
