@@ -425,6 +425,10 @@ pub(crate) fn wait_until_idle(context: &Context) -> Result<()> {
             continue;
         }
         if !is_busy {
+            // What ended, or was put off, since the looks above began may have left more.
+            if context.progress.count() != seen {
+                continue;
+            }
             return Ok(());
         }
         // What is due may be so no more without a job, and nobody tells: a snapshot was taken, a table is damaged.

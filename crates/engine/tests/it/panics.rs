@@ -231,38 +231,38 @@ fn a_listener_that_closes_while_it_resumes_is_not_waited_for() {
 #[test]
 fn a_listener_flushes_behind_a_resume_while_others_want_to_resume() {
     let within = Arc::new(Within::default());
-    let gate = Arc::new(AtomicBool::new(false));
+    let cures = Arc::new(OnceLock::<FaultFileSystem>::new());
     let mut options = small(&MemFileSystem::new());
     options.db.bgerror_resume_retry_interval = 16_000;
     options.db.max_background_jobs = 1;
-    let holder = within.clone();
-    let opens = gate.clone();
+    let (holder, disk) = (within.clone(), cures.clone());
     options.db.listeners = vec![
         within.clone(),
         Arc::new(Told {
             flush_begin: Some(Box::new(move |_| {
-                if let Some(db) = holder.db.get()
-                    && opens.swap(false, Ordering::SeqCst)
+                let is_users = std::thread::current().name() == Some("user");
+                if let (Some(db), Some(disk)) = (holder.db.get(), disk.get())
+                    && is_users
                 {
                     let statistics = db.statistics();
                     let tries = || statistics.get(Ticker::ErrorHandlerAutoresumeRetryTotalCount);
                     let before = tries();
                     until(|| tries() > before);
                     settle();
+                    disk.faults().clear();
                 }
             })),
             ..Told::default()
         }),
     ];
     let (fs, db) = out_of_space(&options);
-    assert!(within.db.set(db.clone()).is_ok());
+    assert!(within.db.set(db.clone()).is_ok() && cures.set(fs).is_ok());
     within.flushes_behind_resume.store(true, Ordering::SeqCst);
-    fs.faults().clear();
-    gate.store(true, Ordering::SeqCst);
     let theirs = db.clone();
-    let resumed: Result<()> = ends(&on_thread(move || theirs.resume()));
-    // Or a thread of the background was before it.
-    resumed.unwrap();
+    ends(&on_thread(move || {
+        let resume = move || theirs.resume().expect("there is space again");
+        drop(orogen_env::threads::spawn("user", resume));
+    }));
     until(|| db.get(b"behind").is_ok_and(|v| v.is_some()));
 }
 
