@@ -220,19 +220,18 @@ fn each_stretch<'a>(
             .flatten()
             .min_by(|a, b| order.compare(a, b))
     };
+    let (mut opened, mut closed) = (Vec::new(), Vec::new());
     let mut start = next_bound(starts.peek(), ends.peek());
     while let Some(from) = start {
         let is_here = |bound: &[u8]| order.compare(bound, from) != Ordering::Greater;
-        let mut opened = Vec::new();
         while let Some(t) = starts.next_if(|t| is_here(&t.start)) {
             opened.push(t.seqno);
         }
-        let mut closed = Vec::new();
         while let Some(t) = ends.next_if(|t| is_here(&t.end)) {
             closed.push(t.seqno);
         }
         let end = next_bound(starts.peek(), ends.peek());
-        tell(from, end, &mut opened.into_iter(), &mut closed.into_iter());
+        tell(from, end, &mut opened.drain(..), &mut closed.drain(..));
         start = end;
     }
 }

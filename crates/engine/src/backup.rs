@@ -31,7 +31,6 @@ use orogen_base::{Error, ErrorKind, Result, SeqNo};
 use orogen_env::fs::read_file;
 use orogen_env::{Clock, FileLock, FileSystem, PosixFileSystem, RateLimiter, SystemClock};
 
-use crate::checkpoint;
 use crate::db::Db;
 use crate::filename;
 use crate::jobs::manual_flush;
@@ -377,7 +376,7 @@ impl BackupEngine {
             if parse_id(&name).is_some_and(|id| !metas.contains_key(&id)) {
                 let dir = private.join(&name);
                 removed += fs.list(&dir)?.len();
-                checkpoint::remove_all(fs, &dir)?;
+                remove_all(fs, &dir)?;
             }
         }
         let all_read = metas.values().all(Result::is_ok);
@@ -416,4 +415,12 @@ fn is_temporary(name: &str) -> bool {
 fn parse_id(name: &str) -> Option<u32> {
     let id: u32 = name.parse().ok()?;
     (id.to_string() == name).then_some(id)
+}
+
+/// Removes a directory and the files in it.
+fn remove_all(fs: &dyn FileSystem, dir: &Path) -> Result<()> {
+    for name in fs.list(dir)? {
+        fs.remove_file(&dir.join(name))?;
+    }
+    fs.remove_dir(dir)
 }

@@ -199,14 +199,3 @@ fn copy(fs: &dyn FileSystem, from: &Path, to: &Path, bytes: u64) -> Result<()> {
     }
     target.sync()
 }
-
-/// Removes a directory and the files in it.
-///
-/// # Errors
-/// `Io`.
-pub(crate) fn remove_all(fs: &dyn FileSystem, dir: &Path) -> Result<()> {
-    for name in fs.list(dir)? {
-        fs.remove_file(&dir.join(name))?;
-    }
-    fs.remove_dir(dir)
-}

@@ -20,9 +20,7 @@
 //! its inserts, and those of every group before, are done; (4) no lock is held over I/O: leading
 //! is a flag in the queue, and the log's own lock is the leader's alone; (5) after a failed
 //! append or sync no number is allocated and no write is taken: for good, or, where there was no
-//! space, until `resume.rs` has cut off what the group left in the log.
-//!
-//! (6) a panic in code of the caller's, which is a comparator or a memtable here, is an error of the write, or goes on
+//! space, until `resume.rs` has cut off what the group left in the log; (6) a panic in code of the caller's, which is a comparator or a memtable here, is an error of the write, or goes on
 //! from [`WritePath::exclusive`]; either way the lead is handed over, the group leaves its place, its members are
 //! answered, and the database is read-only.
 //!
@@ -183,7 +181,7 @@ impl WritePath {
     /// # Errors
     /// `InvalidArgument` for a batch that cannot be written, `Busy` where the write would wait
     /// and may not, `ReadOnly`, `Closed`, `Io`, `NoSpace`: nothing was written, or, after an
-    /// error of the log, it is not known and the database is read-only.
+    /// error of the log, it is not known and the database is read-only; `Aborted` if a comparator or a memtable panicked: the same.
     pub(crate) fn write(&self, options: WriteOptions, batch: &mut WriteBatch) -> Result<()> {
         self.context.check_writable()?;
         check_bytes_per_key("protection_bytes_per_key", options.protection_bytes_per_key)?;
