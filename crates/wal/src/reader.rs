@@ -117,6 +117,7 @@ pub struct Reader {
     /// Set by the first record: a log has one format.
     recyclable: Option<bool>,
     ended_clean: Option<bool>,
+    ends_before_old_record: bool,
 }
 
 impl Reader {
@@ -134,6 +135,7 @@ impl Reader {
             valid_until: 0,
             recyclable: None,
             ended_clean: None,
+            ends_before_old_record: false,
         })
     }
 
@@ -227,6 +229,7 @@ impl Reader {
                     if beyond.is_certain_damage || beyond.has_rest {
                         return Ok(self.go_on(here, reason, &beyond));
                     }
+                    self.ends_before_old_record = matches!(met, Physical::Old);
                     self.ended_clean = Some(true);
                 }
             }
@@ -242,6 +245,13 @@ impl Reader {
     #[must_use]
     pub fn valid_until(&self) -> u64 {
         self.valid_until
+    }
+
+    /// True if reading ended before a whole record of a former use of the file: where records of this log stood there that
+    /// never reached the disk, nothing else tells.
+    #[must_use]
+    pub fn ends_before_old_record(&self) -> bool {
+        self.ends_before_old_record
     }
 
     /// The error that `damage` is to somebody who cannot go on.

@@ -444,13 +444,15 @@ fn logs_to_replay(
     logs
 }
 
-/// Writes a log that memtables still need once more. A sync is not enough: where an earlier one
-/// failed, the system may show bytes that it will never write, and a later sync succeeds
-/// without them. The new name is made durable with that of the next log.
-fn rewrite_log(context: &Context, number: FileNo) -> Result<()> {
+/// Writes a log that memtables still need once more, up to its `end`. A sync is not enough: where an earlier one failed, the
+/// system may show bytes that it will never write, and a later sync succeeds without them; and behind the end may stand records
+/// of a former use, which put in doubt what comes after this log. The new name is made durable with that of the next log.
+fn rewrite_log(context: &Context, number: FileNo, end: u64) -> Result<()> {
     let path = filename::wal_path(&context.dir, number);
     let temporary = filename::temporary_path(&context.dir, number);
-    write_file(&*context.fs, &temporary, &read_file(&*context.fs, &path)?)?;
+    let mut records = read_file(&*context.fs, &path)?;
+    records.truncate(usize::try_from(end).unwrap_or(usize::MAX));
+    write_file(&*context.fs, &temporary, &records)?;
     context.fs.rename(&temporary, &path)
 }
 
@@ -467,8 +469,9 @@ fn start_clean(
         && !replayed.prepared.crossed_logs();
     if stays_in_memory {
         for &(number, bytes) in &replayed.logs {
-            rewrite_log(context, number)?;
-            context.logs.keep(number, bytes);
+            let end = replayed.ends.get(&number).copied().unwrap_or(bytes);
+            rewrite_log(context, number, end)?;
+            context.logs.keep(number, end);
         }
     }
     let log = context.set.new_file_number();

@@ -45,9 +45,12 @@ pub(crate) struct Replayed {
     /// The logs with their bytes, oldest first.
     pub(crate) logs: Vec<(FileNo, u64)>,
     /// Where the good records of each log end.
-    ends: BTreeMap<FileNo, u64>,
+    pub(crate) ends: BTreeMap<FileNo, u64>,
     /// Logs whose records were taken, up to their end or to damage.
     pub(crate) taken: BTreeSet<FileNo>,
+    /// The newest log with records that ends before a record of a former use of its file: as RocksDB writes it, nothing in it
+    /// tells whether more stood there.
+    before_old: Option<FileNo>,
     /// Records read.
     pub(crate) records: u64,
     /// Bytes that were left out because they are damaged or behind damage.
@@ -109,11 +112,20 @@ fn replay_all(
     let mut stopped_at = None;
     let mut dropped_before = 0;
     for &log in logs {
-        if let Some(at) = stopped_at
-            && follows_without_a_gap(context, log, at, replayed)?
+        if let Some(before) = stopped_at.or(replayed.before_old)
+            && let Some(follows) = follows_without_a_gap(context, log, before, replayed)?
         {
-            stopped_at = None;
-            replayed.bytes_dropped = dropped_before;
+            match (stopped_at, follows) {
+                (None, false) => {
+                    dropped_before = replayed.bytes_dropped;
+                    stopped_at = Some(before);
+                }
+                (Some(_), true) => {
+                    stopped_at = None;
+                    replayed.bytes_dropped = dropped_before;
+                }
+                _ => {}
+            }
         }
         if let Some(at) = stopped_at {
             let size = context
@@ -123,7 +135,7 @@ fn replay_all(
             replayed.bytes_dropped += size;
             if size > 0 {
                 context.log.warn(format_args!(
-                    "log {log} with {size} bytes is behind the damage in log {at} and is left out"
+                    "log {log} with {size} bytes is behind what is missing of log {at} and is left out"
                 ));
             }
             continue;
@@ -143,31 +155,35 @@ fn replay_all(
     Ok(())
 }
 
-/// True if all that stood before `log` is there though the log `before` has damage: as `log` itself says, or, where it says
-/// nothing, if its first record has the sequence number that comes next. Records without numbers may be missing then.
+/// True if all that stood before `log` is there though the log `before` has damage, or ends where more may have stood: as
+/// `log` itself says, or, where it says nothing, if its first record has the sequence number that comes next. Records without
+/// numbers may be missing then. None if no record begins `log`.
 fn follows_without_a_gap(
     context: &Context,
     log: FileNo,
     before: FileNo,
     replayed: &Replayed,
-) -> Result<bool> {
-    if replayed.records == 0 {
-        return Ok(false);
-    }
+) -> Result<Option<bool>> {
     let path = filename::wal_path(&context.dir, log);
     let mut reader = Reader::new(context.fs.open(&path, Access::Sequential)?, log)?;
     let mut record = Vec::new();
     if !matches!(reader.read_record(&mut record)?, ReadOutcome::Record { .. }) {
-        return Ok(false);
+        return Ok(None);
     }
     let Ok(batch) = BatchReader::new(&record) else {
-        return Ok(false);
+        return Ok(None);
     };
     let link = Link::of(&batch).filter(|link| link.log == before);
     if let (Some(link), Some(&end)) = (link, replayed.ends.get(&before)) {
-        return Ok(link.bytes <= end);
+        return Ok(Some(link.bytes <= end));
     }
-    Ok(batch.seqno == replayed.last_seqno + 1)
+    let last = match (replayed.records, replayed.before_old) {
+        (0, None) => return Ok(Some(false)),
+        // All that stood there may be in tables.
+        (0, Some(_)) => context.sequence.visible(),
+        _ => replayed.last_seqno,
+    };
+    Ok(Some(batch.seqno == last + 1))
 }
 
 /// The log whose damage stopped reading, if any did.
@@ -195,6 +211,12 @@ fn replay_one(
             ReadOutcome::EndOfLog { valid_until, .. } => {
                 replayed.ends.insert(log, valid_until);
                 replayed.taken.insert(log);
+                let mode = context.options.wal_recovery_mode;
+                let is_in_doubt =
+                    mode == WalRecoveryMode::PointInTimeRecovery && reader.ends_before_old_record();
+                if is_in_doubt {
+                    replayed.before_old = Some(log);
+                }
                 return Ok(None);
             }
             ReadOutcome::Damage(damage) => {
@@ -227,6 +249,7 @@ fn replay_one(
                     replayed.bytes_dropped += size;
                     return Ok(Some(link.log));
                 }
+                replayed.before_old = None;
                 let end = replayed
                     .prepared
                     .take(log, &batch, |op, seqno| {

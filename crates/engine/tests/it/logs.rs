@@ -6,6 +6,7 @@ use std::sync::Arc;
 use orogen_base::ErrorKind;
 use orogen_engine::options::WalRecoveryMode;
 use orogen_engine::{ColumnFamily, Db, FlushOptions, WriteBatch, WriteOptions};
+use orogen_env::fs::read_file;
 use orogen_env::{Fault, FaultFileSystem, FileSystem, MemFileSystem, OpKind, PowerCut};
 use orogen_wal::Writer;
 
@@ -289,17 +290,38 @@ fn a_log_behind_one_that_lost_a_prepared_write_is_not_taken() {
     }
 }
 
+/// A record of a log that puts `keys` and says that it puts `count`.
+fn record(seqno: u64, count: u32, keys: &[&[u8]]) -> Vec<u8> {
+    let mut record = [seqno.to_le_bytes().as_slice(), &count.to_le_bytes()].concat();
+    for key in keys {
+        record.extend([1, key.len() as u8]);
+        record.extend_from_slice(key);
+        record.extend([1, b'v']);
+    }
+    record
+}
+
+/// The keys that an open with this recovery mode finds.
+fn keys_found(fs: &MemFileSystem, mode: WalRecoveryMode) -> String {
+    let mut options = small(fs);
+    options.db.wal_recovery_mode = mode;
+    match Db::open(DIR, &options) {
+        Ok(db) => {
+            let all = scan(&db, &db.default_column_family()).into_iter();
+            let keys: Vec<_> = all
+                .map(|(k, _)| String::from_utf8(k).expect("text"))
+                .collect();
+            keys.join(" ")
+        }
+        Err(e) => {
+            assert_eq!(e.kind(), ErrorKind::Corruption);
+            "refused".to_owned()
+        }
+    }
+}
+
 #[test]
 fn a_record_that_is_no_batch_is_taken_for_damage() {
-    let record = |seqno: u64, count: u32, keys: &[&[u8]]| {
-        let mut record = [seqno.to_le_bytes().as_slice(), &count.to_le_bytes()].concat();
-        for key in keys {
-            record.extend([1, key.len() as u8]);
-            record.extend_from_slice(key);
-            record.extend([1, b'v']);
-        }
-        record
-    };
     let log = |fs: &MemFileSystem, bad: &[u8]| {
         drop(Db::open(DIR, &small(fs)).unwrap());
         let path = Path::new(DIR).join("000900.log");
@@ -319,20 +341,94 @@ fn a_record_that_is_no_batch_is_taken_for_damage() {
         ] {
             let fs = MemFileSystem::new();
             log(&fs, bad);
-            let mut options = small(&fs);
-            options.db.wal_recovery_mode = mode;
-            let found = match Db::open(DIR, &options) {
-                Ok(db) => {
-                    let all = scan(&db, &db.default_column_family()).into_iter();
-                    let keys: Vec<_> = all.map(|(k, _)| String::from_utf8(k).unwrap()).collect();
-                    keys.join(" ")
-                }
-                Err(e) => {
-                    assert_eq!(e.kind(), ErrorKind::Corruption);
-                    "refused".to_owned()
-                }
-            };
-            assert_eq!(found, keys, "{mode:?}");
+            assert_eq!(keys_found(&fs, mode), keys, "{mode:?}");
         }
+    }
+}
+
+/// Logs as RocksDB writes them over older ones: without links, and with a whole record of the older log behind their end.
+#[test]
+fn a_log_that_may_lack_its_end_is_followed_by_the_next_number_only() {
+    let write = |fs: &MemFileSystem, number: u64, records: &[(u64, &[u8])], is_recycled: bool| {
+        let path = Path::new(DIR).join(format!("{number:06}.log"));
+        let mut writer = Writer::new(fs.create(&path).unwrap(), number, true);
+        for &(seqno, key) in records {
+            writer.add_record(&record(seqno, 1, &[key])).unwrap();
+        }
+        drop(writer);
+        if is_recycled {
+            let other = Path::new(DIR).join("other");
+            let mut writer = Writer::new(fs.create(&other).unwrap(), 5, true);
+            writer.add_record(&record(1, 1, &[b"old"])).unwrap();
+            drop(writer);
+            let old = read_file(fs, &other).unwrap();
+            fs.remove_file(&other).unwrap();
+            fs.open_append(&path).unwrap().append(&old).unwrap();
+        }
+    };
+    type Log<'a> = &'a [(u64, &'a [u8])];
+    let cases: [(&[Log<'_>], &str); 7] = [
+        (&[&[(1, b"a")], &[(3, b"c")]], "a"),
+        (&[&[(1, b"a")], &[(2, b"b")]], "a b"),
+        (&[&[(1, b"a")], &[(2, b"b")], &[(4, b"d")]], "a b"),
+        (&[&[(1, b"a")], &[], &[(3, b"c")]], "a"),
+        (&[&[(1, b"a")], &[], &[(2, b"b")]], "a b"),
+        (&[&[], &[(1, b"a")], &[(2, b"b")]], "a b"),
+        (&[&[], &[(2, b"b")]], ""),
+    ];
+    for (logs, keys) in cases {
+        for is_recycled in [true, false] {
+            let fs = MemFileSystem::new();
+            drop(Db::open(DIR, &small(&fs)).unwrap());
+            for (n, log) in (900..).zip(logs) {
+                write(&fs, n, log, is_recycled);
+            }
+            let all: Vec<_> = logs.iter().copied().flatten().collect();
+            let all: Vec<_> = all.iter().map(|r| String::from_utf8_lossy(r.1)).collect();
+            let all = all.join(" ");
+            let point_in_time = if is_recycled { keys } else { &all };
+            for (mode, keys) in [
+                (WalRecoveryMode::PointInTimeRecovery, point_in_time),
+                (WalRecoveryMode::SkipAnyCorruptedRecords, &all),
+                (WalRecoveryMode::TolerateCorruptedTailRecords, &all),
+            ] {
+                let context = format!("{logs:?} {mode:?} {is_recycled}");
+                assert_eq!(keys_found(&fs.fork(), mode), keys, "{context}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_log_that_is_kept_at_open_puts_nothing_behind_it_in_doubt() {
+    let fs = MemFileSystem::new();
+    let mut options = small(&fs);
+    options.db.recycle_log_file_num = 2;
+    options.db.avoid_flush_during_recovery = true;
+    let db = Db::open(DIR, &options).unwrap();
+    let family = db.default_column_family();
+    for round in 0..4u8 {
+        for n in 0..40u8 {
+            db.put(&[round, n], &[b'v'; 40]).unwrap();
+        }
+        db.flush_opt(&FlushOptions::default(), std::slice::from_ref(&family))
+            .unwrap();
+    }
+    // As long as those before it: its log ends where an old record begins.
+    db.put(&[9, 9], &[b'v'; 40]).unwrap();
+    let fs = fs.crash(PowerCut::KeepAll);
+    drop(db);
+    options.db.fs = Arc::new(fs.clone());
+    let db = Db::open(DIR, &options).unwrap();
+    // It takes a number, and leaves nothing behind.
+    let unlogged = WriteOptions {
+        disable_wal: true,
+        ..WriteOptions::default()
+    };
+    db.put_opt(&unlogged, &family, b"unlogged", b"1").unwrap();
+    db.put(b"second", b"1").unwrap();
+    let db = Db::open(DIR, &small(&fs.crash(PowerCut::KeepAll))).unwrap();
+    for key in [[9, 9].as_slice(), b"second"] {
+        assert!(db.get(key).unwrap().is_some(), "{key:?}");
     }
 }
