@@ -105,7 +105,7 @@ fn fill(context: &Context, moment: &Moment, dir: &Path) -> Result<()> {
     let fs = &*context.fs;
     for (_, version, _) in &moment.families {
         for (_, file) in version.iter_files() {
-            let from = filename::table_path(&context.dir, file.number);
+            let from = filename::find_table(fs, &context.dir, file.number)?;
             let to = filename::table_path(dir, file.number);
             link_or_copy(fs, &from, &to)?;
         }

@@ -16,7 +16,8 @@
 
 use std::path::{Path, PathBuf};
 
-use orogen_base::FileNo;
+use orogen_base::{FileNo, Result};
+use orogen_env::FileSystem;
 
 /// The file that names the live MANIFEST.
 pub const CURRENT: &str = "CURRENT";
@@ -176,6 +177,20 @@ pub fn table_path(dir: &Path, number: FileNo) -> PathBuf {
 #[must_use]
 pub fn old_table_path(dir: &Path, number: FileNo) -> PathBuf {
     dir.join(format!("{number:06}.ldb"))
+}
+
+/// The path under which a table is there, or its present one if it is not.
+///
+/// # Errors
+/// `Io`.
+pub(crate) fn find_table(fs: &dyn FileSystem, dir: &Path, number: FileNo) -> Result<PathBuf> {
+    let path = table_path(dir, number);
+    let old = old_table_path(dir, number);
+    Ok(if !fs.exists(&path)? && fs.exists(&old)? {
+        old
+    } else {
+        path
+    })
 }
 
 /// The path of a write-ahead log.

@@ -22,7 +22,9 @@ pub(crate) fn purge(context: &Context) {
     for file in removed.tables {
         let number = file.number;
         drop(file);
-        if delete(context, &filename::table_path(&context.dir, number)) {
+        if delete(context, &filename::table_path(&context.dir, number))
+            || delete(context, &filename::old_table_path(&context.dir, number))
+        {
             context.notify(|l| l.on_table_file_deleted(number));
         }
     }

@@ -88,20 +88,6 @@ pub(crate) fn file_crc32c(
     Ok((size, crc))
 }
 
-/// The path of a table, under its present or its old name.
-///
-/// # Errors
-/// `Io`.
-pub(crate) fn table_path(context: &Context, file: &FileMeta) -> Result<std::path::PathBuf> {
-    let path = filename::table_path(&context.dir, file.number);
-    let old = filename::old_table_path(&context.dir, file.number);
-    Ok(if !context.fs.exists(&path)? && context.fs.exists(&old)? {
-        old
-    } else {
-        path
-    })
-}
-
 /// Reads and checks every record of a blob file, or, where space of it was given up, every one that a table
 /// points to; `advance` is told of the bytes of each.
 ///
@@ -274,7 +260,7 @@ pub(crate) fn verify_file_checksums(
             progress(done, total);
             continue;
         };
-        let path = table_path(context, file)?;
+        let path = filename::find_table(&*context.fs, &context.dir, file.number)?;
         let (size, crc) = file_crc32c(&*context.fs, &path, &limiter, &mut |n| {
             done += n;
             progress(done, total);

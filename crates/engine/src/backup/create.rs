@@ -15,7 +15,7 @@ use crate::column_family::ColumnFamilyData;
 use crate::context::Context;
 use crate::core::Core;
 use crate::filename;
-use crate::scrub::{file_crc32c, table_path};
+use crate::scrub::file_crc32c;
 use crate::version::BlobFileMeta;
 use crate::version::file_meta::FileMeta;
 
@@ -121,7 +121,7 @@ impl BackupEngine {
         for (family, version, _) in &moment.families {
             for (_, file) in version.iter_files() {
                 let wanted = file.file_checksum.as_ref().and_then(|c| c.crc32c());
-                let from = table_path(context, file)?;
+                let from = filename::find_table(&*context.fs, &context.dir, file.number)?;
                 let source = Source {
                     to: self.shared_name(context, family, file, &from, wanted)?,
                     from,

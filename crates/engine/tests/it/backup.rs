@@ -5,7 +5,9 @@ use std::sync::Arc;
 
 use orogen_base::ErrorKind;
 use orogen_engine::backup::{BackupEngine, BackupOptions};
-use orogen_engine::{ColumnFamilyOptions, Db, FlushOptions, Options, WriteOptions};
+use orogen_engine::{
+    ColumnFamilyOptions, CompactRangeOptions, Db, FlushOptions, Options, WriteOptions,
+};
 use orogen_env::fs::{read_file, write_file};
 use orogen_env::{
     Fault, FaultFileSystem, FileSystem, ManualClock, MemFileSystem, OpKind, PowerCut,
@@ -407,4 +409,40 @@ fn a_crash_at_any_call_leaves_whole_backups() {
             check(&fs.crash(cut), &done, &name);
         }
     }
+}
+
+#[test]
+fn tables_under_their_old_names_are_read_copied_and_deleted() {
+    let fs = MemFileSystem::new();
+    let db = Db::open(DIR, &small(&fs)).unwrap();
+    put(&db, 0, 300);
+    db.flush().unwrap();
+    db.close().unwrap();
+    let with = |extension: &str| {
+        let mut names = names(&fs, DIR);
+        names.retain(|name| name.ends_with(extension));
+        names
+    };
+    for name in with(".sst") {
+        let old = name.replace(".sst", ".ldb");
+        let dir = Path::new(DIR);
+        fs.rename(&dir.join(name), &dir.join(old)).unwrap();
+    }
+    assert!(!with(".ldb").is_empty());
+    let db = Db::open(DIR, &small(&fs)).unwrap();
+    let want = content(&db);
+    assert_eq!(want[0].1.len(), 300);
+    db.checkpoint("/copy").unwrap();
+    assert_eq!(content_of(&fs, "/copy"), want);
+    let backups = engine(&fs);
+    let id = backups.create_backup(&db).unwrap().id;
+    backups.restore(id, "/restored").unwrap();
+    assert_eq!(content_of(&fs, "/restored"), want);
+    let family = db.default_column_family();
+    put(&db, 0, 1);
+    db.compact_range(&CompactRangeOptions::default(), &family, None, None)
+        .unwrap();
+    assert_eq!(with(".ldb"), [""; 0]);
+    assert_eq!(content(&db)[0].1.len(), 300);
+    db.verify_checksums().unwrap();
 }
