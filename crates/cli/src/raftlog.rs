@@ -61,10 +61,17 @@ impl SecondDir {
     fn config(&self, dir: &Path) -> Result<Config, Failure> {
         check_is_there(dir)?;
         self.check()?;
-        let shown = |dir: &Path| dir.display().to_string();
+        // A configuration file is where these come from elsewhere.
+        let named = |dir: &Path| match dir.to_str() {
+            Some(name) => Ok(name.to_owned()),
+            None => Err(Failure::Usage(format!(
+                "the name of {} is not UTF-8; reach it by a link whose name is",
+                dir.display()
+            ))),
+        };
         Ok(Config {
-            dir: shown(dir),
-            spill_dir: self.spill_dir.as_deref().map(shown),
+            dir: named(dir)?,
+            spill_dir: self.spill_dir.as_deref().map(named).transpose()?,
             ..Config::default()
         })
     }
@@ -151,6 +158,9 @@ fn dump(args: &DumpArgs, terminal: &mut Terminal) -> Result<(), Failure> {
     }
     let (mut operations, mut damages) = (0, 0);
     for item in items {
+        if args.limit.is_some_and(|limit| operations >= limit) {
+            break;
+        }
         match item {
             Ok(item) if args.group.is_some_and(|group| group != item.raft_group_id) => {}
             Ok(item) => {
@@ -168,9 +178,6 @@ fn dump(args: &DumpArgs, terminal: &mut Terminal) -> Result<(), Failure> {
                 terminal.note(&what);
             }
             Err(e) => return Err(failure(e)),
-        }
-        if args.limit.is_some_and(|limit| operations >= limit) {
-            break;
         }
     }
     if terminal.json {

@@ -535,12 +535,12 @@ impl Engine {
         self.table.span(queue)
     }
 
-    /// Bytes that the files would take if each were as long as a full one.
+    /// Bytes that the files would take if each were as long as a full one. A queue without a file counts as one, as it does for
+    /// raft-engine.
     #[must_use]
     pub fn get_used_size(&self) -> u64 {
-        self.table
-            .count()
-            .saturating_mul(self.options.target_file_size)
+        let files = |queue| self.table.count_of(queue).max(1);
+        (files(Queue::Append) + files(Queue::Rewrite)).saturating_mul(self.options.target_file_size)
     }
 
     /// Deletes files that are not needed any more, and makes those needed no more that hold little: what

@@ -161,10 +161,6 @@ impl Table {
     pub(crate) fn has(&self, id: FileId) -> bool {
         self.find(id).is_some()
     }
-
-    pub(crate) fn count(&self) -> u64 {
-        (self.append.read().len() + self.rewrite.read().len()) as u64
-    }
 }
 
 /// The error of who looks for an entry in a file that is not there and was not moved.

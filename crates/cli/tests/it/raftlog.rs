@@ -55,6 +55,8 @@ fn operations_are_listed() {
     assert_eq!(of_two.len(), 3);
     assert_eq!(of_two[1]["key"], "state");
     assert_eq!(of_two[1]["value"], "1");
+    let none = json(&["raftlog", "dump", logs, "--limit", "0"]);
+    assert_eq!(none.as_array().unwrap().len(), 0);
     drop(open);
     let file = format!("{logs}/0000000000000002.raftlog");
     let lines = ok(&["raftlog", "dump", &file]);

@@ -276,6 +276,7 @@ macro_rules! program {
                     Engine::open_with_listeners(config.clone(), listeners).expect("it is new");
                 answers.push(format!("{}", log.path() == config.dir));
                 answers.push(format!("{:?}", log.file_span(LogQueue::Append)));
+                answers.push(format!("{}", log.get_used_size()));
                 answers.push(told(Engine::open(config.clone()).map(|_| ())));
                 set_perf_context(PerfContext::default());
                 edges(&log, &mut answers);

@@ -385,7 +385,7 @@ impl<F, P> Engine<F, P> {
         self.manager.raw.file_span(queue).unwrap_or((1, 1))
     }
 
-    /// Bytes that the files would take if each were as long as a full one.
+    /// Bytes that the files would take if each were as long as a full one. A queue without a file counts as one.
     #[must_use]
     pub fn get_used_size(&self) -> usize {
         usize::try_from(self.manager.raw.get_used_size()).unwrap_or(usize::MAX)

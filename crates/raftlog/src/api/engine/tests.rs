@@ -95,7 +95,7 @@ fn entries_come_back_and_ranges_outside_are_told_apart() {
     assert_eq!(engine.raft_groups(), [7]);
     assert_eq!(engine.file_span(LogQueue::Append), (1, 1));
     assert_eq!(engine.file_span(LogQueue::Rewrite), (1, 1));
-    assert_eq!(engine.get_used_size(), 4096);
+    assert_eq!(engine.get_used_size(), 2 * 4096);
 }
 
 #[test]
