@@ -28,7 +28,7 @@ use std::sync::Arc;
 
 use orogen_base::sync::Mutex;
 use orogen_base::{Error, ErrorKind, Result, SeqNo};
-use orogen_env::fs::read_file;
+use orogen_env::fs::{make_dir, read_file};
 use orogen_env::{Clock, FileLock, FileSystem, PosixFileSystem, RateLimiter, SystemClock};
 
 use crate::db::Db;
@@ -36,7 +36,7 @@ use crate::filename;
 use crate::jobs::manual_flush;
 use crate::options::FlushOptions;
 use crate::quarantine;
-use meta::{BackupFile, META, Meta, PRIVATE, SHARED};
+use meta::{BackupFile, META, Meta, PRIVATE, SHARED, SHARED_PLAIN};
 
 /// Settings of a backup engine.
 #[derive(Clone)]
@@ -110,13 +110,11 @@ impl BackupEngine {
     pub fn open(dir: impl AsRef<Path>, options: BackupOptions) -> Result<Self> {
         let dir = dir.as_ref().to_owned();
         let fs = &options.fs;
+        make_dir(&**fs, &dir)?;
         for folder in [META, PRIVATE, SHARED] {
             fs.create_dir_all(&dir.join(folder))?;
         }
         fs.sync_dir(&dir)?;
-        if let Some(parent) = dir.parent().filter(|p| !p.as_os_str().is_empty()) {
-            fs.sync_dir(parent)?;
-        }
         let lock = fs.lock(&filename::lock_path(&dir))?;
         let limiter = RateLimiter::new(options.bytes_per_second, options.clock.clone());
         let engine = Self {
@@ -386,11 +384,18 @@ impl BackupEngine {
             .flat_map(|meta| meta.files)
             .map(|file| file.path)
             .collect();
-        for name in fs.list(&self.dir.join(SHARED))? {
-            let unnamed = all_read && !named.contains(&format!("{SHARED}/{name}"));
-            if is_temporary(&name) || unnamed {
-                fs.remove_file(&self.dir.join(SHARED).join(&name))?;
-                removed += 1;
+        for folder in [SHARED, SHARED_PLAIN] {
+            let shared = self.dir.join(folder);
+            // Only RocksDB makes the other one.
+            if !fs.exists(&shared)? {
+                continue;
+            }
+            for name in fs.list(&shared)? {
+                let unnamed = all_read && !named.contains(&format!("{folder}/{name}"));
+                if is_temporary(&name) || unnamed {
+                    fs.remove_file(&shared.join(&name))?;
+                    removed += 1;
+                }
             }
         }
         Ok(removed)

@@ -64,7 +64,7 @@ pub(crate) fn create(context: &Context, write: &WritePath, target: &Path) -> Res
         ),
     };
     check()?;
-    let temporary = TemporaryDir::begin(fs, target, None, &check)?;
+    let temporary = TemporaryDir::begin(fs, target, &check)?;
     let held = context.hold_files();
     let moment = write.exclusive(|| fix(context));
     let result = fill(context, &moment, temporary.path());

@@ -10,6 +10,7 @@
 //! IDENTITY           the database's id             *.dbtmp       written, then renamed
 //! archive/           logs kept for readers of updates
 //! LOCK               held while open               LOG, LOG.old.MICROS   information log
+//! UNFINISHED         the directory is being made
 //! ```
 //! Invariant: a name is recognised only if building it again gives the same name, so a file that
 //! merely looks alike is never opened or deleted. Source: RocksDB `file/filename.cc`.
@@ -27,6 +28,8 @@ pub const LOCK: &str = "LOCK";
 pub const IDENTITY: &str = "IDENTITY";
 /// The directory of logs that are kept for readers of updates.
 pub const ARCHIVE: &str = "archive";
+/// A file in a directory that is not whole yet, and of no use.
+pub(crate) const UNFINISHED: &str = "UNFINISHED";
 /// The information log.
 pub const INFO_LOG: &str = "LOG";
 

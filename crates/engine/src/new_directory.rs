@@ -27,17 +27,16 @@ use crate::version::manifest::{self, FamilySnapshot};
 use crate::version::version::Version;
 use crate::version::wal_set::WalSet;
 
-/// Makes `target` by filling a [`TemporaryDir`], with a mark if there is one.
+/// Makes `target` by filling a [`TemporaryDir`].
 ///
 /// # Errors
 /// Those of `fill`, `Io`: what was made is removed; those of [`TemporaryDir::begin`].
 pub(crate) fn make<T>(
     fs: &dyn FileSystem,
     target: &Path,
-    mark: Option<&str>,
     fill: impl FnOnce(&Path) -> Result<T>,
 ) -> Result<T> {
-    let temporary = TemporaryDir::begin(fs, target, mark, &|| Ok(()))?;
+    let temporary = TemporaryDir::begin(fs, target, &|| Ok(()))?;
     match fill(temporary.path()) {
         Ok(made) => temporary.finish().map(|()| made),
         Err(e) => {

@@ -217,6 +217,8 @@ pub(crate) fn remove_strays(
             Some(FileKind::Manifest(n)) => n != manifest,
             Some(FileKind::Options(n)) => n != newest_options,
             Some(FileKind::Temporary) => true,
+            // It has been finished, and was not told so any more.
+            None => name == filename::UNFINISHED,
             _ => false,
         };
         if stray {

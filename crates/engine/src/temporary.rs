@@ -4,14 +4,14 @@
 //! target.tmp/LOCK taken -> what a crash has left goes -> filled -> renamed -> its name synced
 //! ```
 //! The lock keeps those who make the same target from each other's files: the second one is told `Busy`. It is let go
-//! behind the rename, and stays as the LOCK of the database that the directory is by then. With a mark the directory
-//! has a file of that name before any other but the lock, and after all others if it is given up: one that somebody else
-//! has made is told by that, and left alone.
+//! behind the rename, and stays as the LOCK of the database that the directory is by then. The directory has the file
+//! [`filename::UNFINISHED`] before any other but the lock, and after all others: one that somebody else has made, or put
+//! aside under such a name, is told by that, and left alone.
 
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
 use orogen_base::{Error, Result};
-use orogen_env::fs::write_file;
+use orogen_env::fs::{make_dir, parent_of, write_file};
 use orogen_env::{FileLock, FileSystem};
 
 use crate::filename;
@@ -19,8 +19,7 @@ use crate::filename;
 /// A directory that is being made. One that is dropped stays: give it to [`Self::finish`] or [`Self::discard`].
 pub(crate) struct TemporaryDir<'a> {
     fs: &'a dyn FileSystem,
-    target: &'a Path,
-    mark: Option<&'a str>,
+    target: PathBuf,
     path: PathBuf,
     _held: Box<dyn FileLock>,
 }
@@ -29,33 +28,26 @@ impl<'a> TemporaryDir<'a> {
     /// Makes it, empty but for lock and mark, unless `check` refuses under the lock.
     ///
     /// # Errors
-    /// `Busy` if somebody else makes the same target; `InvalidArgument` if something without the mark is in the way;
-    /// those of `check`; `Io`.
+    /// `Busy` if somebody else makes the same target; `InvalidArgument` if something without the mark is in the way, or
+    /// `target` ends in no name; those of `check`; `Io`.
     pub(crate) fn begin(
         fs: &'a dyn FileSystem,
-        target: &'a Path,
-        mark: Option<&'a str>,
+        target: &Path,
         check: &dyn Fn() -> Result<()>,
     ) -> Result<Self> {
-        let path = path_of(target);
-        if let Some(mark) = mark
-            && fs.exists(&path)?
-        {
-            let names = fs.list(&path)?;
-            let is_own = |name: &String| name == mark;
-            if names.iter().any(|n| n != filename::LOCK) && !names.iter().any(is_own) {
-                return Err(Error::invalid_argument(
-                    "the new directory is made under a name that is in use: remove or rename that one",
-                )
-                .with("path", path.display()));
-            }
+        // Without a slash at the end, which would put the new directory into its target.
+        let target: PathBuf = target.components().collect();
+        let path = path_of(&target)?;
+        if fs.exists(&path)? {
+            check_own(fs, &path)?;
         }
-        fs.create_dir_all(&path)?;
+        make_dir(fs, &path)?;
         let held = fs.lock(&filename::lock_path(&path))?;
+        // Somebody may have put files there meanwhile.
+        check_own(fs, &path)?;
         let made = Self {
             fs,
             target,
-            mark,
             path,
             _held: held,
         };
@@ -70,11 +62,12 @@ impl<'a> TemporaryDir<'a> {
 
     fn begin_anew(&self) -> Result<()> {
         self.remove_content()?;
-        if let Some(mark) = self.mark_path() {
-            write_file(self.fs, &mark, b"This directory is not finished.\n")?;
-            self.fs.sync_dir(&self.path)?;
-        }
-        Ok(())
+        write_file(
+            self.fs,
+            &self.mark_path(),
+            b"This directory is not finished.\n",
+        )?;
+        self.fs.sync_dir(&self.path)
     }
 
     /// Where it is for now.
@@ -87,20 +80,18 @@ impl<'a> TemporaryDir<'a> {
     /// # Errors
     /// `Io`: whether it has its name is not known.
     pub(crate) fn finish(self) -> Result<()> {
-        self.fs.rename(&self.path, self.target)?;
-        self.fs.sync_dir(parent_of(self.target))?;
-        match self.mark {
-            Some(mark) => self.fs.remove_file(&self.target.join(mark)),
-            None => Ok(()),
-        }
+        self.fs.rename(&self.path, &self.target)?;
+        self.fs.sync_dir(parent_of(&self.target))?;
+        self.fs.remove_file(&self.target.join(filename::UNFINISHED))
     }
 
     /// Takes it away as far as that goes; whoever makes it anew removes the rest.
     pub(crate) fn discard(self) {
         let remove = || {
             self.remove_content()?;
-            if let Some(mark) = self.mark_path() {
-                self.fs.sync_dir(&self.path)?;
+            self.fs.sync_dir(&self.path)?;
+            let mark = self.mark_path();
+            if self.fs.exists(&mark)? {
                 self.fs.remove_file(&mark)?;
             }
             // Last: whoever makes the directory anew has a lock of its own.
@@ -111,28 +102,41 @@ impl<'a> TemporaryDir<'a> {
         let _: Result<()> = remove();
     }
 
-    fn mark_path(&self) -> Option<PathBuf> {
-        self.mark.map(|mark| self.path.join(mark))
+    fn mark_path(&self) -> PathBuf {
+        self.path.join(filename::UNFINISHED)
     }
 
     /// Removes all but lock and mark.
     fn remove_content(&self) -> Result<()> {
         let names = self.fs.list(&self.path)?;
-        let is_content = |n: &&String| *n != filename::LOCK && self.mark != Some(n.as_str());
+        let is_content = |n: &&String| *n != filename::LOCK && *n != filename::UNFINISHED;
         let mut content = names.iter().filter(is_content);
         content.try_for_each(|name| self.fs.remove_file(&self.path.join(name)))
     }
 }
 
-/// Under which name `target` is made.
-fn path_of(target: &Path) -> PathBuf {
-    let mut name = target.as_os_str().to_owned();
-    name.push(".tmp");
-    PathBuf::from(name)
+/// Only what has the mark is to be removed.
+fn check_own(fs: &dyn FileSystem, path: &Path) -> Result<()> {
+    let names = fs.list(path)?;
+    let is_own = names.iter().any(|n| n == filename::UNFINISHED);
+    if is_own || names.iter().all(|n| n == filename::LOCK) {
+        return Ok(());
+    }
+    Err(Error::invalid_argument(
+        "the new directory is made under a name that is in use: remove or rename that one",
+    )
+    .with("path", path.display()))
 }
 
-/// The directory that holds `path`.
-pub(crate) fn parent_of(path: &Path) -> &Path {
-    let parent = path.parent().filter(|p| !p.as_os_str().is_empty());
-    parent.unwrap_or_else(|| Path::new("."))
+/// Under which name `target` is made.
+fn path_of(target: &Path) -> Result<PathBuf> {
+    let Some(Component::Normal(name)) = target.components().next_back() else {
+        return Err(
+            Error::invalid_argument("a new directory needs a name of its own")
+                .with("path", target.display()),
+        );
+    };
+    let mut name = name.to_owned();
+    name.push(".tmp");
+    Ok(target.with_file_name(name))
 }

@@ -359,6 +359,43 @@ pub fn read_file(fs: &dyn FileSystem, path: &Path) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
+/// The directory that holds `path`: `.` for a name alone.
+#[must_use]
+pub fn parent_of(path: &Path) -> &Path {
+    let parent = path.parent().filter(|p| !p.as_os_str().is_empty());
+    parent.unwrap_or_else(|| Path::new("."))
+}
+
+/// Makes a directory, and those above that are not there, so that their names survive a power loss. One that is there stays.
+///
+/// # Errors
+/// `NoSpace` or `Io`; what was made is removed then.
+pub fn make_dir(fs: &dyn FileSystem, dir: &Path) -> Result<()> {
+    let mut made = Vec::new();
+    for at in dir.ancestors() {
+        if at.as_os_str().is_empty() || fs.exists(at)? {
+            break;
+        }
+        made.push(at);
+    }
+    if made.is_empty() {
+        // Another call may have made it and not got to this. Whoever else made it may keep its parent from us.
+        let _ = fs.sync_dir(parent_of(dir));
+        return Ok(());
+    }
+    let result = fs.create_dir_all(dir).and_then(|()| {
+        let mut outermost_first = made.iter().rev();
+        outermost_first.try_for_each(|at| fs.sync_dir(parent_of(at)))
+    });
+    if result.is_err() {
+        for at in made {
+            // It may not be there, or somebody else may have put something into it.
+            let _ = fs.remove_dir(at);
+        }
+    }
+    result
+}
+
 /// Writes a new file and syncs it; the name is not synced.
 ///
 /// # Errors

@@ -17,6 +17,7 @@ use std::time::Duration;
 use orogen_base::sync::Mutex;
 use orogen_base::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use orogen_base::{Error, Result};
+use orogen_env::fs::make_dir;
 use orogen_env::{Clock, FileLock, FileSystem};
 
 use crate::metrics::Meters;
@@ -304,23 +305,4 @@ impl Dirs {
         }
         self.full.lock()[self.number_of(dir)] = None;
     }
-}
-
-/// Makes a directory whose name, and the names of those above that were not there, survive a power
-/// loss.
-fn make_dir(fs: &dyn FileSystem, dir: &Path) -> Result<()> {
-    let mut parents = Vec::new();
-    for at in dir.ancestors() {
-        if at.as_os_str().is_empty() || fs.exists(at)? {
-            break;
-        }
-        parents.extend(at.parent());
-    }
-    if !parents.is_empty() {
-        fs.create_dir_all(dir)?;
-    }
-    for parent in parents {
-        fs.sync_dir(parent)?;
-    }
-    Ok(())
 }

@@ -9,7 +9,7 @@ use orogen_env::fs::write_file;
 use orogen_env::{Access, BufferedFile, FileSystem, WritableFile};
 
 use super::meta::{BackupFile, LIST, META, Meta, PRIVATE, SHARED};
-use super::{BackupCreated, BackupEngine, BackupInfo, Progress};
+use super::{BackupCreated, BackupEngine, BackupInfo, Progress, remove_all};
 use crate::checkpoint::{self, Moment};
 use crate::column_family::ColumnFamilyData;
 use crate::context::Context;
@@ -48,7 +48,12 @@ impl BackupEngine {
         let fs = self.fs();
         let moment = core.write.exclusive(|| checkpoint::fix(context));
         let private = format!("{PRIVATE}/{id}");
-        fs.create_dir_all(&self.dir.join(&private))?;
+        let own = self.dir.join(&private);
+        if fs.exists(&own)? {
+            // Of one that failed, and could not be removed.
+            remove_all(fs, &own)?;
+        }
+        fs.create_dir_all(&own)?;
         let mut known: HashMap<&str, &BackupFile> = HashMap::new();
         for meta in metas.values().flatten() {
             known.try_reserve(meta.files.len()).map_err(|_| {
@@ -86,7 +91,7 @@ impl BackupEngine {
         let head_bytes: u64 = head.iter().filter_map(|f| f.size).sum();
         memory::reserve(&mut files, head.len(), LIST)?;
         files.extend(head);
-        fs.sync_dir(&self.dir.join(&private))?;
+        fs.sync_dir(&own)?;
         fs.sync_dir(&self.dir.join(PRIVATE))?;
         files.sort_by(|a, b| a.path.cmp(&b.path));
         let meta = Meta {
@@ -97,7 +102,11 @@ impl BackupEngine {
         let temporary = self.dir.join(META).join(format!(".{id}.tmp"));
         write_file(fs, &temporary, meta.encode()?.as_bytes())?;
         fs.rename(&temporary, &self.meta_path(id))?;
-        fs.sync_dir(&self.dir.join(META))?;
+        if let Err(e) = fs.sync_dir(&self.dir.join(META)) {
+            // A later sync may succeed without the name: it must not count as a backup.
+            let _ = self.forget(&[id]);
+            return Err(e);
+        }
         let shared = |f: &&BackupFile| known.contains_key(f.path.as_str());
         let size = |f: &BackupFile| f.size.unwrap_or(0);
         let bytes: u64 = meta.files.iter().map(size).sum();

@@ -25,7 +25,7 @@ pub(super) const SHARED: &str = "shared_checksum";
 pub(super) const PRIVATE: &str = "private";
 pub(super) const META: &str = "meta";
 /// Where RocksDB puts shared tables if it is told to do without checksums in their names.
-const SHARED_PLAIN: &str = "shared";
+pub(super) const SHARED_PLAIN: &str = "shared";
 
 const SCHEMA: &str = "schema_version ";
 const FOOTER: &str = "// FOOTER";

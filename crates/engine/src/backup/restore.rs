@@ -79,7 +79,7 @@ impl BackupEngine {
             ),
         };
         check()?;
-        let temporary = TemporaryDir::begin(fs, target, None, &check)?;
+        let temporary = TemporaryDir::begin(fs, target, &check)?;
         if let Err(e) = self.fill(&meta, temporary.path(), progress) {
             temporary.discard();
             return Err(e);

@@ -10,7 +10,7 @@ use orogen_base::range_del::{FragmentedRangeTombstones, RangeTombstone};
 use orogen_base::seqno::SEQNO_MAX;
 use orogen_base::{Error, ErrorKind, InternalIterator as _, Result, UserComparator};
 use orogen_blob::titan::TitanPointer;
-use orogen_env::fs::{read_file, write_file};
+use orogen_env::fs::{parent_of, read_file, write_file};
 use orogen_env::threads;
 use orogen_memtable::MemTable;
 use orogen_sst::{Anchor, TableBuilder, TableBuilderOptions};
@@ -31,11 +31,7 @@ use crate::options::Options;
 use crate::options_map;
 use crate::output::{BlobOutputOptions, Written};
 use crate::read::MergingIter;
-use crate::temporary::parent_of;
 use crate::version::edit::VersionEdit;
-
-/// Says of a temporary directory that a migration made it, and may remove it.
-const MARK: &str = "MIGRATING";
 
 /// Bytes between two looks at whether to go on.
 const BYTES_PER_LOOK: u64 = 1 << 20;
@@ -82,7 +78,7 @@ pub(super) fn build(
             })
             .sum(),
     };
-    let (made, families, lost) = new_directory::make(fs, to, Some(MARK), |temporary| {
+    let (made, families, lost) = new_directory::make(fs, to, |temporary| {
         source.look_for_pointers(&|bytes| progress.pass(bytes))?;
         let new = NewDirectory::new(
             temporary,

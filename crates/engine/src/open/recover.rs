@@ -15,7 +15,7 @@ use std::sync::Arc;
 use orogen_base::key::InternalKeyComparator;
 use orogen_base::sync::atomic::AtomicBool;
 use orogen_base::{Error, FileNo, Result, UserComparator};
-use orogen_env::fs::{read_file, write_file};
+use orogen_env::fs::{make_dir, read_file, write_file};
 use orogen_env::{FileLock, FileSystem};
 use orogen_sst::BlockCache;
 
@@ -174,18 +174,6 @@ pub(crate) fn open(dir: &Path, options: &Options, mode: Mode) -> Result<Core> {
         background,
         unlogged: AtomicBool::new(false),
     })
-}
-
-/// Makes the directory of a new database, so that it survives a power loss.
-fn make_dir(fs: &dyn FileSystem, dir: &Path) -> Result<()> {
-    let parent = dir.parent().filter(|p| !p.as_os_str().is_empty());
-    if fs.exists(dir)? {
-        // An open that failed may have made it. Whoever else did may have kept its parent from us.
-        let _ = parent.map(|parent| fs.sync_dir(parent));
-        return Ok(());
-    }
-    fs.create_dir_all(dir)?;
-    parent.map_or(Ok(()), |parent| fs.sync_dir(parent))
 }
 
 fn new_context(

@@ -34,7 +34,7 @@ use crate::version::file_meta::FileMeta;
 /// `Io`, `NoSpace`: what was made is removed.
 pub(super) fn rebuild(from: &Path, to: &Path, options: &Options, plan: &Plan) -> Result<()> {
     let fs = &*options.db.fs;
-    new_directory::make(fs, to, None, |temporary| {
+    new_directory::make(fs, to, |temporary| {
         let work = Rebuild {
             fs,
             from,

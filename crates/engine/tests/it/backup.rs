@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use orogen_base::ErrorKind;
 use orogen_engine::backup::{BackupEngine, BackupOptions};
+use orogen_engine::repair::repair;
 use orogen_engine::{
     ColumnFamilyOptions, CompactRangeOptions, Db, FlushOptions, Options, WriteOptions,
 };
@@ -445,4 +446,167 @@ fn tables_under_their_old_names_are_read_copied_and_deleted() {
     assert_eq!(with(".ldb"), [""; 0]);
     assert_eq!(content(&db)[0].1.len(), 300);
     db.verify_checksums().unwrap();
+}
+
+/// Backups on a disk that is told when to fail.
+fn failing(fs: &MemFileSystem) -> (Arc<FaultFileSystem>, BackupEngine) {
+    let failing = Arc::new(FaultFileSystem::new(Arc::new(fs.clone())));
+    let options = BackupOptions {
+        fs: failing.clone(),
+        ..BackupOptions::default()
+    };
+    let backups = BackupEngine::open(BACKUPS, options).expect("opens");
+    (failing, backups)
+}
+
+#[test]
+fn what_a_failed_backup_leaves_is_in_no_other() {
+    let fs = MemFileSystem::new();
+    let db = Db::open(DIR, &small(&fs)).unwrap();
+    db.put(b"a", b"1").unwrap();
+    let (failing, backups) = failing(&fs);
+    for kind in [OpKind::Sync, OpKind::Remove] {
+        let fault = Fault::io().on(&[kind]).path_with(".log.tmp");
+        failing.faults().add(fault);
+    }
+    backups.create_backup(&db).unwrap_err();
+    assert!(!names(&fs, "/backups/private/1").is_empty());
+    failing.faults().clear();
+    db.flush().unwrap();
+    db.put(b"b", b"2").unwrap();
+    let made = backups.create_backup(&db).unwrap();
+    backups.verify(made.id).unwrap();
+    backups.restore(made.id, "/r").unwrap();
+    assert!(content_of(&fs, "/r") == content(&db));
+}
+
+#[test]
+fn a_backup_that_was_not_made_is_none() {
+    let fs = MemFileSystem::new();
+    let db = Db::open(DIR, &small(&fs)).unwrap();
+    db.put(b"a", b"1").unwrap();
+    let (failing, backups) = failing(&fs);
+    backups.create_backup(&db).unwrap();
+    let fault = Fault::io().on(&[OpKind::SyncDir]).path_with("backups/meta");
+    failing.faults().add(fault);
+    backups.create_backup(&db).unwrap_err();
+    failing.faults().clear();
+    assert_eq!(backups.list().unwrap().len(), 1);
+    assert_eq!(backups.purge_old(1).unwrap(), [0; 0]);
+    backups.verify(1).unwrap();
+}
+
+#[test]
+fn the_names_of_new_directories_survive_a_power_loss() {
+    for dir in ["backups", "/vault/of/backups", "made"] {
+        let fs = MemFileSystem::new();
+        let db = Db::open("/of/many/parts", &small(&fs)).unwrap();
+        let sync = WriteOptions {
+            sync: true,
+            ..WriteOptions::default()
+        };
+        db.put_opt(&sync, &db.default_column_family(), b"a", b"1")
+            .unwrap();
+        let open = |fs: &MemFileSystem| {
+            let options = BackupOptions {
+                fs: Arc::new(fs.clone()),
+                ..BackupOptions::default()
+            };
+            BackupEngine::open(dir, options).unwrap()
+        };
+        let backups = open(&fs);
+        backups.create_backup(&db).unwrap();
+        backups.restore(1, "/a/b/restored").unwrap();
+        db.checkpoint("copy/of/it").unwrap();
+        let fs = fs.crash(PowerCut::DropUnsynced);
+        assert_eq!(open(&fs).list().unwrap().len(), 1, "{dir}");
+        for made in ["/of/many/parts", "/a/b/restored", "copy/of/it"] {
+            assert!(content_of(&fs, made) == content(&db), "{made}");
+        }
+    }
+}
+
+#[test]
+fn a_directory_that_was_put_aside_is_not_made_anew() {
+    let fs = MemFileSystem::new();
+    let db = Db::open(DIR, &small(&fs)).unwrap();
+    db.put(b"a", b"1").unwrap();
+    let backups = engine(&fs);
+    backups.create_backup(&db).unwrap();
+    let aside = Db::open("/r.tmp", &small(&fs)).unwrap();
+    aside.put(b"only", b"copy").unwrap();
+    let want = content(&aside);
+    let busy_then_in_the_way = [
+        backups.restore(1, "/r").unwrap_err(),
+        db.checkpoint("/r").unwrap_err(),
+    ];
+    drop(aside);
+    // One that nobody holds, and without the file of the lock.
+    fs.remove_file(Path::new("/r.tmp/LOCK")).unwrap();
+    for told in busy_then_in_the_way.into_iter().chain([
+        backups.restore(1, "/r").unwrap_err(),
+        db.checkpoint("/r").unwrap_err(),
+        Db::open_read_only("/r.tmp", &small(&fs))
+            .unwrap()
+            .checkpoint("/r")
+            .unwrap_err(),
+    ]) {
+        assert_eq!(told.kind(), ErrorKind::InvalidArgument, "{told}");
+    }
+    assert!(content_of(&fs, "/r.tmp") == want);
+    fs.remove_file(Path::new("/r.tmp/CURRENT")).unwrap();
+    let before = names(&fs, "/r.tmp");
+    let told = repair("/r.tmp", "/r", &small(&fs), &mut |_, _| {}).unwrap_err();
+    assert_eq!(told.kind(), ErrorKind::InvalidArgument, "{told}");
+    assert_eq!(names(&fs, "/r.tmp"), before);
+    assert!(!fs.exists(Path::new("/r")).unwrap());
+}
+
+#[test]
+fn a_slash_behind_a_name_is_none_of_it() {
+    let fs = MemFileSystem::new();
+    let db = Db::open(DIR, &small(&fs)).unwrap();
+    db.put(b"a", b"1").unwrap();
+    let want = content(&db);
+    let backups = engine(&fs);
+    backups.create_backup(&db).unwrap();
+    backups.restore(1, "/r/").unwrap();
+    db.checkpoint("./copy//").unwrap();
+    db.close().unwrap();
+    fs.remove_file(&Path::new(DIR).join("CURRENT")).unwrap();
+    let report = repair(DIR, "/mended/", &small(&fs), &mut |_, _| {}).unwrap();
+    assert!(!report.is_healthy());
+    for made in ["/r", "/copy", "/mended"] {
+        assert!(content_of(&fs, made) == want, "{made}");
+    }
+    for none in ["/", "a/.."] {
+        let told = backups.restore(1, none).unwrap_err();
+        assert_eq!(told.kind(), ErrorKind::InvalidArgument, "{none}: {told}");
+    }
+}
+
+#[test]
+fn tables_that_rocksdb_shares_by_their_numbers_are_collected() {
+    let fs = MemFileSystem::new();
+    drop(engine(&fs));
+    let shared = Path::new("/backups/shared");
+    fs.create_dir_all(shared).unwrap();
+    for name in ["000007.sst", "000009.sst"] {
+        write_file(&fs, &shared.join(name), b"a table").unwrap();
+    }
+    let crc = orogen_base::checksum::crc32c(b"a table");
+    for (id, table) in [(1, 7), (2, 9)] {
+        let list = format!("5\n6\n1\nshared/{table:06}.sst crc32 {crc}\n");
+        write_file(
+            &fs,
+            Path::new(&format!("/backups/meta/{id}")),
+            list.as_bytes(),
+        )
+        .unwrap();
+    }
+    let backups = engine(&fs);
+    backups.verify(2).unwrap();
+    backups.delete(1).unwrap();
+    assert_eq!(names(&fs, "/backups/shared"), ["000009.sst"]);
+    backups.verify(2).unwrap();
 }

@@ -101,7 +101,7 @@ fn the_newest_state_arrives_and_the_source_stays_as_it_is() {
             assert!(told.blob_file_bytes >= told.referenced_bytes || told.id == 0);
         }
         assert!(files(&fs) == before, "seed {seed}");
-        assert!(!exists(&fs, "/new.tmp") && !exists(&fs, "/new/MIGRATING"));
+        assert!(!exists(&fs, "/new.tmp") && !exists(&fs, "/new/UNFINISHED"));
         let made = report.made.expect("it was asked for");
         {
             let db = Db::open_read_only(NEW, &options(&fs)).expect("opens");
@@ -360,7 +360,7 @@ fn a_directory_in_the_way_is_left_alone() {
     assert_eq!(e.kind(), ErrorKind::InvalidArgument);
     assert!(exists(&fs, "/new.tmp/theirs"));
     // As an earlier run leaves it.
-    write_file(&fs, Path::new("/new.tmp/MIGRATING"), b"").expect("memory");
+    write_file(&fs, Path::new("/new.tmp/UNFINISHED"), b"").expect("memory");
     run().expect("migrates");
     assert!(content(&open(&fs)) == want);
     let e = run().expect_err("is there");

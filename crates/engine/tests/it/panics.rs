@@ -297,8 +297,17 @@ fn a_backup_whose_report_panics_keeps_no_logs() {
         ..BackupOptions::default()
     };
     let backups = BackupEngine::open("/backups", backups).unwrap();
-    let body = || backups.create_backup_with(&db, &mut |_, _| panic!("on purpose"));
-    assert!(catch_unwind(AssertUnwindSafe(body)).is_err());
+    // Once with nothing copied, once in the middle of a log.
+    for calls in [0, 1] {
+        let mut left = calls;
+        let body = || {
+            backups.create_backup_with(&db, &mut |_, _| {
+                assert!(left > 0, "on purpose");
+                left -= 1;
+            })
+        };
+        assert!(catch_unwind(AssertUnwindSafe(body)).is_err());
+    }
     for n in 0..5u8 {
         db.put(&[n], b"1").unwrap();
         db.flush().unwrap();
@@ -307,5 +316,6 @@ fn a_backup_whose_report_panics_keeps_no_logs() {
         let names = fs.list(Path::new(DIR)).expect("it is there");
         names.iter().filter(|n| n.ends_with(".log")).count() <= 2
     });
-    backups.create_backup(&db).unwrap();
+    let made = backups.create_backup(&db).unwrap();
+    backups.verify(made.id).unwrap();
 }

@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use orogen_env::fs::make_dir;
 use orogen_env::{Access, FileSystem};
 
 use super::{Config, Error, RecoveryMode, Result};
@@ -55,7 +56,7 @@ pub(super) fn fork(
     let (dir, options) = source.options();
     let dirs = Dirs::new(&dir, options.spill_dir.as_deref())?;
     let _locks = dirs.lock(&**fs)?;
-    fs.create_dir_all(target)?;
+    make_dir(&**fs, target)?;
     let targets = Dirs::new(target, None)?;
     for queue in [Queue::Append, Queue::Rewrite] {
         if !list(&**fs, &targets, queue)?.is_empty() {
