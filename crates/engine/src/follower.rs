@@ -387,7 +387,11 @@ impl State {
             let end = self.read_log(context, &mut log, families_max)?;
             let is_newest = Some(number) == newest;
             match end {
-                End::Clean => log.complete = !is_newest,
+                // A later one may be there that could not be begun: then this one is written on.
+                End::Clean => {
+                    let mut later = self.logs.range(number + 1..);
+                    log.complete = later.any(|(_, later)| later.at > 0);
+                }
                 // Behind it nothing is to be read: it was not written yet.
                 End::Damaged(_) if is_newest => {}
                 End::Damaged(error) => damaged = Some(error),

@@ -43,7 +43,7 @@ pub(super) struct LogTail {
     file: Arc<dyn RandomAccessFile>,
     /// The end of the last record that was taken.
     pub(super) at: u64,
-    /// A later log is there and this one was read to its end.
+    /// It was read to its end, and a later log has records.
     pub(super) complete: bool,
 }
 

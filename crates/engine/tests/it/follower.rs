@@ -9,6 +9,7 @@ use std::sync::{Arc, Weak};
 
 use orogen_base::ErrorKind;
 use orogen_base::sync::Mutex;
+use orogen_engine::version::VersionEdit;
 use orogen_engine::{
     ColumnFamily, CompactRangeOptions, Db, Options, ReadOptions, WriteBatch, WriteOptions,
 };
@@ -18,6 +19,7 @@ use orogen_env::{
 use orogen_testkit::Rng;
 
 use crate::blobs::{compact_all, separated};
+use crate::hole_hazards::add_edit;
 use crate::steer::{HookFileSystem, ends, on_thread};
 use crate::support::{DIR, scan, scan_backward, small};
 
@@ -517,4 +519,57 @@ fn files_that_the_primary_has_given_up_are_closed() {
         .filter(|f| f.strong_count() > 0)
         .count();
     assert_eq!(held, db.live_blob_files().len() + db.live_files().len());
+}
+
+#[test]
+fn a_group_of_edits_that_contradicts_the_state_is_never_passed_over() {
+    let fs = MemFileSystem::new();
+    let primary = Db::open(DIR, &small(&fs)).unwrap();
+    primary.put(b"a", b"1").unwrap();
+    primary.flush().unwrap();
+    let follower = follow(&small(&fs));
+    same(&primary, &follower, "before");
+    primary.close().unwrap();
+    let mut first = VersionEdit::of_column_family(0);
+    first.deleted_files.push((3, 999_999));
+    first.atomic_group_remaining = Some(1);
+    let mut second = VersionEdit::of_column_family(0);
+    second.last_sequence = Some(1000);
+    second.atomic_group_remaining = Some(0);
+    for edit in [first, second] {
+        add_edit(&fs, &edit);
+    }
+    for call in 0..3 {
+        let told = follower.try_catch_up_with_primary().unwrap_err();
+        assert_eq!(told.kind(), ErrorKind::Corruption, "{call}: {told}");
+    }
+    let told = Db::open(DIR, &small(&fs)).map(drop).unwrap_err();
+    assert_eq!(told.kind(), ErrorKind::Corruption);
+}
+
+#[test]
+fn a_log_that_is_written_on_because_the_next_could_not_be_begun_is_read_on() {
+    let fs = MemFileSystem::new();
+    let faulty = Arc::new(FaultFileSystem::new(Arc::new(fs.clone())));
+    let mut options = small(&fs);
+    options.db.fs = faulty.clone();
+    let primary = Db::open(DIR, &options).unwrap();
+    primary.put(b"a", b"1").unwrap();
+    let follower = follow(&small(&fs));
+    same(&primary, &follower, "before");
+    for kind in [OpKind::Append, OpKind::Remove] {
+        faulty
+            .faults()
+            .add(Fault::io().on(&[kind]).path_with(".log"));
+    }
+    primary.flush().unwrap_err();
+    faulty.faults().clear();
+    follower.try_catch_up_with_primary().unwrap();
+    for key in [b"b", b"c"] {
+        primary.put(key, b"2").unwrap();
+        same(&primary, &follower, "the old log goes on");
+    }
+    primary.flush().unwrap();
+    primary.put(b"d", b"3").unwrap();
+    same(&primary, &follower, "the next log");
 }

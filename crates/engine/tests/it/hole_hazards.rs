@@ -123,8 +123,14 @@ fn a_file_that_tables_point_to_more_often_than_is_counted_gives_nothing_up() {
     assert!(String::from_utf8_lossy(&log).contains(&told));
 }
 
-/// Adds an edit to the MANIFEST of a database that is closed.
 fn say_of_garbage(fs: &MemFileSystem, garbage: BlobFileGarbage) {
+    let mut edit = VersionEdit::of_column_family(0);
+    edit.blob_file_garbages.push(garbage);
+    add_edit(fs, &edit);
+}
+
+/// Adds an edit to the MANIFEST of a database that is closed.
+pub(crate) fn add_edit(fs: &MemFileSystem, edit: &VersionEdit) {
     let current = read_file(fs, &Path::new(DIR).join("CURRENT")).expect("it is there");
     let name = String::from_utf8(current).expect("it is a name");
     let path = Path::new(DIR).join(name.trim_end());
@@ -133,8 +139,6 @@ fn say_of_garbage(fs: &MemFileSystem, garbage: BlobFileGarbage) {
     let number: u64 = number.parse().expect("it is a number");
     let file = fs.open_append(&path).expect("it is there");
     let mut manifest = Writer::resume(file, number, false, size);
-    let mut edit = VersionEdit::of_column_family(0);
-    edit.blob_file_garbages.push(garbage);
     manifest.add_record(&edit.encode()).expect("there is room");
     manifest.sync().expect("the disk is well");
 }

@@ -25,6 +25,8 @@ pub(crate) struct ManifestTail {
     /// The end of the last record that was taken.
     at: u64,
     replay: Replay,
+    /// Some edit contradicted those before it: what comes behind it makes no state.
+    contradiction: Option<Error>,
 }
 
 impl ManifestTail {
@@ -39,6 +41,7 @@ impl ManifestTail {
             file,
             at: 0,
             replay: Replay::default(),
+            contradiction: None,
         })
     }
 
@@ -64,6 +67,9 @@ impl ManifestTail {
     /// `Corruption` with file and offset for damage that records stand behind, or an edit that
     /// contradicts those before it; `NotSupported`, `Io`.
     pub(crate) fn poll(&mut self) -> Result<bool> {
+        if let Some(error) = &self.contradiction {
+            return Err(error.clone());
+        }
         if self.file.size()? <= self.at {
             return Ok(false);
         }
@@ -75,10 +81,11 @@ impl ManifestTail {
             match reader.read_record(&mut record)? {
                 ReadOutcome::Record { offset } => {
                     let end = reader.valid_until();
-                    VersionEdit::decode(&record)
-                        .and_then(|edit| self.replay.add(edit, end))
-                        .context("file", || path.display())
-                        .context("offset", || offset)?;
+                    let at = |e: Error| e.with("file", path.display()).with("offset", offset);
+                    let edit = VersionEdit::decode(&record).map_err(at)?;
+                    self.replay.add(edit, end).map_err(at).inspect_err(|e| {
+                        self.contradiction = Some(e.clone());
+                    })?;
                     self.at = end;
                 }
                 ReadOutcome::Damage(damage) if !damage.is_tail => {
