@@ -21,6 +21,7 @@ pub mod perf;
 pub mod inspect;
 pub mod protection;
 pub mod slice_transform;
+pub mod search;
 
 pub use comparator::{Comparator, UserComparator};
 pub use error::{Error, ErrorKind, Result};

@@ -204,7 +204,12 @@ impl Compressor {
         match self.kind {
             CompressionType::Snappy => {
                 let encoder = self.snappy.as_mut().expect("made with the compressor");
-                memory::resize(out, snap::raw::max_compress_len(raw.len()), COMPRESSED)?;
+                let len_max = snap::raw::max_compress_len(raw.len());
+                if len_max == 0 {
+                    // Longer than its lengths go.
+                    return Ok(false);
+                }
+                memory::resize(out, len_max, COMPRESSED)?;
                 let n = encoder
                     .compress(raw, out)
                     .map_err(|e| Error::corruption("snappy failed to compress").caused_by(e))?;

@@ -19,7 +19,7 @@
 use std::sync::Arc;
 
 use orogen_base::coding::Decoder;
-use orogen_base::limits::{KEY_SIZE_MAX, VALUE_SIZE_MAX};
+use orogen_base::limits::{BATCH_SIZE_MAX, KEY_SIZE_MAX, VALUE_SIZE_MAX};
 use orogen_base::protection::Protection;
 use orogen_base::{Error, Result, SeqNo, memory};
 
@@ -73,7 +73,7 @@ mod tag {
 ///
 /// Keys may be up to 4 GiB - 64, values up to 4 GiB - 1 bytes; larger ones are refused by the
 /// write, not by the call that adds them. So is a batch that memory, or a file's room, was lacking for: what could not
-/// be added is left out, and the write gives that error. All together they may have 4 GiB - 1 bytes; memtables that are
+/// be added is left out, and the write gives that error. All together they may have 4 GiB - 65 bytes; memtables that are
 /// tries take 2 GiB of one batch.
 #[derive(Debug)]
 pub struct WriteBatch {
@@ -457,7 +457,7 @@ impl WriteBatch {
                 .with("key_bytes_max", KEY_SIZE_MAX)
                 .with("value_bytes_max", VALUE_SIZE_MAX));
         }
-        if self.rep.len() > u32::MAX as usize {
+        if self.rep.len() > BATCH_SIZE_MAX {
             return Err(bytes::too_large(self.rep.len()));
         }
         Ok(())

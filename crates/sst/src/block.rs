@@ -37,6 +37,28 @@ const UNIFORM_KEYS: u32 = 1 << 29;
 const SEPARATED_VALUES: u32 = 1 << 28;
 const NUM_RESTARTS_MAX: u32 = SEPARATED_VALUES - 1;
 
+/// Keeps keys that are copied out of a block within bounds: a few bytes of a block that shares prefixes may stand for a long key.
+pub(crate) struct KeyBytes {
+    left: usize,
+}
+
+impl KeyBytes {
+    /// Sixteen times the block's bytes, or 1 MiB.
+    pub(crate) fn of(block: &Block) -> Self {
+        Self {
+            left: block.bytes.len().saturating_mul(16).max(1 << 20),
+        }
+    }
+
+    /// # Errors
+    /// `Corruption` if the keys so far are longer than is allowed.
+    pub(crate) fn take(&mut self, key: &[u8]) -> Result<()> {
+        let left = self.left.checked_sub(key.len());
+        self.left = left.ok_or_else(|| Error::corruption("keys of a block are too long"))?;
+        Ok(())
+    }
+}
+
 /// The bytes of a block after decompression, as the cache keeps them.
 pub struct Block {
     bytes: Vec<u8>,

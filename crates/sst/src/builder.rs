@@ -9,6 +9,8 @@
 
 mod index;
 mod filter;
+#[cfg(test)]
+pub(crate) use filter::tests::AS_ROCKSDB_BEFORE_9_8;
 mod output;
 mod finish;
 
@@ -16,7 +18,7 @@ use std::cmp::Ordering;
 use std::sync::Arc;
 
 use orogen_base::key::{TRAILER_LEN, append_internal_key, seqno_of, user_key};
-use orogen_base::limits::VALUE_SIZE_MAX;
+use orogen_base::limits::BLOCK_SIZE_MAX;
 use orogen_base::{
     Error, FileNo, Result, SeqNo, SliceTransform, UserComparator, ValueKind, memory,
 };
@@ -118,6 +120,9 @@ struct Held {
     blocks: Vec<Vec<u8>>,
     bytes: u64,
 }
+
+/// Bytes of key and value of an entry: what a block takes beside them is less than the rest.
+const ENTRY_SIZE_MAX: usize = BLOCK_SIZE_MAX - 64;
 
 /// What memory is asked for.
 const HELD: &str = "blocks that wait for a dictionary";
@@ -234,8 +239,8 @@ impl TableBuilder {
             Some(at) if u32::try_from(internal_key.len()).is_ok() => internal_key[at],
             _ => return Err(bad_input("internal key has a bad length", internal_key)),
         };
-        if value.len() > VALUE_SIZE_MAX {
-            return Err(bad_input("value is too large", internal_key));
+        if internal_key.len() + value.len() > ENTRY_SIZE_MAX {
+            return Err(bad_input("entry is too large", internal_key));
         }
         if !self.last_key.is_empty() {
             let order = &self.options.comparator;
@@ -312,7 +317,9 @@ impl TableBuilder {
             return false;
         }
         let (size, limit) = (self.data.size(), self.options.table.block_size);
-        size >= limit || (size > self.block_size_min && self.data.size_after(key, value) > limit)
+        size >= limit
+            || (size > self.block_size_min && self.data.size_after(key, value) > limit)
+            || size + key.len() + value.len() > ENTRY_SIZE_MAX
     }
 
     #[inline]

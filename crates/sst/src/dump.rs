@@ -61,7 +61,7 @@ pub(crate) fn kind_of_meta_block(name: &str) -> BlockKind {
 /// Bytes of the file read at a time.
 const READ_LEN: usize = 2 << 20;
 
-/// The blocks of a table: its data blocks in order, then those of the tail.
+/// The blocks of a table: its data blocks in order, then those of the tail, parts of filter and index among them.
 pub struct Blocks<'a> {
     table: &'a TableReader,
     read: TableReadOptions,
@@ -115,8 +115,10 @@ impl Blocks<'_> {
             }
             None => false,
         };
-        if !on {
-            self.index = None;
+        if !on && self.index.take().is_some() {
+            // From the file, wherever the index was read from.
+            self.tail.extend(self.table.partitions(&self.read)?);
+            self.tail.sort_by_key(|(_, h)| std::cmp::Reverse(h.offset));
         }
         Ok(self.index.as_ref().map(IndexPosition::handle))
     }

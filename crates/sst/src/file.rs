@@ -186,7 +186,7 @@ impl TableFile {
     }
 
     /// Checks a block with its trailer; returns its codec.
-    fn check_block(
+    pub(crate) fn check_block(
         &self,
         stored: &[u8],
         handle: BlockHandle,

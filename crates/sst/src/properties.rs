@@ -11,7 +11,7 @@ use orogen_base::coding::{get_fixed32, get_fixed64, get_varint64, put_varint64};
 use orogen_base::seqno::SEQNO_MAX;
 use orogen_base::{Error, Result, SeqNo, UserComparator};
 
-use crate::block::{Block, BlockBuilder, BlockCursor, KeyOrder};
+use crate::block::{Block, BlockBuilder, BlockCursor, KeyBytes, KeyOrder};
 
 pub(crate) const INDEX_TYPE: &str = "rocksdb.block.based.table.index.type";
 pub(crate) const WHOLE_KEY_FILTERING: &str = "rocksdb.block.based.table.whole.key.filtering";
@@ -216,7 +216,9 @@ impl TableProperties {
         let mut cursor = BlockCursor::new();
         let mut on = cursor.seek_to_first(block, &order)?;
         let mut last: Option<Vec<u8>> = None;
+        let mut keys = KeyBytes::of(block);
         while on {
+            keys.take(cursor.key())?;
             if last.as_deref().is_some_and(|l| l >= cursor.key()) {
                 return Err(Error::corruption("properties are not sorted"));
             }
@@ -358,6 +360,21 @@ mod tests {
         assert_eq!(back, p);
         assert_eq!(back.index_type().unwrap(), IndexType::TwoLevel);
         assert_eq!(back.global_seqno(Some(5)).unwrap(), None);
+    }
+
+    #[test]
+    fn long_keys_that_a_few_bytes_stand_for_are_refused() {
+        let mut builder = BlockBuilder::new(i32::MAX as u32, false);
+        let mut key = vec![b'k'; 1 << 16];
+        for n in 0..2000u32 {
+            key.truncate(1 << 16);
+            key.extend_from_slice(&n.to_be_bytes());
+            builder.add(&key, b"v").unwrap();
+        }
+        let block = Block::new(builder.into_block()).unwrap();
+        assert!(block.bytes().len() < 100_000);
+        let told = TableProperties::decode(&block).unwrap_err();
+        assert_eq!(told.kind(), orogen_base::ErrorKind::Corruption);
     }
 
     #[test]

@@ -20,7 +20,9 @@ use std::sync::{Arc, OnceLock};
 use orogen_base::metrics::{Statistics, Ticker};
 use orogen_base::perf::{self, PerfCounter};
 use orogen_base::range_del::FragmentedRangeTombstones;
-use orogen_base::{Error, FileNo, PinnedValue, Result, SeqNo, SliceTransform, UserComparator};
+use orogen_base::{
+    Error, ErrorKind, FileNo, PinnedValue, Result, SeqNo, SliceTransform, UserComparator,
+};
 use orogen_cache::{CacheKey, Priority};
 
 use crate::block::{Block, IndexDigest, IndexFormat};
@@ -84,7 +86,8 @@ pub enum Readahead {
 /// How a table is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TableReadOptions {
-    /// Checks blocks that are read from the file. Default true.
+    /// Checks blocks that are read from the file. Default true. One that the cache is to have is checked in any case: a damaged
+    /// block is given to who does not ask, and to nobody else.
     pub verify_checksums: bool,
     /// Puts blocks that are read into the cache. Default true.
     pub fill_cache: bool,
@@ -440,7 +443,6 @@ impl TableReader {
         } else {
             None
         };
-        let verify = read.verify_checksums;
         if perf::is_enabled() {
             note_block_read(handle, kind);
         }
@@ -449,9 +451,19 @@ impl TableReader {
             .unwrap_or_else(|| Arc::new(Block::raw(Vec::new())));
         let memory = Arc::get_mut(&mut spare).map(Block::take_bytes);
         let memory = memory.unwrap_or_default();
-        let (bytes, _) = self
-            .file
-            .read_block(handle, window, dictionary, verify, memory)?;
+        let mut cache = self.cache.as_ref().filter(|_| read.fill_cache);
+        let verify = read.verify_checksums || cache.is_some();
+        let read_with = |verify, memory| {
+            let file = &self.file;
+            file.read_block(handle, window, dictionary, verify, memory)
+        };
+        let (bytes, _) = match read_with(verify, memory) {
+            Err(e) if e.kind() == ErrorKind::Corruption && !read.verify_checksums && verify => {
+                cache = None;
+                read_with(false, Vec::new())?
+            }
+            other => other?,
+        };
         let mut read_block = match kind {
             BlockKind::Filter | BlockKind::Dictionary => Block::raw(bytes),
             _ => Block::new(bytes).map_err(|e| self.file.locate(e, handle.offset))?,
@@ -466,7 +478,7 @@ impl TableReader {
             }
             None => Arc::new(read_block),
         };
-        let Some((cache, id)) = self.cache.as_ref().filter(|_| read.fill_cache) else {
+        let Some((cache, id)) = cache else {
             return Ok(block);
         };
         let charge = block.memory_usage();
@@ -526,6 +538,35 @@ impl TableReader {
     ) -> Result<IndexPosition<'a>> {
         let top = self.meta_block(&self.index.top, BlockKind::Index, read)?;
         Ok(IndexPosition::new(top, buffers))
+    }
+
+    /// The blocks that the tops of a partitioned filter and of an index of two levels lead to.
+    ///
+    /// # Errors
+    /// `Corruption` or `Io` of a top.
+    pub(crate) fn partitions(
+        &self,
+        read: &TableReadOptions,
+    ) -> Result<Vec<(BlockKind, BlockHandle)>> {
+        let index = self.index_position(read, <[Vec<u8>; 2]>::default())?;
+        let index = index.parts(self)?.into_iter();
+        let filters = self.filter_partitions()?.into_iter();
+        let filters = filters.map(|handle| (BlockKind::Filter, handle));
+        Ok(index
+            .map(|handle| (BlockKind::Index, handle))
+            .chain(filters)
+            .collect())
+    }
+
+    /// The blocks that the top of a partitioned filter leads to.
+    ///
+    /// # Errors
+    /// `Corruption` of the top.
+    pub(crate) fn filter_partitions(&self) -> Result<Vec<BlockHandle>> {
+        match &self.filter {
+            Filter::Partitioned(top, format) => position::handles_of(top, format),
+            _ => Ok(Vec::new()),
+        }
     }
 
     /// A place in the index that borrows nothing.
@@ -594,7 +635,8 @@ impl TableReader {
         if from >= to {
             return Ok(0);
         }
-        let scaled = u128::from(to - from) * u128::from(self.file.size) / u128::from(self.data_end);
+        let scaled =
+            u128::from(to - from) * u128::from(self.file.size) / u128::from(self.data_end.max(1));
         Ok(u64::try_from(scaled).unwrap_or(u64::MAX))
     }
 

@@ -1,7 +1,8 @@
 //! What can still be read of a damaged table, and exactly what cannot.
 //!
 //! ```text
-//! the table opens       -> its index leads to every block; each that verifies is kept
+//! the table opens       -> its index leads to every block; each that verifies is kept; where a part of the index is damaged,
+//!                          blocks are looked for between those that the parts around it lead to
 //! its tail is damaged   -> blocks are looked for from the start of the file, one after the
 //!                          other: a length fits if the checksum behind it does
 //! ```
@@ -25,7 +26,7 @@ use crate::block::{Block, BlockCursor, KeyOrder, compare_internal};
 use crate::dump::BlockKind;
 use crate::footer::{BLOCK_TRAILER_LEN, BlockHandle};
 use crate::properties::TableProperties;
-use crate::reader::{TableReadOptions, TableReader, TableReaderOptions};
+use crate::reader::{IndexPosition, TableReadOptions, TableReader, TableReaderOptions};
 use orogen_codec::{CompressionType, decompress};
 
 /// Stored bytes of a block that is found without an index, at most.
@@ -62,7 +63,8 @@ pub struct Salvaged {
     pub range_tombstones: Arc<FragmentedRangeTombstones>,
     /// There were range tombstones that cannot be read: what they deleted may show again.
     pub range_tombstones_lost: bool,
-    /// Why the table does not open, if it does not; blocks were looked for without its index.
+    /// What is wrong with a part that holds no data: why the table does not open, so that blocks were looked for without its
+    /// index, or which part of index or filter is damaged.
     pub tail_error: Option<Error>,
     /// Its properties, where it opens.
     pub properties: Option<Arc<TableProperties>>,
@@ -111,6 +113,7 @@ pub fn salvage(
     match opened {
         Ok(table) => {
             by_index(&table, &mut found, visit)?;
+            check_filter(&table, &mut found)?;
             found.range_tombstones = table.range_tombstones();
             found.range_tombstones_lost = table.range_tombstones_lost();
             found.properties = Some(table.properties());
@@ -119,6 +122,23 @@ pub fn salvage(
         Err(e) => return Err(e),
     }
     Ok(found)
+}
+
+/// Reads the parts of a partitioned filter, which no block of data leads to.
+fn check_filter(table: &TableReader, found: &mut Salvaged) -> Result<()> {
+    for handle in table.filter_partitions()? {
+        match table
+            .file()
+            .read_block(handle, None, None, true, Vec::new())
+        {
+            Ok(_) => {}
+            Err(error) if is_damage(&error) => {
+                found.tail_error.get_or_insert(error);
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
 }
 
 fn is_damage(error: &Error) -> bool {
@@ -200,60 +220,165 @@ impl Entries {
 }
 
 fn by_index(table: &Arc<TableReader>, found: &mut Salvaged, visit: Visitor<'_>) -> Result<()> {
-    let read = TableReadOptions {
-        fill_cache: false,
-        ..TableReadOptions::default()
+    let mut walk = Walk {
+        table,
+        read: TableReadOptions {
+            fill_cache: false,
+            ..TableReadOptions::default()
+        },
+        entries: Entries::new(table.comparator()),
+        after: None,
+        at: 0,
+        gap: None,
     };
-    let mut entries = Entries::new(table.comparator());
-    let mut index = table.held_index_position(&read)?;
-    let mut after: Option<Vec<u8>> = None;
-    let mut step = index.seek_to_first(table, &read);
+    let mut index = table.held_index_position(&walk.read)?;
+    let mut step = index.seek_to_first(table, &walk.read);
     loop {
         match step {
-            Ok(true) => {}
-            Ok(false) => return Ok(()),
+            Ok(true) => walk.block(&index, found, visit)?,
+            Ok(false) => return walk.close_gap(table.data_end(), found, visit),
             Err(error) if is_damage(&error) => {
-                let offset = index_offset(&error, table);
-                found.lost.push(LostBlock {
-                    offset,
-                    bytes: table.data_end().saturating_sub(offset),
-                    after,
-                    up_to: None,
+                let part = index.unread_part(table);
+                let up_to = part.map(|key| table.index_user_key(key).to_vec());
+                walk.gap = Some(Gap {
+                    up_to: up_to.clone(),
                     error,
                 });
-                return Ok(());
+                if up_to.is_none() {
+                    return walk.close_gap(table.data_end(), found, visit);
+                }
             }
             Err(error) => return Err(error),
         }
-        let handle = index.handle();
-        let upper = table.index_user_key(index.key()).to_vec();
-        let checked = table
-            .read_block(handle, BlockKind::Data, &read, None)
-            .and_then(|block| entries.check(&block).map(|checked| (block, checked)));
-        match checked {
-            Ok((block, (count, last))) => {
-                entries.pass(&block, last, table.global_seqno(), visit)?;
-                found.blocks += 1;
-                found.entries += count;
-            }
-            Err(error) if is_damage(&error) => found.lost.push(LostBlock {
-                offset: handle.offset,
-                bytes: handle.size + BLOCK_TRAILER_LEN as u64,
-                after: after.take(),
-                up_to: Some(upper.clone()),
-                error,
-            }),
-            Err(error) => return Err(error),
-        }
-        after = Some(upper);
-        step = index.next(table, &read);
+        step = index.next(table, &walk.read);
     }
 }
 
-/// Where data is lost when a part of the index is: it is not known, so from the start.
-fn index_offset(error: &Error, table: &TableReader) -> u64 {
-    let offset = error.context("offset").and_then(|o| o.parse().ok());
-    offset.unwrap_or(0).min(table.data_end())
+/// Data blocks that a part of the index led to which cannot be read.
+struct Gap {
+    up_to: Option<Vec<u8>>,
+    error: Error,
+}
+
+/// Goes through a table by its index.
+struct Walk<'a> {
+    table: &'a TableReader,
+    read: TableReadOptions,
+    entries: Entries,
+    /// The user key up to which the blocks so far go.
+    after: Option<Vec<u8>>,
+    /// Where the blocks so far end.
+    at: u64,
+    gap: Option<Gap>,
+}
+
+impl Walk<'_> {
+    /// Takes the block that `index` stands on.
+    fn block(
+        &mut self,
+        index: &IndexPosition<'_>,
+        found: &mut Salvaged,
+        visit: Visitor<'_>,
+    ) -> Result<()> {
+        let handle = index.handle();
+        self.close_gap(handle.offset, found, visit)?;
+        let upper = self.table.index_user_key(index.key()).to_vec();
+        match self.take(handle, found, visit)? {
+            Ok(()) => {}
+            Err(error) => found.lost.push(LostBlock {
+                offset: handle.offset,
+                bytes: handle.size.saturating_add(BLOCK_TRAILER_LEN as u64),
+                after: self.after.take(),
+                up_to: Some(upper.clone()),
+                error,
+            }),
+        }
+        self.after = Some(upper);
+        self.at = end_of(handle);
+        Ok(())
+    }
+
+    /// Passes a block on; its damage is an answer.
+    fn take(
+        &mut self,
+        handle: BlockHandle,
+        found: &mut Salvaged,
+        visit: Visitor<'_>,
+    ) -> Result<Result<()>> {
+        let block = self
+            .table
+            .read_block(handle, BlockKind::Data, &self.read, None);
+        let checked = block.and_then(|b| self.entries.check(&b).map(|checked| (b, checked)));
+        match checked {
+            Ok((block, (count, last))) => {
+                let global = self.table.global_seqno();
+                self.entries.pass(&block, last, global, visit)?;
+                found.blocks += 1;
+                found.entries += count;
+                Ok(Ok(()))
+            }
+            Err(error) if is_damage(&error) => Ok(Err(error)),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Looks for the blocks of a gap, which ends at `to`: they stand one behind the other.
+    fn close_gap(&mut self, to: u64, found: &mut Salvaged, visit: Visitor<'_>) -> Result<()> {
+        let Some(gap) = self.gap.take() else {
+            return Ok(());
+        };
+        let mut bytes = Vec::new();
+        while let Some(handle) = self.block_at(to, &mut bytes)? {
+            if self.take(handle, found, visit)?.is_err() {
+                break;
+            }
+            self.at = end_of(handle);
+            let last = orogen_base::key::user_key(&self.entries.last);
+            self.after = Some(last.to_vec());
+        }
+        if self.at < to {
+            found.lost.push(LostBlock {
+                offset: self.at,
+                bytes: to - self.at,
+                after: self.after.take(),
+                up_to: gap.up_to.clone(),
+                error: gap.error,
+            });
+        } else {
+            found.tail_error.get_or_insert(gap.error);
+        }
+        self.after = gap.up_to;
+        self.at = to;
+        Ok(())
+    }
+
+    /// The block from `self.at` on, whose length is told by the checksum behind it.
+    fn block_at(&self, to: u64, bytes: &mut Vec<u8>) -> Result<Option<BlockHandle>> {
+        let file = self.table.file();
+        if file.footer.checksum == ChecksumType::None {
+            return Ok(None);
+        }
+        let len = to.saturating_sub(self.at);
+        let len = len.min((SCAN_BLOCK_MAX + BLOCK_TRAILER_LEN) as u64) as usize;
+        memory::resize(bytes, len, "a piece of a table")?;
+        file.file.read_exact_at(self.at, bytes)?;
+        let lens = 1..=len.saturating_sub(BLOCK_TRAILER_LEN);
+        let mut handles = lens.map(|size| BlockHandle {
+            offset: self.at,
+            size: size as u64,
+        });
+        Ok(handles.find(|handle| {
+            let size = handle.size as usize;
+            let is_block = |stored| file.check_block(stored, *handle, true).is_ok();
+            CompressionType::from_u8(bytes[size]).is_some()
+                && is_block(&bytes[..size + BLOCK_TRAILER_LEN])
+        }))
+    }
+}
+
+fn end_of(handle: BlockHandle) -> u64 {
+    let end = handle.offset.saturating_add(handle.size);
+    end.saturating_add(BLOCK_TRAILER_LEN as u64)
 }
 
 /// Looks for blocks from the start of the file.

@@ -9,7 +9,7 @@ use orogen_base::checksum::ChecksumType;
 use orogen_base::key::{InternalKeyComparator, append_internal_key, append_seek_key};
 use orogen_base::metrics::{Statistics, Ticker};
 use orogen_base::slice_transform::FixedPrefix;
-use orogen_base::{Error, InternalIterator, Result, UserComparator, ValueKind};
+use orogen_base::{Error, InternalIterator, ParsedInternalKey, Result, UserComparator, ValueKind};
 
 use crate::dump::BlockKind;
 use crate::tests_support::{MemFile, MemTable, Rng};
@@ -426,7 +426,7 @@ fn no_flip_in_a_table_gives_wrong_answers_in_silence() {
             }
             it.status()?;
             for (key, value) in &all {
-                let parsed = orogen_base::ParsedInternalKey::parse(key)?;
+                let parsed = ParsedInternalKey::parse(key)?;
                 let mut found = false;
                 table.get(
                     &TableReadOptions::default(),
@@ -611,4 +611,53 @@ fn offsets_and_anchors_divide_the_table_evenly() {
             .windows(2)
             .all(|w| w[0].handle.end() == Some(w[1].handle.offset))
     );
+}
+
+#[test]
+fn a_block_that_nobody_checked_is_given_to_nobody_else() {
+    let model = Model::from([(
+        (b"key".to_vec(), std::cmp::Reverse(1 << 8 | 1)),
+        vec![b'v'; 100],
+    )]);
+    let plain = TableBuilderOptions {
+        compression: CompressionType::None,
+        ..Default::default()
+    };
+    let (mut bytes, _) = build_with(plain, &model);
+    let at = bytes.windows(9).position(|w| w == [b'v'; 9]).unwrap();
+    bytes[at + 50] = b'w';
+    let with_cache = TableReaderOptions {
+        block_cache: Some(Arc::new(BlockCache::new(1 << 20))),
+        ..Default::default()
+    };
+    let table = open(&bytes, with_cache).unwrap();
+    let unchecked = TableReadOptions {
+        verify_checksums: false,
+        ..Default::default()
+    };
+    for _ in 0..2 {
+        let mut seen = Vec::new();
+        let mut visit = |_: ParsedInternalKey<'_>, value: ValueSource<'_>| {
+            seen = value.bytes().to_vec();
+            Visit::Stop
+        };
+        table.get(&unchecked, b"key", 10, &mut visit).unwrap();
+        assert_eq!((seen.len(), seen[50]), (100, b'w'));
+        let read = TableReadOptions::default();
+        let told = table.get(&read, b"key", 10, &mut |_, _| Visit::Stop);
+        assert_eq!(told.unwrap_err().kind(), ErrorKind::Corruption);
+        let mut iter = TableIter::new(table.clone(), TableReadOptions::compaction());
+        iter.seek_to_first();
+        assert!(!iter.valid() && iter.status().is_err());
+    }
+}
+
+#[test]
+fn what_fits_into_no_block_is_refused_before_it_is_copied() {
+    let mut builder =
+        TableBuilder::new(Box::new(MemFile::default()), TableBuilderOptions::default()).unwrap();
+    builder.add(&ikey(b"a", 1 << 8 | 1), b"small").unwrap();
+    let value = vec![0; u32::MAX as usize - 50];
+    let told = builder.add(&ikey(b"b", 1 << 8 | 1), &value).unwrap_err();
+    assert_eq!(told.kind(), ErrorKind::InvalidArgument);
 }

@@ -14,6 +14,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use orogen_base::coding::{put_length_prefixed, put_varint32};
+use orogen_base::limits::BATCH_SIZE_MAX;
 use orogen_base::metrics::{Statistics, Ticker};
 use orogen_base::{Error, Result, memory};
 use orogen_env::memory::FileBuffer;
@@ -305,7 +306,7 @@ fn copy_to_file(bytes: &[u8], more: usize, spill: &Spill) -> Result<Box<FileBuff
 pub(super) fn too_large(bytes: usize) -> Error {
     Error::too_large("batch is larger than 4 GiB")
         .with("bytes", bytes)
-        .with("bytes_max", u32::MAX)
+        .with("bytes_max", BATCH_SIZE_MAX)
 }
 
 #[cfg(test)]

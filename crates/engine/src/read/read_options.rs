@@ -15,7 +15,9 @@ pub struct ReadOptions {
     ///
     /// Tables that start at or after it are not opened.
     pub iterate_upper_bound: Option<Vec<u8>>,
-    /// Check the checksum of every block that is read from disk. Default true.
+    /// Check the checksum of every block that is read from disk. Default true. Where it is false, a block that the cache is to have
+    /// (`fill_cache`) is checked all the same; one that is damaged is given to this reader, and not to the cache. Separated values
+    /// that were not checked are not cached.
     pub verify_checksums: bool,
     /// Keep blocks that were read from disk in the block cache. Default true.
     ///

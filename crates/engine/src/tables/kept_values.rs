@@ -71,10 +71,11 @@ impl FamilyTables {
         self.blob_cache && self.cache.contains(key(file.identity(), pointer))
     }
 
-    /// True if the cache is to have a value that was read.
+    /// True if the cache is to have a value that was read: not one that nobody checked, which others would take as checked.
     pub(super) fn keeps(&self, value: &BlobValue, options: &TableReadOptions) -> bool {
         self.blob_cache
             && options.fill_cache
+            && options.verify_checksums
             && charge(value.memory_usage()) <= self.cache.charge_max()
     }
 

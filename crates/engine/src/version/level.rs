@@ -14,6 +14,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use orogen_base::key::{InternalKeyComparator, ValueKind, pack, trailer, user_key};
+use orogen_base::search::leading;
 use orogen_base::seqno::SEQNO_MAX;
 use orogen_base::{FileNo, UserComparator};
 
@@ -305,11 +306,7 @@ impl BoundaryIndex {
             Ordering::Equal => {
                 let head = head(rest);
                 let start = self.heads.partition_point(|&h| h < head);
-                let same = self.heads[start..]
-                    .iter()
-                    .take_while(|&&h| h == head)
-                    .count();
-                start..start + same
+                start..start + leading(&self.heads[start..], head)
             }
         }
     }

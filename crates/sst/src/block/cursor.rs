@@ -8,7 +8,7 @@ use std::cmp::Ordering;
 
 use orogen_base::coding::{get_varint32, get_varint64};
 use orogen_base::key::TRAILER_LEN;
-use orogen_base::{Result, UserComparator};
+use orogen_base::{Result, UserComparator, memory};
 
 use super::builder::shared_prefix;
 use super::{Block, bad_entry};
@@ -99,6 +99,9 @@ struct Passed {
 }
 
 const NOWHERE: u32 = u32::MAX;
+
+/// Bytes of the keys that are kept for going back, at most, beside the last one.
+const PASSED_BYTES_MAX: usize = 16 << 20;
 
 /// A place among the entries of a block of keys and values.
 pub(crate) struct BlockCursor {
@@ -258,6 +261,12 @@ impl BlockCursor {
         Ok(true)
     }
 
+    /// Bytes of keys that are kept for going back.
+    #[cfg(test)]
+    pub(super) fn passed_bytes(&self) -> usize {
+        self.passed_keys.capacity()
+    }
+
     /// Lists the entries from the restart point before this entry up to this entry.
     fn pass_entries_before(&mut self, block: &Block, order: &KeyOrder) -> Result<()> {
         let here = self.at;
@@ -280,8 +289,13 @@ impl BlockCursor {
             if !self.enter(block, at, order.key_len_min())? {
                 break;
             }
+            if self.passed_keys.len() + self.key.len() > PASSED_BYTES_MAX {
+                // Those before are listed anew when they are needed.
+                self.passed.clear();
+                self.passed_keys.clear();
+            }
             let start = self.passed_keys.len() as u32;
-            self.passed_keys.extend_from_slice(&self.key);
+            memory::append(&mut self.passed_keys, &self.key, "keys of a block")?;
             let key = (start, self.passed_keys.len() as u32);
             self.passed.push(Passed {
                 at,

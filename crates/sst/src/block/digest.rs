@@ -9,6 +9,7 @@
 //! and a lookup does not touch the index at all. Only for the plain order of bytes. `Hot path`.
 
 use orogen_base::memory;
+use orogen_base::search::leading;
 
 use super::index::{IndexCursor, restart_key};
 use super::{Block, IndexFormat, KeyOrder};
@@ -132,10 +133,7 @@ impl IndexDigest {
         let target = word(rest);
         let group = self.group(target);
         let below = group.start + self.words[group].partition_point(|&w| w < target);
-        let mut upto = below;
-        while upto < len && self.words[upto] == target {
-            upto += 1;
-        }
+        let upto = below + leading(&self.words[below..], target);
         if below == upto && self.is_one_each() {
             return match below < len {
                 true => Located::Entry(below as u32),

@@ -348,3 +348,26 @@ fn a_seek_among_internal_keys_finds_the_first_that_is_not_before() {
         }
     }
 }
+
+#[test]
+fn going_back_over_long_keys_that_share_their_prefix_takes_little_memory() {
+    let mut key = vec![b'k'; 1 << 20];
+    let mut builder = BlockBuilder::new(u32::MAX, false);
+    for n in 0..60u32 {
+        key.truncate(1 << 20);
+        key.extend_from_slice(&n.to_be_bytes());
+        builder.add(&key, &n.to_be_bytes()).unwrap();
+    }
+    let block = Block::new(builder.into_block()).unwrap();
+    let order = user_order();
+    let mut cursor = BlockCursor::new();
+    let mut on = cursor.seek_to_last(&block, &order).unwrap();
+    for n in (0..60u32).rev() {
+        assert!(on);
+        assert_eq!(cursor.value(&block), n.to_be_bytes());
+        assert_eq!(cursor.key()[1 << 20..], n.to_be_bytes());
+        on = cursor.prev(&block, &order).unwrap();
+        assert!(cursor.passed_bytes() <= 2 * (16 << 20), "{n}");
+    }
+    assert!(!on);
+}

@@ -12,7 +12,7 @@ use orogen_base::metrics::Ticker;
 use orogen_base::perf::{self, PerfCounter};
 use orogen_base::seqno::SEQNO_MAX;
 use orogen_base::slice_transform::SliceTransform;
-use orogen_base::{ParsedInternalKey, Result, SeqNo};
+use orogen_base::{ErrorKind, ParsedInternalKey, Result, SeqNo};
 
 use crate::CachedBlock;
 use crate::block::{Block, BlockCursor, IndexCursor, IndexFormat, KeyOrder, Located};
@@ -262,7 +262,7 @@ impl TableReader {
         match &self.filter_prefix {
             Some(extractor) if extractor.in_domain(user_key) => {
                 let prefix = LookupKey::new(extractor.transform(user_key));
-                self.filter_may_match(read, user_key, prefix)
+                Ok(note_filter(!self.prefix_is_denied(read, user_key, prefix)?))
             }
             _ => Ok(true),
         }
@@ -276,15 +276,7 @@ impl TableReader {
         user_key: &[u8],
         entry: LookupKey<'_>,
     ) -> Result<bool> {
-        let may_match = self.ask_filter(read, user_key, entry)?;
-        perf::add(
-            match may_match {
-                true => PerfCounter::BloomSstHitCount,
-                false => PerfCounter::BloomSstMissCount,
-            },
-            1,
-        );
-        Ok(may_match)
+        Ok(note_filter(self.ask_filter(read, user_key, entry)?))
     }
 
     #[inline]
@@ -300,14 +292,52 @@ impl TableReader {
                 return Ok(kind.may_match(block.bytes(), entry.user_key, entry.hash));
             }
             Filter::Cached(handle) => *handle,
-            Filter::Partitioned(top, format) => match filter_partition(top, format, user_key)? {
-                Some(handle) => handle,
-                None => return Ok(true),
-            },
+            Filter::Partitioned(top, format) => {
+                match filter_partition(top, format, user_key, Partition::OfKey)? {
+                    Some(handle) => handle,
+                    None => return Ok(true),
+                }
+            }
         };
-        let block = self.block(handle, BlockKind::Filter, read)?;
-        let filter = block.bytes();
-        Ok(FilterKind::of(filter).may_match(filter, entry.user_key, entry.hash))
+        self.ask_filter_block(read, handle, entry)
+    }
+
+    /// Asks a filter or a part of one. A damaged one denies nothing: the data can be read without it, and whoever checks the table
+    /// is told of it.
+    fn ask_filter_block(
+        &self,
+        read: &TableReadOptions,
+        handle: BlockHandle,
+        entry: LookupKey<'_>,
+    ) -> Result<bool> {
+        match self.block(handle, BlockKind::Filter, read) {
+            Ok(block) => {
+                let filter = block.bytes();
+                Ok(FilterKind::of(filter).may_match(filter, entry.user_key, entry.hash))
+            }
+            Err(e) if e.kind() == ErrorKind::Corruption => Ok(true),
+            Err(e) => Err(e),
+        }
+    }
+
+    /// As [`Self::ask_filter`] of a prefix. RocksDB before 9.8 did not put the prefix of a part's last key into that part where
+    /// the place looked for is behind that key already in the next: the part before is asked, too, before a prefix is denied.
+    fn prefix_is_denied(
+        &self,
+        read: &TableReadOptions,
+        user_key: &[u8],
+        prefix: LookupKey<'_>,
+    ) -> Result<bool> {
+        if self.ask_filter(read, user_key, prefix)? {
+            return Ok(false);
+        }
+        let Filter::Partitioned(top, format) = &self.filter else {
+            return Ok(true);
+        };
+        match filter_partition(top, format, user_key, Partition::Before)? {
+            Some(handle) => Ok(!self.ask_filter_block(read, handle, prefix)?),
+            None => Ok(true),
+        }
     }
 }
 
@@ -398,11 +428,33 @@ impl Search<'_, '_> {
     }
 }
 
-/// The partition that has the filter of `user_key`.
+#[inline]
+fn note_filter(may_match: bool) -> bool {
+    perf::add(
+        match may_match {
+            true => PerfCounter::BloomSstHitCount,
+            false => PerfCounter::BloomSstMissCount,
+        },
+        1,
+    );
+    may_match
+}
+
+/// Which part of a partitioned filter.
+#[derive(Clone, Copy)]
+enum Partition {
+    /// That which has a key.
+    OfKey,
+    /// The one before it.
+    Before,
+}
+
+/// A partition of a filter for `user_key`.
 fn filter_partition(
     top: &Block,
     format: &IndexFormat,
     user_key: &[u8],
+    which: Partition,
 ) -> Result<Option<BlockHandle>> {
     let mut scratch = FILTER_SCRATCH.take();
     scratch.target.clear();
@@ -411,7 +463,11 @@ fn filter_partition(
     let found = cursor
         .seek(top, format.target(&scratch.target), format)
         // Behind all keys: a prefix of the key may still be in the last partition.
-        .and_then(|on| Ok(on || cursor.seek_to_last(top, format)?));
+        .and_then(|on| Ok(on || cursor.seek_to_last(top, format)?))
+        .and_then(|on| match which {
+            Partition::Before if on => cursor.prev(top, format),
+            _ => Ok(on),
+        });
     let handle = cursor.handle();
     scratch.index_key = cursor.into_buffer();
     FILTER_SCRATCH.set(scratch);

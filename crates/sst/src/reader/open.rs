@@ -11,7 +11,7 @@ use orogen_base::slice_transform;
 use orogen_base::{Error, ParsedInternalKey, Result, SeqNo, UserComparator, ValueKind, memory};
 use orogen_env::RandomAccessFile;
 
-use crate::block::{Block, BlockCursor, IndexFormat, KeyOrder};
+use crate::block::{Block, BlockCursor, IndexFormat, KeyBytes, KeyOrder};
 use crate::builder::{DICTIONARY_BLOCK, INDEX_BLOCK, PROPERTIES_BLOCK, RANGE_DEL_BLOCK};
 use crate::file::{TableFile, Window};
 use crate::filter::{FULL_PREFIX, FilterKind, PARTITIONED_PREFIX, POLICY_NAME};
@@ -259,8 +259,10 @@ fn read_metaindex(block: &Block) -> Result<Vec<(String, BlockHandle)>> {
     let order = KeyOrder::User(UserComparator::BYTEWISE);
     let mut cursor = BlockCursor::new();
     let mut all = Vec::new();
+    let mut keys = KeyBytes::of(block);
     let mut on = cursor.seek_to_first(block, &order)?;
     while on {
+        keys.take(cursor.key())?;
         let handle = BlockHandle::decode(&mut Decoder::new(cursor.value(block)))?;
         all.push((String::from_utf8_lossy(cursor.key()).into_owned(), handle));
         on = cursor.next(block, &order)?;
@@ -324,8 +326,10 @@ fn read_range_tombstones(
     let order = KeyOrder::Internal(comparator.clone());
     let mut cursor = BlockCursor::new();
     let mut all = Vec::new();
+    let mut keys = KeyBytes::of(block);
     let mut on = cursor.seek_to_first(block, &order)?;
     while on {
+        keys.take(cursor.key())?;
         let key = ParsedInternalKey::parse(cursor.key())?;
         if key.kind != ValueKind::RangeDeletion {
             return Err(Error::corruption("entry among range tombstones is none"));

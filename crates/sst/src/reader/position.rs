@@ -1,8 +1,8 @@
 //! A place in the index of a table, over one level or two.
 
-use orogen_base::Result;
+use orogen_base::{Result, memory};
 
-use crate::block::{IndexCursor, Located};
+use crate::block::{Block, IndexCursor, IndexFormat, Located};
 use crate::dump::BlockKind;
 use crate::footer::BlockHandle;
 
@@ -20,8 +20,20 @@ pub(crate) struct IndexPosition<'a> {
 
 struct Part {
     handle: BlockHandle,
-    block: std::sync::Arc<crate::Block>,
+    block: std::sync::Arc<Block>,
     cursor: IndexCursor,
+}
+
+/// Where the blocks stand that an index block leads to.
+pub(super) fn handles_of(block: &Block, format: &IndexFormat) -> Result<Vec<BlockHandle>> {
+    let mut cursor = IndexCursor::with_buffer(Vec::new());
+    let mut handles = Vec::new();
+    let mut on = cursor.seek_to_first(block, format)?;
+    while on {
+        memory::push(&mut handles, cursor.handle(), "handles of blocks")?;
+        on = cursor.next(block, format)?;
+    }
+    Ok(handles)
 }
 
 #[derive(Clone, Copy)]
@@ -150,6 +162,21 @@ impl<'a> IndexPosition<'a> {
         self.enter_from(on, table, read, Side::First)
     }
 
+    /// After an error: the key up to which the index block that cannot be entered leads, if it is one of two levels;
+    /// [`Self::next`] passes over it.
+    pub(crate) fn unread_part(&self, table: &TableReader) -> Option<&[u8]> {
+        let is_part = table.top_index_format().is_some() && self.top_cursor.valid();
+        (is_part && self.part.is_none()).then(|| self.top_cursor.key())
+    }
+
+    /// The index blocks that the top leads to.
+    pub(crate) fn parts(&self, table: &TableReader) -> Result<Vec<BlockHandle>> {
+        match table.top_index_format() {
+            Some(format) => handles_of(self.top.get(), format),
+            None => Ok(Vec::new()),
+        }
+    }
+
     pub(crate) fn prev(&mut self, table: &TableReader, read: &TableReadOptions) -> Result<bool> {
         let format = table.index_format();
         let Some(top_format) = table.top_index_format() else {
@@ -194,10 +221,10 @@ impl<'a> IndexPosition<'a> {
         while on {
             let part = self.enter_part(table, read)?;
             let found = match side {
-                Side::First => part.cursor.seek_to_first(&part.block, format)?,
-                Side::Last => part.cursor.seek_to_last(&part.block, format)?,
+                Side::First => part.cursor.seek_to_first(&part.block, format),
+                Side::Last => part.cursor.seek_to_last(&part.block, format),
             };
-            if found {
+            if found.inspect_err(|_| self.part = None)? {
                 return Ok(true);
             }
             let Some(top_format) = table.top_index_format() else {

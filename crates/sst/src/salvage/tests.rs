@@ -1,6 +1,6 @@
 use super::*;
 use crate::builder::{TableBuilder, TableBuilderOptions};
-use crate::options::BlockBasedOptions;
+use crate::options::{BlockBasedOptions, BlockIndex};
 use crate::tests_support::{MemFile, MemTable};
 use orogen_base::key::{append_internal_key, user_key};
 
@@ -59,7 +59,18 @@ fn all_shapes() -> Vec<Vec<u8>> {
         .collect();
     all.push(build(CompressionType::Lz4, &crc));
     all.push(build(CompressionType::Zstd, &BlockBasedOptions::default()));
+    all.push(build(CompressionType::Lz4, &in_parts()));
     all
+}
+
+/// Index and filter in many parts.
+fn in_parts() -> BlockBasedOptions {
+    BlockBasedOptions {
+        index_type: BlockIndex::TwoLevel,
+        partition_filters: true,
+        metadata_block_size: 64,
+        ..BlockBasedOptions::default()
+    }
 }
 
 fn run(bytes: Vec<u8>) -> (Salvaged, Pairs) {

@@ -11,11 +11,7 @@ use super::*;
 type Entries = Vec<(u64, u8, Vec<u8>)>;
 type Answer = std::result::Result<Entries, ErrorKind>;
 
-fn take(
-    entries: &mut Entries,
-    k: orogen_base::ParsedInternalKey<'_>,
-    v: &ValueSource<'_>,
-) -> Visit {
+fn take(entries: &mut Entries, k: ParsedInternalKey<'_>, v: &ValueSource<'_>) -> Visit {
     entries.push((k.seqno, k.kind as u8, v.bytes().to_vec()));
     match entries.len() {
         3 => Visit::Stop,

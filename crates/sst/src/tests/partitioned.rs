@@ -1,6 +1,7 @@
 //! Index and filter in partitions.
 
 use super::*;
+use crate::builder::AS_ROCKSDB_BEFORE_9_8;
 
 fn options() -> TableBuilderOptions {
     TableBuilderOptions {
@@ -93,9 +94,11 @@ fn partitions_are_read_through_the_cache_once() {
 fn no_partition_denies_a_prefix_that_a_neighbour_has() {
     // What a seek wants may be in the partition before or behind the one that it lands in.
     let mut rng = Rng::new(5);
-    for whole_key_filtering in [false, true] {
+    for (whole_key_filtering, as_old_rocksdb) in [(false, false), (true, false), (true, true)] {
+        AS_ROCKSDB_BEFORE_9_8.set(as_old_rocksdb);
         let mut model = Model::new();
-        for _ in 0..800 {
+        // Few of each prefix: partitions end where prefixes do.
+        for _ in 0..if as_old_rocksdb { 200 } else { 800 } {
             let key = format!("{:02}{:03}", rng.below(60), rng.below(1000)).into_bytes();
             model.insert((key, std::cmp::Reverse(1 << 8 | 1)), b"v".to_vec());
         }
@@ -104,6 +107,7 @@ fn no_partition_denies_a_prefix_that_a_neighbour_has() {
         options.table.whole_key_filtering = whole_key_filtering;
         options.table.metadata_block_size = 64;
         let (bytes, _) = build_with(options, &model);
+        AS_ROCKSDB_BEFORE_9_8.set(false);
         let table = open(&bytes, TableReaderOptions::default()).unwrap();
         let read = TableReadOptions::default();
         let held: std::collections::HashSet<_> =
@@ -126,4 +130,73 @@ fn filters_in_partitions_need_an_index_in_partitions() {
     let refused = TableBuilder::new(Box::new(MemFile::default()), options).err();
     let kind = ErrorKind::InvalidArgument;
     assert_eq!(refused.map(|e| e.kind()), Some(kind));
+}
+
+#[test]
+fn a_damaged_partition_of_a_filter_is_found_by_checks_and_denies_nothing() {
+    let model = model(5000);
+    let (bytes, summary) = build_with(options(), &model);
+    let mut bad = bytes;
+    // The tail begins with the first partition.
+    bad[summary.properties.data_size as usize + 3] ^= 1;
+    let table = open(&bad, TableReaderOptions::default()).unwrap();
+    let told = table.verify_checksums().unwrap_err();
+    assert_eq!(told.kind(), ErrorKind::Corruption);
+    let read = TableReadOptions::default();
+    let mut found = 0;
+    let mut visit = |_: ParsedInternalKey<'_>, _: ValueSource<'_>| {
+        found += 1;
+        Visit::Stop
+    };
+    table.get(&read, b"key000000", 10, &mut visit).unwrap();
+    assert_eq!(found, 1);
+    let salvaged = salvage::salvage(
+        &MemTable::open(bad.clone()),
+        bad.len() as u64,
+        &TableReaderOptions::default(),
+        &mut |_, _| Ok(()),
+    );
+    let salvaged = salvaged.unwrap();
+    assert!(!salvaged.is_whole() && salvaged.lost.is_empty());
+    assert_eq!(salvaged.entries, 5000);
+}
+
+#[test]
+fn checks_read_the_parts_of_an_index_from_the_file() {
+    let (bytes, _) = build_with(options(), &model(5000));
+    let file = Arc::new(Changing(std::sync::Mutex::new(bytes.clone())));
+    let with_cache = TableReaderOptions {
+        block_cache: Some(Arc::new(BlockCache::new(8 << 20))),
+        ..Default::default()
+    };
+    let table = TableReader::open(file.clone(), bytes.len() as u64, with_cache).unwrap();
+    let read = TableReadOptions::default();
+    table
+        .get(&read, b"key000000", 10, &mut |_, _| Visit::Stop)
+        .unwrap();
+    let blocks = table.blocks().collect::<Result<Vec<_>>>().unwrap();
+    let parts = blocks.iter().filter(|b| b.kind == BlockKind::Index);
+    assert!(parts.clone().count() > 2);
+    let first = parts.map(|b| b.handle.offset).min().unwrap();
+    file.0.lock().unwrap()[first as usize + 2] ^= 1;
+    assert!(table.verify_checksums().is_err());
+}
+
+/// A file in memory that is damaged after it was opened.
+struct Changing(std::sync::Mutex<Vec<u8>>);
+
+impl orogen_env::RandomAccessFile for Changing {
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        let bytes = self.0.lock().unwrap();
+        let from = (offset as usize).min(bytes.len());
+        let n = buf.len().min(bytes.len() - from);
+        buf[..n].copy_from_slice(&bytes[from..from + n]);
+        Ok(n)
+    }
+    fn size(&self) -> Result<u64> {
+        Ok(self.0.lock().unwrap().len() as u64)
+    }
+    fn path(&self) -> &std::path::Path {
+        std::path::Path::new("changing.sst")
+    }
 }

@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
-use orogen_base::error::ResultExt;
 use orogen_base::{Error, FileNo, Result, SeqNo};
 use orogen_env::fs::{Access, FileSystem, RandomAccessFile};
 use orogen_wal::{ReadOutcome, Reader};
