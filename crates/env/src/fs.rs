@@ -182,7 +182,7 @@ pub struct Metadata {
     pub is_dir: bool,
     /// Last change in seconds since 1970.
     pub modified_secs: u64,
-    /// How many names the file has.
+    /// How many names the file has; a symbolic link by which it was asked for counts as one more.
     pub links: u64,
     /// Bytes of a block, a power of two: the file system takes whole blocks of the file back.
     pub block_size: u64,

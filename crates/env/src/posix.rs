@@ -233,13 +233,18 @@ impl FileSystem for PosixFileSystem {
     }
 
     fn metadata(&self, path: &Path) -> Result<Metadata> {
-        let meta = fs::metadata(path).map_err(|e| failed("cannot ask about the file", path, e))?;
+        let failed = |e| failed("cannot ask about the file", path, e);
+        let mut meta = fs::symlink_metadata(path).map_err(failed)?;
+        let is_link = meta.is_symlink();
+        if is_link {
+            meta = fs::metadata(path).map_err(failed)?;
+        }
         Ok(Metadata {
             size: meta.len(),
             allocated: meta.blocks() * 512,
             is_dir: meta.is_dir(),
             modified_secs: u64::try_from(meta.mtime()).unwrap_or(0),
-            links: meta.nlink(),
+            links: meta.nlink() + u64::from(is_link),
             block_size: block_size(meta.blksize()),
         })
     }

@@ -35,6 +35,11 @@ const MAGIC: &[u8; 8] = b"ORORDIG1";
 const HEADER_LEN: usize = 8 + 8 + 8 + 4 + 4 + 8 * SHARDS;
 const CRC_LEN: usize = 4;
 
+/// A digest is no longer than so many times its file, and these bytes: an entry takes a byte of the file at least, and a few of the
+/// digest.
+const LEN_FACTOR_MAX: u64 = 64;
+const LEN_MAX_LEAST: u64 = 1 << 20;
+
 /// Bytes at the end of a file by which it is known again.
 const TAIL_LEN: u64 = 4 << 10;
 
@@ -288,8 +293,14 @@ impl Digest {
         id: FileId,
         reader: &(dyn RandomAccessFile + 'static),
     ) -> Result<Option<Self>> {
-        // One that cannot be read is as good as none: the file is.
-        let bytes = match read_file(fs, &path(dir, id)) {
+        // One that cannot be read is as good as none: the file is. So is one of a length that cannot be.
+        let path = path(dir, id);
+        let len_max = reader.size()?.saturating_mul(LEN_FACTOR_MAX);
+        match fs.metadata(&path) {
+            Ok(found) if found.size <= len_max.saturating_add(LEN_MAX_LEAST) => {}
+            _ => return Ok(None),
+        }
+        let bytes = match read_file(fs, &path) {
             Err(e) if e.kind() != ErrorKind::NoMemory => return Ok(None),
             bytes => bytes?,
         };

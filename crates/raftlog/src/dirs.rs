@@ -50,6 +50,8 @@ struct Stalls {
     clock: Arc<dyn Clock>,
     threshold_micros: u64,
     is_stalled: AtomicBool,
+    /// The second directory took no file for that.
+    is_refused: AtomicBool,
     /// Quick probes in a row. Only who purges changes it, or who finds a stall.
     well: AtomicU64,
     meters: Arc<Meters>,
@@ -128,6 +130,7 @@ impl Dirs {
             clock,
             threshold_micros: u64::try_from(threshold.as_micros()).unwrap_or(u64::MAX),
             is_stalled: AtomicBool::new(false),
+            is_refused: AtomicBool::new(false),
             well: AtomicU64::new(0),
             meters,
         });
@@ -148,17 +151,36 @@ impl Dirs {
         stalls.is_some_and(|stalls| stalls.is_stalled.load(Relaxed))
     }
 
-    /// Whether a file in `dir` is to be left for one in the second directory, which has room for one of `size` bytes.
+    /// The second directory, if a file in `dir` is to be left for one there: it has room for one of `size` bytes, and none was refused
+    /// since the newest file was begun or files were purged.
     pub(crate) fn is_to_be_left(
         &self,
         fs: &dyn FileSystem,
         dir: &Path,
         size: u64,
         has_spare: impl Fn(&Path) -> bool,
-    ) -> bool {
-        self.is_stalled()
+    ) -> Option<Arc<Path>> {
+        let stalls = self.stalls.as_ref()?;
+        let is_left = stalls.is_stalled.load(Relaxed)
+            && !stalls.is_refused.load(Relaxed)
             && *self.all[0] == *dir
-            && (has_spare(&self.all[1]) || self.fits(fs, 1, size))
+            && (has_spare(&self.all[1]) || self.fits(fs, 1, size));
+        is_left.then(|| Arc::clone(&self.all[1]))
+    }
+
+    /// Notes that the second directory took no file: the slow one is written on.
+    pub(crate) fn refused(&self) {
+        if let Some(stalls) = &self.stalls {
+            stalls.is_refused.store(true, Relaxed);
+        }
+        self.stay();
+    }
+
+    /// Notes that the second directory may be asked again.
+    pub(crate) fn may_leave(&self) {
+        if let Some(stalls) = &self.stalls {
+            stalls.is_refused.store(false, Relaxed);
+        }
     }
 
     /// Notes that the next files are to be made in the first directory although it stalls. It is left again at the next slow call.
@@ -172,6 +194,7 @@ impl Dirs {
 
     /// Looks whether the first directory is well again, if it stalls. It may take as long as that does.
     pub(crate) fn probe(&self, fs: &dyn FileSystem) {
+        self.may_leave();
         let Some(stalls) = self.stalls.as_ref().filter(|_| self.is_stalled()) else {
             return;
         };

@@ -224,6 +224,13 @@ pub(crate) type OnFull = Arc<dyn Fn(&Arc<LogFile>, u64) + Send + Sync>;
 /// A new file, who appends to it, and up to where it is written over.
 type Made = (Arc<LogFile>, Box<dyn WritableFile>, u64);
 
+/// What an attempt to make a file may have left.
+pub(crate) struct Unfinished {
+    path: PathBuf,
+    /// It was to be made of a spare file: it may hold what that held.
+    has_old_bytes: bool,
+}
+
 /// What new files are like.
 #[derive(Clone)]
 pub(crate) struct NewFiles {
@@ -290,7 +297,7 @@ impl NewFiles {
         id: FileId,
         dirs: &[Arc<Path>],
         mapped: bool,
-        unfinished: &mut Option<PathBuf>,
+        unfinished: &mut Option<Unfinished>,
     ) -> Result<Made> {
         loop {
             let made = self.make_once(id, dirs, mapped, unfinished);
@@ -310,34 +317,42 @@ impl NewFiles {
         id: FileId,
         dirs: &[Arc<Path>],
         mapped: bool,
-        unfinished: &mut Option<PathBuf>,
+        unfinished: &mut Option<Unfinished>,
     ) -> Result<Made> {
         let mut failed = None;
         for dir in dirs {
             let path = dir.join(id.name());
-            if let Some(other) = unfinished.take_if(|other| *other != path)
-                && let Err(e) = self.take_back(&other)
+            // One without old bytes is empty: of two files of one number the empty one does not count.
+            if let Some(other) = unfinished.take_if(|other| other.path != path)
+                && let Err(e) = self.take_back(&other.path)
+                && other.has_old_bytes
             {
                 *unfinished = Some(other);
                 return Err(failed.unwrap_or(e));
             }
-            match self.make_at(id, &path, mapped) {
+            let mut has_old_bytes = false;
+            match self.make_at(id, &path, mapped, &mut has_old_bytes) {
                 Ok(made) => {
                     *unfinished = None;
                     return Ok(made);
                 }
                 Err(e) => {
                     // A directory that takes nothing gives nothing back either. The removal of one that was known may not be synced yet.
-                    if unfinished.is_some() || self.fs.exists(&path).unwrap_or(true) {
-                        *unfinished = Some(path);
+                    let known = unfinished.take();
+                    if known.is_some() || self.fs.exists(&path).unwrap_or(true) {
+                        has_old_bytes |= known.is_some_and(|known| known.has_old_bytes);
+                        *unfinished = Some(Unfinished {
+                            path,
+                            has_old_bytes,
+                        });
                     }
                     failed.get_or_insert(e);
                 }
             }
         }
-        if let Some(path) = unfinished {
+        if let Some(left) = unfinished {
             // The next try makes it anew; without a record in it nobody is misled by it.
-            let _ = self.fs.remove_file(path);
+            let _ = self.fs.remove_file(&left.path);
         }
         Err(failed.unwrap_or_else(|| Error::invalid_argument("a log has no directory")))
     }
@@ -351,7 +366,8 @@ impl NewFiles {
         self.fs.sync_dir(dir_of(path))
     }
 
-    fn make_at(&self, id: FileId, path: &Path, mapped: bool) -> Result<Made> {
+    /// `of_spare` tells, of a failure too, whether the file was to be made of a spare one.
+    fn make_at(&self, id: FileId, path: &Path, mapped: bool, of_spare: &mut bool) -> Result<Made> {
         let dir = dir_of(path);
         let _watch = self.dirs.watch(|| dir);
         let spare = match id.queue {
@@ -362,6 +378,7 @@ impl NewFiles {
         let mut written = 0;
         let mut writer = match spare {
             Some((spare, size)) => {
+                *of_spare = true;
                 written = size;
                 self.meters.wrote_over();
                 let mut writer = match mapped {

@@ -45,6 +45,9 @@ pub struct FileId {
 pub(crate) const LOCK_NAME: &str = "LOCK";
 
 const DIGITS: usize = 16;
+
+/// Numbers of files are smaller: behind them there is room for more than are ever made, and a name has 16 digits.
+pub(crate) const SEQ_END: u64 = 1_000_000_000_000_000;
 const APPEND_SUFFIX: &str = ".raftlog";
 const REWRITE_SUFFIX: &str = ".rewrite";
 const RESERVED_SUFFIX: &str = ".raftlog.reserved";

@@ -32,8 +32,8 @@ use crate::options::{Options, RecoveryMode};
 
 pub(crate) use append_queue::{Digester, read_append_queue};
 pub(crate) use list::list;
-use list::list_to_open;
 pub use list::log_files;
+use list::{is_empty, list_to_open};
 
 /// Bytes that are read at once where less is asked for.
 const READ_LEN: usize = 64 << 10;
@@ -310,8 +310,7 @@ pub(crate) fn newest_of(fs: &dyn FileSystem, places: &[Place]) -> Result<usize> 
     let mut newest = places.len();
     while newest > 0 {
         newest -= 1;
-        let size = fs.metadata(&places[newest].path())?.size;
-        if size > FILE_HEADER_LEN_MAX as u64 {
+        if !is_empty(fs, &places[newest])? {
             break;
         }
     }

@@ -22,7 +22,7 @@ use orogen_base::sync::atomic::{AtomicBool, Ordering};
 use orogen_env::FileSystem;
 
 use crate::dirs::Dirs;
-use crate::names::{Name, reserved_name};
+use crate::names::{Name, SEQ_END, reserved_name};
 
 /// The spare files of a log. Each is written over in the directory where it lies.
 pub(crate) struct Spares {
@@ -59,7 +59,10 @@ impl Spares {
             .names(fs)?
             .into_iter()
             .filter_map(|(name, dir)| match name {
-                Name::Reserved(number) => Some((number, dir.join(reserved_name(number)))),
+                // One of a larger number is left alone: it leaves none for the next.
+                Name::Reserved(number) if number < SEQ_END => {
+                    Some((number, dir.join(reserved_name(number))))
+                }
                 _ => None,
             })
             .collect();

@@ -455,7 +455,7 @@ impl WriteQueue {
                     listeners.iter().for_each(|l| l.post_apply_memtables(file));
                 }
             }
-            Err(e) => group.accepted().for_each(|w| w.refused = Some(e.clone())),
+            Err(e) => self.refuse(&e, &mut leader.appender, group),
         }
         if let Some(spent) = &mut spent {
             spent.log_write_duration = wrote;
@@ -470,6 +470,22 @@ impl WriteQueue {
             self.meters.led();
         }
         spent
+    }
+
+    /// What was to be written has failed, and nothing of it is in the file. Who only waits for a sync of what was written before
+    /// gets it.
+    fn refuse(&self, e: &Error, appender: &mut Appender, group: &mut Group) {
+        let mut synced = None;
+        for waiter in group.accepted() {
+            let refused = match (&waiter.request.record, appender.check()) {
+                (None, Ok(())) => {
+                    let synced = synced.get_or_insert_with(|| self.sync_file(appender));
+                    synced.as_ref().err()
+                }
+                _ => Some(e),
+            };
+            waiter.refused = refused.cloned();
+        }
     }
 
     fn sync_file(&self, appender: &mut Appender) -> Result<()> {

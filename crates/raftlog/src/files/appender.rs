@@ -12,14 +12,14 @@
 //! 5. Where records have an [alignment](crate::format), one that begins at a multiple is written when all before it was
 //!    synced. Zeros behind the last record are none of the file: a full or closed one is cut off before them.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use orogen_base::{Error, ErrorKind, Result, memory};
 use orogen_env::WritableFile;
 
 use super::filling::Filling;
-use super::{LogFile, NewFiles, Table};
+use super::{LogFile, NewFiles, Table, Unfinished};
 use crate::dirs::Watch;
 use crate::events::Listeners;
 use crate::format::{ALIGNMENTS, FILE_HEADER_LEN_MAX, FileHeader, Record, filler, padding, sign};
@@ -93,7 +93,7 @@ pub(crate) struct Appender {
     /// It was looked for since this file was begun.
     has_looked: bool,
     /// What a file that could not be made may have left.
-    unfinished: Option<PathBuf>,
+    unfinished: Option<Unfinished>,
     failed_sync: Option<Error>,
     pub(crate) is_closed: bool,
 }
@@ -235,6 +235,10 @@ impl Appender {
 
     fn writer(&mut self) -> Result<&mut dyn WritableFile> {
         self.check()?;
+        if self.is_closed {
+            // Somebody else may have the directory open by now.
+            return Err(Error::read_only("the log is closed"));
+        }
         let writer = match self.writer.take() {
             Some(writer) => writer,
             None => {
@@ -262,13 +266,14 @@ impl Appender {
         }
         let has_spare = |dir: &Path| files.has_spare(queue, dir);
         let (fs, size) = (&*files.fs, files.target_size);
-        if files
+        let second = files
             .dirs
-            .is_to_be_left(fs, self.file.dir(), size, has_spare)
-            && self.rotate(None).is_err()
+            .is_to_be_left(fs, self.file.dir(), size, has_spare);
+        if let Some(second) = second
+            && self.rotate(Some(second)).is_err()
         {
-            // A slow disk is better than none.
-            self.new_files.dirs.stay();
+            // A slow disk is better than none. Not again at once: each attempt takes two syncs.
+            self.new_files.dirs.refused();
             self.check()?;
         }
         Ok(())
@@ -364,6 +369,7 @@ impl Appender {
         if is_stalled && self.new_files.dirs.second() != Some(file.dir()) {
             self.new_files.dirs.stay();
         }
+        self.new_files.dirs.may_leave();
         self.syncs = 0;
         self.written_out = 0;
         self.filling.take_if(|filling| filling.is_over());
@@ -450,10 +456,13 @@ impl Appender {
         let _watch = self.watch();
         let at = self.next;
         let end = at + bytes.len() as u64;
-        if let Some(path) = &self.unfinished {
-            // It may hold what a spare file held. Whoever opens the log would take it for the newest file, and this one, which has
-            // room behind its end, for a damaged earlier one.
-            self.new_files.take_back(path)?;
+        if let Some(left) = &self.unfinished {
+            // Of one that holds what a spare file held: whoever opens the log would take it for the newest file, and this one, which
+            // has room behind its end, for a damaged earlier one.
+            let taken = self.new_files.take_back(&left.path);
+            if left.has_old_bytes {
+                taken?;
+            }
             self.unfinished = None;
         }
         self.writer()?;
@@ -521,6 +530,10 @@ impl Appender {
     }
 
     fn sync_file(&mut self) -> Result<()> {
+        if self.is_closed {
+            // All was synced then.
+            return self.check();
+        }
         let is_dirty = self.is_dirty;
         let (meters, watch) = (Arc::clone(self.meters()), self.watch());
         let writer = self.writer()?;

@@ -215,6 +215,9 @@ fn digest_of(file: &LogFile, len: u64, mut each: impl FnMut()) -> Result<Option<
 /// that only lets others run, as who waits for other writers does: on Linux that may cost it milliseconds else.
 const WORKS_MICROS: u64 = 100;
 
+/// It looks so often whether somebody waits for it: what it does may have taken seconds, where it got no processor.
+const SLEEPS_MICROS_MAX: u64 = 2000;
+
 /// Behind so many files that wait it does not sleep: each is one more to read whole after a crash.
 const WAITING_MAX: usize = 4;
 
@@ -231,10 +234,15 @@ impl Pace<'_> {
             return;
         }
         // Without the lock: who waits for one that an idle thread holds waits until all others sleep.
-        let hurries = self.queue.hurries.load(Ordering::Relaxed)
-            || self.queue.count.load(Ordering::Relaxed) > WAITING_MAX;
-        if !hurries {
-            SystemClock.sleep(Duration::from_micros(took));
+        let hurries = || {
+            self.queue.hurries.load(Ordering::Relaxed)
+                || self.queue.count.load(Ordering::Relaxed) > WAITING_MAX
+        };
+        let mut left = took;
+        while left > 0 && !hurries() {
+            let part = left.min(SLEEPS_MICROS_MAX);
+            SystemClock.sleep(Duration::from_micros(part));
+            left -= part;
         }
         self.since = SystemClock.now_micros();
     }

@@ -8,10 +8,10 @@ use orogen_env::{Access, FileSystem};
 use super::{Window, damage};
 use crate::dirs::{Dirs, Place};
 use crate::format::{FILE_HEADER_LEN_MAX, FileHeader};
-use crate::names::{FileId, Name, Queue};
+use crate::names::{FileId, Name, Queue, SEQ_END};
 
 /// True if nothing but zeros stands behind the header, whole or not: the file was being made.
-fn is_empty(fs: &dyn FileSystem, place: &Place) -> Result<bool> {
+pub(super) fn is_empty(fs: &dyn FileSystem, place: &Place) -> Result<bool> {
     let mut window = Window::new(fs.open(&place.path(), Access::Sequential)?)?;
     let decoded = FileHeader::decode(window.get(0, FILE_HEADER_LEN_MAX)?);
     let begin = match damage(decoded)? {
@@ -37,6 +37,11 @@ fn sorted(fs: &dyn FileSystem, dirs: &Dirs, queue: Queue) -> Result<(Vec<Place>,
         })
         .collect();
     all.sort_by_key(|place| place.id);
+    if let Some(last) = all.last().filter(|last| last.id.seq >= SEQ_END) {
+        return Err(Error::corruption("number of a file is too large")
+            .with("file", last.path().display())
+            .with("help", "it is none of this log: move it away"));
+    }
     let mut places: Vec<Place> = Vec::with_capacity(all.len());
     let mut empty = Vec::new();
     for place in all {

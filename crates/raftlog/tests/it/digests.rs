@@ -5,8 +5,11 @@ use std::sync::Arc;
 
 use orogen_base::ErrorKind;
 use orogen_env::fs::{read_file, write_file};
-use orogen_env::{Fault, FaultFileSystem, FileSystem, MemFileSystem, OpKind, PowerCut};
+use orogen_env::{
+    Fault, FaultFileSystem, FileSystem, MemFileSystem, OpKind, PosixFileSystem, PowerCut,
+};
 use orogen_raftlog::raw::{Command, Engine, LogBatch, Options, RecoveryMode};
+use orogen_testkit::TempDir;
 use orogen_testkit::rng::Rng;
 
 use crate::model::{Model, content, dir, disk, options, purge, random_batch};
@@ -286,4 +289,39 @@ fn a_damaged_header_of_the_newest_file_is_met_although_there_is_a_digest() {
         assert_eq!(e.kind(), ErrorKind::Corruption);
         assert_eq!(read_file(&fs, &log).unwrap(), bytes);
     }
+}
+
+#[test]
+fn a_digest_of_a_length_that_cannot_be_is_as_good_as_none() {
+    let temp = TempDir::new("raftlog-digest");
+    let fs: Arc<dyn FileSystem> = Arc::new(PosixFileSystem);
+    let engine = Engine::open(&fs, temp.path(), digesting()).unwrap();
+    let mut model = Model::new();
+    let mut rng = Rng::new(9);
+    for _ in 0..30 {
+        let mut batch = random_batch(&mut rng, &mut model, 0);
+        engine.write(&mut batch, false).unwrap();
+    }
+    engine.close().unwrap();
+    let mut names = fs.list(temp.path()).unwrap();
+    names.retain(|name| name.ends_with(".digest"));
+    for (name, len) in names.iter().zip([1 << 46, 1 << 40, 1 << 33]) {
+        let mut options = std::fs::OpenOptions::new();
+        let file = options.write(true).open(temp.path().join(name)).unwrap();
+        // Where the file system has no such files there is none to be met.
+        let _ = file.set_len(len);
+    }
+    let engine = Engine::open(&fs, temp.path(), digesting()).unwrap();
+    assert_eq!(content(&engine), model);
+}
+
+#[test]
+fn numbers_that_leave_none_for_the_next_file_are_refused() {
+    let (fs, _) = written(4);
+    let first = names(&fs, ".raftlog").remove(0);
+    let far = dir().join("9999999999999999.raftlog");
+    fs.rename(&first, &far).unwrap();
+    let told = try_open(&fs, digesting()).err().unwrap();
+    assert_eq!(told.kind(), ErrorKind::Corruption, "{told}");
+    assert!(told.to_string().contains("9999999999999999"));
 }

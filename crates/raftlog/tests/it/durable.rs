@@ -4,8 +4,10 @@ use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, mpsc};
 
 use orogen_base::ErrorKind;
-use orogen_env::{Fault, FaultFileSystem, FileSystem, MemFileSystem, OpKind, PowerCut};
-use orogen_raftlog::raw::{Engine, LogBatch};
+use orogen_env::{
+    Clock as _, Fault, FaultFileSystem, FileSystem, MemFileSystem, OpKind, PowerCut, SystemClock,
+};
+use orogen_raftlog::raw::{Engine, EventListener, FileBlockHandle, LogBatch};
 
 use crate::model::{content, dir, disk, open, options};
 
@@ -149,4 +151,96 @@ fn one_that_panics_keeps_nobody_from_being_told() {
         .collect();
     let others = (1..=20).filter(|at| *at != 3);
     assert_eq!(told, others.map(|at| (at, true)).collect::<Vec<_>>());
+}
+
+#[test]
+fn an_engine_that_a_function_let_go_of_touches_no_file_any_more() {
+    let fs = disk();
+    let engine = Arc::new(open(&fs).unwrap());
+    let gates = || mpsc::channel::<()>();
+    let ((began, begins), (goes, go)) = (gates(), gates());
+    let in_first = move |_| {
+        began.send(()).unwrap();
+        go.recv().unwrap();
+    };
+    engine.write_async(&mut entry(1), in_first).unwrap();
+    begins.recv().unwrap();
+    // Two of the next round: the first lets go of the engine, the second waits.
+    let ((began, began_second), (goes_on, go_on)) = (gates(), gates());
+    let ((gone, is_gone), (ends, end)) = (gates(), gates());
+    let held = engine.clone();
+    let in_second = move |_| {
+        began.send(()).unwrap();
+        go_on.recv().unwrap();
+        drop(held);
+        gone.send(()).unwrap();
+    };
+    engine.write_async(&mut entry(2), in_second).unwrap();
+    engine
+        .write_async(&mut entry(3), move |_| end.recv().unwrap())
+        .unwrap();
+    goes.send(()).unwrap();
+    began_second.recv().unwrap();
+    let (tell, told) = mpsc::channel();
+    let in_last = move |synced| tell.send(synced).unwrap();
+    engine.write_async(&mut entry(4), in_last).unwrap();
+    drop(engine);
+    goes_on.send(()).unwrap();
+    is_gone.recv().unwrap();
+    let again = open(&fs).unwrap();
+    again.write(&mut entry(5), true).unwrap();
+    ends.send(()).unwrap();
+    told.recv().unwrap().unwrap();
+    drop(again);
+    assert_eq!(open(&fs).unwrap().last_index(1), Some(5));
+}
+
+/// Holds the thread that tells of a record, once.
+struct Held {
+    begins: mpsc::Sender<()>,
+    ends: Mutex<Option<mpsc::Receiver<()>>>,
+}
+
+impl EventListener for Held {
+    fn on_append_log_file(&self, _handle: FileBlockHandle) {
+        let ends = self.ends.lock().unwrap().take();
+        if let Some(ends) = ends {
+            self.begins.send(()).unwrap();
+            ends.recv().unwrap();
+        }
+    }
+}
+
+#[test]
+fn who_waits_for_a_sync_gets_it_where_another_finds_no_space() {
+    let fs = disk();
+    let faulty = Arc::new(FaultFileSystem::over_memory(fs.clone()));
+    let arc: Arc<dyn FileSystem> = faulty.clone();
+    let (begins, began) = mpsc::channel();
+    let (ends, end) = mpsc::channel();
+    let held = Held {
+        begins,
+        ends: Mutex::new(Some(end)),
+    };
+    let listeners = vec![Arc::new(held) as Arc<dyn EventListener>];
+    let engine = Engine::open_with_listeners(&arc, dir(), options(), listeners).unwrap();
+    std::thread::scope(|threads| {
+        threads.spawn(|| engine.write(&mut entry(1), false).unwrap());
+        began.recv().unwrap();
+        let synced = threads.spawn(|| engine.sync());
+        let mut other = LogBatch::default();
+        other.add_entries(2, 1, &[b"an entry"]).unwrap();
+        let engine = &engine;
+        let written = threads.spawn(move || engine.write(&mut other, false));
+        // Both wait by then, most likely.
+        SystemClock.sleep(std::time::Duration::from_millis(100));
+        let full = Fault::no_space().on(&[OpKind::Append]);
+        faulty.faults().add(full.forever());
+        ends.send(()).unwrap();
+        let written = written.join().unwrap();
+        assert_eq!(written.unwrap_err().kind(), ErrorKind::NoSpace);
+        synced.join().unwrap().unwrap();
+    });
+    let after = open(&fs.crash(PowerCut::DropUnsynced)).unwrap();
+    assert_eq!((after.last_index(1), after.last_index(2)), (Some(1), None));
 }

@@ -4,8 +4,11 @@ use std::sync::Arc;
 
 use orogen_base::ErrorKind;
 use orogen_env::fs::read_file;
-use orogen_env::{Fault, FaultFileSystem, FileSystem, MemFileSystem, OpKind, PowerCut};
+use orogen_env::{
+    Fault, FaultFileSystem, FileSystem, MemFileSystem, OpKind, PosixFileSystem, PowerCut,
+};
 use orogen_raftlog::raw::{Command, Engine, FormatVersion, LogBatch, Options, Queue, RecoveryMode};
+use orogen_testkit::TempDir;
 use orogen_testkit::rng::Rng;
 
 use crate::model::{content, dir, disk, options};
@@ -295,5 +298,43 @@ fn too_many_spare_files_are_deleted_when_they_are_found() {
     let expected = content(&engine);
     drop(engine);
     let engine = Engine::open(&arc, dir(), options()).unwrap();
+    assert_eq!(content(&engine), expected);
+}
+
+/// As raft-engine forks a directory.
+#[test]
+fn files_behind_symbolic_links_are_not_written_over() {
+    let temp = TempDir::new("raftlog-links");
+    let (source, fork) = (temp.path().join("source"), temp.path().join("fork"));
+    let fs: Arc<dyn FileSystem> = Arc::new(PosixFileSystem);
+    let unshared = Options {
+        enable_log_recycle: false,
+        ..options()
+    };
+    let engine = Engine::open(&fs, &source, unshared.clone()).unwrap();
+    for at in 1..20 {
+        let mut batch = LogBatch::default();
+        let bytes = Rng::new(at).bytes(500);
+        batch.add_entries(1, at, &[bytes]).unwrap();
+        engine.write(&mut batch, true).unwrap();
+    }
+    let expected = content(&engine);
+    engine.close().unwrap();
+    let mut logs = fs.list(&source).unwrap();
+    logs.retain(|name| name.ends_with(".raftlog"));
+    logs.sort();
+    let newest = logs.pop().unwrap();
+    assert!(logs.len() > 5);
+    std::fs::create_dir(&fork).unwrap();
+    std::fs::copy(source.join(&newest), fork.join(&newest)).unwrap();
+    for log in &logs {
+        std::os::unix::fs::symlink(source.join(log), fork.join(log)).unwrap();
+    }
+    let engine = Engine::open(&fs, &fork, options()).unwrap();
+    assert_eq!(content(&engine), expected);
+    assert!(steps(&engine, 20, 40, true));
+    assert!(engine.metrics().files_written_over > 0);
+    engine.close().unwrap();
+    let engine = Engine::open(&fs, &source, unshared).unwrap();
     assert_eq!(content(&engine), expected);
 }

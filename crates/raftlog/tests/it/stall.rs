@@ -166,14 +166,76 @@ fn where_the_second_directory_takes_no_file_the_slow_one_is_written_on() {
     }
     assert!(!is_stalled(&engine));
     assert_eq!(engine.metrics().dir_stalls_stayed, 1);
-    assert_eq!((disk.files(dir()), disk.files(spill_dir())), (2, 0));
-    // The next slow call has it try again.
+    assert_eq!((disk.files(dir()), disk.files(spill_dir())), (1, 0));
+    // It is tried again after a purge.
     faults.clear();
+    engine.purge_expired_files().unwrap();
     disk.slow(OpKind::Sync, "/raft/log", THRESHOLD * 2);
     write(&engine, 10);
     write(&engine, 11);
     assert_eq!(disk.files(spill_dir()), 1);
     assert_eq!(engine.metrics().dir_stalls, 2);
+}
+
+#[test]
+fn a_slow_directory_is_written_on_in_its_file_where_the_other_takes_none() {
+    let disk = Disk::new();
+    let engine = disk.open();
+    write(&engine, 1);
+    let faults = disk.fs.faults();
+    let broken = Fault::io().on(&[OpKind::Create]).path_with("/spill/log");
+    faults.add(broken.forever());
+    let slow = Fault::io().on(&[OpKind::Sync]).path_with("/raft/log");
+    let slow = slow.slow(disk.clock.clone(), THRESHOLD * 2);
+    faults.add(slow.forever());
+    for index in 2..22 {
+        write(&engine, index);
+    }
+    // A file gets full.
+    assert_eq!((disk.files(dir()), disk.files(spill_dir())), (2, 0));
+    // It is asked for once for each file, and when that is full.
+    assert!(faults.count(OpKind::Create) < 10);
+    // The next file is asked for there.
+    for index in 22..25 {
+        fill(&engine, index);
+    }
+    faults.clear();
+    for index in 25..28 {
+        fill(&engine, index);
+    }
+    assert!(disk.files(spill_dir()) > 0);
+    let expected = content(&engine);
+    engine.close().unwrap();
+    assert_eq!(content(&disk.open()), expected);
+}
+
+#[test]
+fn a_second_directory_that_dies_while_a_file_is_made_there_stops_nobody() {
+    for kind in [OpKind::Sync, OpKind::SyncDir, OpKind::Append] {
+        let disk = Disk::new();
+        let engine = disk.open();
+        write(&engine, 1);
+        let faults = disk.fs.faults();
+        for kind in [kind, OpKind::Remove] {
+            faults.add(Fault::io().on(&[kind]).path_with("/spill/log").forever());
+        }
+        disk.slow(OpKind::Sync, "/raft/log", THRESHOLD * 2);
+        for index in 2..10 {
+            write(&engine, index);
+        }
+        for index in 10..13 {
+            fill(&engine, index);
+        }
+        assert!(disk.files(dir()) > 1, "{kind:?}");
+        let expected = content(&engine);
+        let killed = disk.mem.crash(PowerCut::KeepAll);
+        let killed: Arc<dyn FileSystem> = Arc::new(killed);
+        let killed = Engine::open(&killed, dir(), spilling()).unwrap();
+        assert_eq!(content(&killed), expected);
+        engine.close().unwrap();
+        faults.clear();
+        assert_eq!(content(&disk.open()), expected);
+    }
 }
 
 #[test]
