@@ -21,7 +21,7 @@ use orogen_sst::BlockCache;
 use crate::activity::Activity;
 use crate::column_family::{ColumnFamilyData, FamilyState};
 use crate::compact::collect::{self, Ceiling, Lull, Rules};
-use crate::compact::{Moment, Scores};
+use crate::compact::{self, Moment, Scores};
 use crate::events::{DamagedBlobFile, DamagedTable, EventListener, StallInfo};
 use crate::health::Health;
 use crate::holes::HolePunching;
@@ -87,6 +87,8 @@ pub(crate) struct Context {
     pub(crate) lock: Mutex<Option<Arc<dyn FileLock>>>,
     /// Above 0: no manual compaction runs.
     pub(crate) manual_disabled: Arc<AtomicU64>,
+    /// How often they were disabled: those from before do not go on after it.
+    pub(crate) manual_disables: AtomicU64,
     /// Threads of manual compactions; joined when the database closes. Leaf lock.
     adopted: Mutex<Vec<Thread>>,
     /// Threads that run jobs of their own. Leaf lock.
@@ -218,6 +220,7 @@ impl Context {
             resuming: Mutex::default(),
             lock: Mutex::new(parts.lock),
             manual_disabled: Arc::default(),
+            manual_disables: AtomicU64::new(0),
             adopted: Mutex::default(),
             callers: Mutex::default(),
             background: Mutex::default(),
@@ -625,16 +628,35 @@ impl Context {
         family
             .pending_compaction_bytes
             .store(scores.pending_compaction_bytes, Ordering::Relaxed);
-        let debts = Debts {
+        let mut debts = Debts {
             sealed_memtables: state.imm.len(),
             level0_files: state.version.num_files(0),
             pending_compaction_bytes: scores.pending_compaction_bytes,
             blob_space: self.blob_space(&state, &options),
         };
+        if self.can_compact_nothing(&state, &options, &scores) {
+            (debts.level0_files, debts.pending_compaction_bytes) = (0, 0);
+        }
         let verdict = (!family.is_dropped()).then(|| stall::judge(&options, debts));
         // Under the family's lock: an older look must not undo a newer one, or a writer would
         // wait for a flush that has ended.
         self.stall.set(family.id, &family.name, verdict)
+    }
+
+    /// True if damaged tables keep all others from being compacted: to hold writers back would help nobody, for ever.
+    fn can_compact_nothing(
+        &self,
+        state: &FamilyState,
+        options: &ColumnFamilyOptions,
+        scores: &Scores,
+    ) -> bool {
+        let mut files = state.version.iter_files();
+        files.any(|(_, file)| file.damaged.get()) && {
+            let taken = state.taken(None);
+            let moment = self.moment();
+            taken.is_empty()
+                && compact::pick(&state.version, options, scores, &taken, moment).is_none()
+        }
     }
 
     /// Bytes that the blob files take, and those at which writers are slowed: a tenth beyond

@@ -839,7 +839,7 @@ impl Db {
     }
 
     /// Refuses manual compactions until [`Self::enable_manual_compaction`] was called as often,
-    /// and gives up those that run: they fail with `Aborted`. Returns when they have ended.
+    /// and gives up those that run or are paused: they fail with `Aborted`. Returns when none of them holds files any more.
     pub fn disable_manual_compaction(&self) {
         manual_compaction::disable(self.context());
     }

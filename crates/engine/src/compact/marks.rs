@@ -79,7 +79,7 @@ pub fn due<'a>(
         Reason::ForcedBlobGC,
         Reason::BottommostRecompression,
     ];
-    let last = version.num_non_empty_levels().saturating_sub(1).max(1);
+    let last = last_of(version);
     let codecs = last_level_codecs(version, options, base_level, last);
     let emptied = blobs::forced(version, options);
     let too_much = amplifying(version, last, options.max_size_amplification_percent);
@@ -141,6 +141,11 @@ pub fn due<'a>(
     })
 }
 
+/// The level below which there is nothing to go to.
+fn last_of(version: &Version) -> usize {
+    version.num_non_empty_levels().saturating_sub(1).max(1)
+}
+
 /// The codecs that files of the last level may be asked to have. With dynamic levels the base
 /// level, and with it the codec, follows from sizes: what is rewritten may be asked to have
 /// another one by its own new size, and again, for ever. So any of them will do.
@@ -182,11 +187,13 @@ pub fn next_due_secs(version: &Version, options: &ColumnFamilyOptions) -> Option
     let after = |since: u64, secs: u64| {
         (since > 0 && secs > 0).then(|| since.saturating_add(secs).saturating_add(1))
     };
-    let files = version.iter_files().map(|(_, f)| f);
+    let last = last_of(version);
+    let files = version.iter_files().filter(|(_, f)| !f.damaged.get());
     files
-        .flat_map(|f| {
+        .flat_map(|(level, f)| {
+            let aged = after(f.oldest_ancester_time, options.ttl);
             [
-                after(f.oldest_ancester_time, options.ttl),
+                aged.filter(|_| level < last),
                 after(f.file_creation_time, options.periodic_compaction_seconds),
             ]
         })

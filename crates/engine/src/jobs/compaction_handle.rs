@@ -6,7 +6,7 @@
 
 use orogen_base::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use Ordering::Relaxed;
 use orogen_base::sync::{Condvar, Mutex};
@@ -39,6 +39,8 @@ pub(crate) struct Control {
     done: AtomicU64,
     /// Bytes of the levels that are still to be merged into the next, when last looked at.
     ahead: AtomicU64,
+    /// How often such jobs had been disabled when it began.
+    disables: OnceLock<u64>,
     result: Mutex<Option<Result<()>>>,
     finished: Condvar,
 }
@@ -88,7 +90,9 @@ impl Control {
         if self.is_cancelled() {
             return Err(Error::aborted("job was cancelled"));
         }
-        if context.manual_disabled.load(Ordering::SeqCst) > 0 {
+        let times = context.manual_disables.load(Ordering::SeqCst);
+        let is_from_before = *self.disables.get_or_init(|| times) != times;
+        if context.manual_disabled.load(Ordering::SeqCst) > 0 || is_from_before {
             return Err(Error::aborted("manual compactions are disabled"));
         }
         Ok(())

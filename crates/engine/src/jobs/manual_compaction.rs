@@ -81,9 +81,10 @@ pub(crate) fn spawn(
     })
 }
 
-/// Refuses new manual compactions and gives up those that run; returns when they have ended.
+/// Refuses new manual compactions and gives up those that were begun; returns when none of them holds files.
 pub(crate) fn disable(context: &Context) {
     context.manual_disabled.fetch_add(1, Ordering::SeqCst);
+    context.manual_disables.fetch_add(1, Ordering::SeqCst);
     context.progress.raise();
     if context.runs_callers_job() {
         // A listener of one: it would wait for itself.

@@ -286,3 +286,25 @@ fn a_panic_on_the_callers_thread_leaves_nothing_taken() {
     });
     ends(&waiting).unwrap();
 }
+
+#[test]
+fn a_paused_one_does_not_survive_that_all_are_disabled() {
+    let fs = MemFileSystem::new();
+    let mut options = small(&fs);
+    let (gate, armed, _) = held(&mut options);
+    let db = halves(&options);
+    let cf = db.default_column_family();
+    armed.store(true, Ordering::SeqCst);
+    let handle = db.compact_range_async(&FORCE, &cf, None, None).unwrap();
+    gate.wait_for(1);
+    handle.pause();
+    gate.open();
+    until(|| db.live_files().iter().all(|f| !f.being_compacted));
+    db.wait_for_background_work().unwrap();
+    db.disable_manual_compaction();
+    db.enable_manual_compaction();
+    handle.resume();
+    assert_eq!(handle.wait().unwrap_err().kind(), ErrorKind::Aborted);
+    db.compact_range(&FORCE, &cf, None, None).unwrap();
+    assert_eq!(scan(&db, &cf).len(), 2000);
+}

@@ -14,6 +14,7 @@ use orogen_env::fs::{read_file, write_file};
 use orogen_env::{FileSystem, MemFileSystem};
 
 use crate::blobs::{Map, assert_exact, compact_all, separated};
+use crate::steer::{ends, on_thread};
 use crate::support::{DIR, scan, small};
 
 #[derive(Default)]
@@ -219,6 +220,39 @@ fn a_damaged_table_in_level_0_does_not_stop_writers() {
     let last = format!("{}", 3 * options.cf.level0_stop_writes_trigger - 1);
     for n in 0..100 {
         assert_eq!(db.get(&key(n)).unwrap().as_deref(), Some(last.as_bytes()));
+    }
+}
+
+#[test]
+fn a_damaged_table_does_not_stop_writers_however_much_is_written() {
+    let fs = MemFileSystem::new();
+    let mut options = small(&fs);
+    // Not even two tables of level 0 are merged with each other.
+    options.cf.max_compaction_bytes = 1;
+    let db = Db::open(DIR, &options).unwrap();
+    for n in 0..100 {
+        db.put(&key(n), &[b'v'; 50]).unwrap();
+    }
+    db.flush().unwrap();
+    let victim = db.live_files()[0].clone();
+    db.close().unwrap();
+    flip(&fs, victim.number);
+    for _ in 0..2 {
+        let db = Db::open(DIR, &options).unwrap();
+        let rounds = 2 * options.cf.level0_stop_writes_trigger;
+        let writer = on_thread(move || {
+            for round in 0..rounds {
+                for n in 0..100 {
+                    db.put(&key(n), format!("{round}").as_bytes()).unwrap();
+                }
+                db.flush().unwrap();
+            }
+            db.wait_for_background_work().unwrap();
+            assert_eq!(db.damaged_tables().len(), 1);
+            db.get(&key(7)).unwrap().map(|v| v.to_vec())
+        });
+        let last = format!("{}", rounds - 1);
+        assert_eq!(ends(&writer), Some(last.into_bytes()));
     }
 }
 

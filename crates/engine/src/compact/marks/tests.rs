@@ -121,6 +121,26 @@ fn old_data_goes_down_and_old_files_are_written_anew() {
 }
 
 #[test]
+fn nobody_waits_for_files_that_are_never_due() {
+    let v = version("L6\n3: a..c", |f| f.oldest_ancester_time = 100);
+    let options = ColumnFamilyOptions {
+        ttl: 50,
+        ..ColumnFamilyOptions::default()
+    };
+    let moment = Moment {
+        unix_secs: 1000,
+        ..Moment::default()
+    };
+    assert_eq!(show(&v, &options, moment), "");
+    assert_eq!(next_due_secs(&v, &options), None);
+    let damaged = version("L4\n1: a..c\nL6\n3: d..e", |f| {
+        f.oldest_ancester_time = 100;
+        f.damaged.set(true);
+    });
+    assert_eq!(next_due_secs(&damaged, &options), None);
+}
+
+#[test]
 fn files_of_the_last_level_with_another_codec_are_due_last() {
     let drawing = "L5\n1: a..b\n2: x..z\nL6\n3: a..c\n4: d..f\n5: g..h\n6: i..j compacting";
     let v = version(drawing, |f| match f.number {
