@@ -35,29 +35,46 @@ struct Backups {
     #[arg(id = "backups", value_name = "BACKUPS")]
     path: PathBuf,
     /// Read at most so many MiB a second.
-    #[arg(long, value_name = "MIB", default_value_t = 0)]
+    #[arg(long, value_name = "MIB", default_value_t = 0, value_parser = clap::value_parser!(u64).range(..1 << 44))]
     rate: u64,
 }
 
 impl Backups {
-    fn open(&self, flush: bool) -> Result<BackupEngine, Failure> {
-        let options = BackupOptions {
+    fn options(&self, flush: bool) -> BackupOptions {
+        BackupOptions {
             bytes_per_second: self.rate << 20,
             flush_before_backup: flush,
             ..BackupOptions::default()
-        };
-        Ok(BackupEngine::open(&self.path, options)?)
+        }
     }
 
-    /// Opens what must be there.
-    fn open_existing(&self) -> Result<BackupEngine, Failure> {
-        if !self.path.join("meta").is_dir() {
-            return Err(Failure::NotFound(format!(
-                "there are no backups in {}",
-                self.path.display()
-            )));
+    fn open(&self, flush: bool) -> Result<BackupEngine, Failure> {
+        Ok(BackupEngine::open(&self.path, self.options(flush))?)
+    }
+
+    fn check_is_there(&self) -> Result<(), Failure> {
+        if self.path.join("meta").is_dir() {
+            return Ok(());
         }
+        Err(Failure::NotFound(format!(
+            "there are no backups in {}",
+            self.path.display()
+        )))
+    }
+
+    /// Opens what must be there, to change it.
+    fn open_existing(&self) -> Result<BackupEngine, Failure> {
+        self.check_is_there()?;
         self.open(false)
+    }
+
+    /// Opens what must be there, and leaves it as it is.
+    fn look(&self) -> Result<BackupEngine, Failure> {
+        self.check_is_there()?;
+        Ok(BackupEngine::open_read_only(
+            &self.path,
+            self.options(false),
+        )?)
     }
 }
 
@@ -176,7 +193,7 @@ fn create(args: &CreateArgs, terminal: &mut Terminal) -> Result<(), Failure> {
 }
 
 fn list(args: &ListArgs, terminal: &mut Terminal) -> Result<(), Failure> {
-    let backups = args.backups.open_existing()?;
+    let backups = args.backups.look()?;
     let (good, damaged) = (backups.list()?, backups.damaged()?);
     if terminal.json {
         let good: Vec<Value> = good.iter().map(to_json).collect();
@@ -220,7 +237,7 @@ fn told(damaged: usize) -> Result<(), Failure> {
 }
 
 fn verify(args: &VerifyArgs, terminal: &mut Terminal) -> Result<(), Failure> {
-    let backups = args.backups.open_existing()?;
+    let backups = args.backups.look()?;
     let ids: Vec<u32> = match args.id {
         Some(id) => vec![id],
         None => {
@@ -263,7 +280,7 @@ fn verify(args: &VerifyArgs, terminal: &mut Terminal) -> Result<(), Failure> {
 }
 
 fn restore(args: &RestoreArgs, terminal: &mut Terminal) -> Result<(), Failure> {
-    let backups = args.backups.open_existing()?;
+    let backups = args.backups.look()?;
     let bar = terminal.bar(0, true, "restoring");
     let mut bytes = 0;
     let result = backups.restore_with(args.id, &args.target, &mut |done, total| {

@@ -454,7 +454,7 @@ fn dump_file(args: &DumpArgs, terminal: &mut Terminal) -> Result<(), Failure> {
         });
         let head = head.to_string();
         terminal.raw(head.strip_suffix('}').unwrap_or(&head).as_bytes())?;
-        terminal.begin_items(",\"pieces\":[")?;
+        terminal.begin_items(",\"pieces\":[", "]}\n")?;
     } else {
         terminal.line(&format!(
             "{}: {}, version {}, column family {}, {}, {}",

@@ -109,7 +109,7 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             // What was printed before the failure is data all the same.
-            let _ = terminal.flush();
+            let _ = terminal.close_items().and_then(|()| terminal.flush());
             if let Some(message) = failure.message() {
                 terminal.note(&format!("orogen: {message}"));
             }

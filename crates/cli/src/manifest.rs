@@ -52,7 +52,7 @@ pub(crate) fn run(command: ManifestCommand, terminal: &mut Terminal) -> Result<(
     let path = manifest_path(&*fs, &args.path)?;
     let mut reader = Reader::new(fs.open(&path, Access::Sequential)?, 0)?;
     if terminal.json {
-        terminal.begin_items("[")?;
+        terminal.begin_items("[", "]\n")?;
     } else {
         terminal.line(&path.display().to_string())?;
     }
@@ -70,9 +70,6 @@ pub(crate) fn run(command: ManifestCommand, terminal: &mut Terminal) -> Result<(
                 terminal.note(&format!("torn tail at offset {}", d.offset));
             }
             ReadOutcome::Damage(d) => {
-                if terminal.json {
-                    terminal.end_items("]\n")?;
-                }
                 let error = Error::corruption(d.reason.name())
                     .with("file", path.display())
                     .with("offset", d.offset);

@@ -154,7 +154,7 @@ fn dump(args: &DumpArgs, terminal: &mut Terminal) -> Result<(), Failure> {
     };
     let items = items.map_err(failure)?;
     if terminal.json {
-        terminal.begin_items("[")?;
+        terminal.begin_items("[", "]\n")?;
     }
     let (mut operations, mut damages) = (0, 0);
     for item in items {

@@ -176,7 +176,7 @@ fn section(terminal: &mut Terminal, title: &str) -> std::io::Result<()> {
 
 fn dump_blocks(table: &Arc<TableReader>, terminal: &mut Terminal) -> Result<(), Failure> {
     if terminal.json {
-        terminal.begin_items(",\"blocks\":[")?;
+        terminal.begin_items(",\"blocks\":[", "]}\n")?;
     } else {
         section(terminal, "Blocks")?;
         let names = ("offset", "stored", "raw", "codec");
@@ -212,7 +212,7 @@ fn dump_entries(
     terminal: &mut Terminal,
 ) -> Result<(), Failure> {
     if terminal.json {
-        terminal.begin_items(",\"entries\":[")?;
+        terminal.begin_items(",\"entries\":[", "]}\n")?;
     } else {
         section(terminal, "Entries")?;
     }

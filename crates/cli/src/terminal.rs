@@ -23,6 +23,8 @@ pub(crate) struct Terminal {
     pub(crate) unicode: bool,
     progress: bool,
     items: usize,
+    /// What ends the array that was begun, and its document.
+    ends: Option<&'static str>,
 }
 
 /// What stands out, and how.
@@ -53,6 +55,7 @@ impl Terminal {
             unicode: !ascii_locale && !dumb,
             progress: std::io::stderr().is_terminal() && !no_progress && !set("NO_COLOR") && !dumb,
             items: 0,
+            ends: None,
         }
     }
 
@@ -79,9 +82,11 @@ impl Terminal {
         writeln!(self.out, "{value:#}")
     }
 
-    /// Begins a JSON array, which may be long; `open` is what stands before its items.
-    pub(crate) fn begin_items(&mut self, open: &str) -> std::io::Result<()> {
+    /// Begins a JSON array, which may be long; `open` is what stands before its items, `ends` what ends array and document where an
+    /// error keeps the rest away.
+    pub(crate) fn begin_items(&mut self, open: &str, ends: &'static str) -> std::io::Result<()> {
         self.items = 0;
+        self.ends = Some(ends);
         self.out.write_all(open.as_bytes())
     }
 
@@ -94,11 +99,20 @@ impl Terminal {
 
     /// Ends the array; `close` is what stands after its items.
     pub(crate) fn end_items(&mut self, close: &str) -> std::io::Result<()> {
+        self.ends = None;
         write!(self.out, "\n{close}")
     }
 
     pub(crate) fn flush(&mut self) -> std::io::Result<()> {
         self.out.flush()
+    }
+
+    /// Ends what an error has left open, so that what was printed is a JSON document.
+    pub(crate) fn close_items(&mut self) -> std::io::Result<()> {
+        match self.ends.take() {
+            Some(ends) => self.end_items(ends),
+            None => Ok(()),
+        }
     }
 
     /// Both streams, for those that write for themselves.

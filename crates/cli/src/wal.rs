@@ -64,7 +64,7 @@ pub(crate) fn run(command: WalCommand, terminal: &mut Terminal) -> Result<(), Fa
     let fs = Options::default().db.fs;
     let mut reader = Reader::new(fs.open(&args.file, Access::Sequential)?, number)?;
     if terminal.json {
-        terminal.begin_items("[")?;
+        terminal.begin_items("[", "]\n")?;
     }
     let mut record = Vec::new();
     let (mut records, mut operations, mut damages) = (0u64, 0u64, 0u64);

@@ -26,7 +26,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use orogen_base::sync::Mutex;
+use orogen_base::sync::{Mutex, MutexGuard};
 use orogen_base::{Error, ErrorKind, Result, SeqNo};
 use orogen_env::fs::{make_dir, read_file};
 use orogen_env::{Clock, FileLock, FileSystem, PosixFileSystem, RateLimiter, SystemClock};
@@ -89,14 +89,15 @@ pub struct BackupCreated {
     pub bytes_copied: u64,
 }
 
-/// A directory of backups, held by this engine until it is dropped.
+/// A directory of backups, held by this engine until it is dropped, or only looked at.
 pub struct BackupEngine {
     dir: PathBuf,
     options: BackupOptions,
     limiter: RateLimiter,
     /// Held by whoever changes what is there.
     work: Mutex<()>,
-    _lock: Box<dyn FileLock>,
+    /// None: it only looks, and changes nothing.
+    lock: Option<Box<dyn FileLock>>,
 }
 
 type Progress<'a> = &'a mut dyn FnMut(u64, u64);
@@ -116,16 +117,43 @@ impl BackupEngine {
         }
         fs.sync_dir(&dir)?;
         let lock = fs.lock(&filename::lock_path(&dir))?;
+        let engine = Self::with(dir, options, Some(lock));
+        // In a directory without any backup nothing is known to be ours.
+        engine.collect(false)?;
+        Ok(engine)
+    }
+
+    /// Opens a directory of backups to list, verify and restore them. Nothing is made, locked or removed: another engine, or
+    /// RocksDB, may be making a backup there, and what it deletes meanwhile is missing here.
+    ///
+    /// # Errors
+    /// `NotFound` if there are no backups; `Io`.
+    pub fn open_read_only(dir: impl AsRef<Path>, options: BackupOptions) -> Result<Self> {
+        let dir = dir.as_ref().to_owned();
+        if !options.fs.exists(&dir.join(META))? {
+            return Err(Error::not_found("there are no backups here").with("path", dir.display()));
+        }
+        Ok(Self::with(dir, options, None))
+    }
+
+    fn with(dir: PathBuf, options: BackupOptions, lock: Option<Box<dyn FileLock>>) -> Self {
         let limiter = RateLimiter::new(options.bytes_per_second, options.clock.clone());
-        let engine = Self {
+        Self {
             dir,
             options,
             limiter,
             work: Mutex::new(()),
-            _lock: lock,
-        };
-        engine.collect_garbage()?;
-        Ok(engine)
+            lock,
+        }
+    }
+
+    /// Enters what changes something.
+    fn enter_work(&self) -> Result<MutexGuard<'_, ()>> {
+        match self.lock {
+            Some(_) => Ok(self.work.lock()),
+            None => Err(Error::read_only("backups were opened to be looked at")
+                .with("path", self.dir.display())),
+        }
     }
 
     fn fs(&self) -> &dyn FileSystem {
@@ -281,7 +309,7 @@ impl BackupEngine {
             let wait = FlushOptions { wait: true };
             manual_flush::flush(context, &core.write, &wait, &families)?;
         }
-        let _work = self.work.lock();
+        let _work = self.enter_work()?;
         let metas = self.metas()?;
         let id = self.next_id(&metas)?;
         let held = context.hold_files();
@@ -290,7 +318,7 @@ impl BackupEngine {
         let created = result.inspect_err(|e| {
             quarantine::note(context, e);
             // The first error is the one that matters; the next open removes what stays.
-            let _ = self.collect();
+            let _ = self.collect(true);
         })?;
         context.log.info(format_args!(
             "backup {id} made in {}: files={} bytes={} bytes_copied={}",
@@ -313,24 +341,24 @@ impl BackupEngine {
     /// Deletes a backup, and the files that no other one needs.
     ///
     /// # Errors
-    /// `NotFound` if there is none of this number; `Io`: it may be gone all the same.
+    /// `ReadOnly`; `NotFound` if there is none of this number; `Io`: it may be gone all the same.
     pub fn delete(&self, id: u32) -> Result<()> {
-        let _work = self.work.lock();
+        let _work = self.enter_work()?;
         self.forget(&[id])?;
-        self.collect().map(|_| ())
+        self.collect(true).map(|_| ())
     }
 
     /// Deletes all but the newest `keep` backups; returns the numbers of those deleted. Damaged
     /// ones do not count as kept, and stay.
     ///
     /// # Errors
-    /// `Io`: some may be gone all the same.
+    /// `ReadOnly`; `Io`: some may be gone all the same.
     pub fn purge_old(&self, keep: usize) -> Result<Vec<u32>> {
-        let _work = self.work.lock();
+        let _work = self.enter_work()?;
         let ids: Vec<u32> = self.list()?.into_iter().map(|b| b.id).collect();
         let old = &ids[..ids.len().saturating_sub(keep)];
         self.forget(old)?;
-        self.collect()?;
+        self.collect(!old.is_empty())?;
         Ok(old.to_vec())
     }
 
@@ -350,18 +378,22 @@ impl BackupEngine {
     }
 
     /// Removes files that belong to no backup; returns how many. Where a list cannot be read,
-    /// nothing that it may name is touched.
+    /// nothing that it may name is touched; nor is anything where there is no backup at all.
     ///
     /// # Errors
-    /// `Io`.
+    /// `ReadOnly`, `Io`.
     pub fn collect_garbage(&self) -> Result<usize> {
-        let _work = self.work.lock();
-        self.collect()
+        let _work = self.enter_work()?;
+        self.collect(false)
     }
 
-    fn collect(&self) -> Result<usize> {
+    /// `is_ours`: this engine has written or deleted here, so that what no list names was a backup's.
+    fn collect(&self, is_ours: bool) -> Result<usize> {
         let fs = self.fs();
         let metas = self.metas()?;
+        if metas.is_empty() && !is_ours {
+            return Ok(0);
+        }
         let mut removed = 0;
         for name in fs.list(&self.dir.join(META))? {
             if is_temporary(&name) {

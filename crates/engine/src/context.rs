@@ -674,7 +674,7 @@ impl Context {
         }
         let ceiling = Ceiling::of(&state.version, options.max_space_amp)?;
         let most = ceiling.most_bytes * BLOB_SPACE_SLOWDOWN;
-        let most = (most as u64).saturating_add(2 * options.write_buffer_size);
+        let most = (most as u64).saturating_add(options.write_buffer_size.saturating_mul(2));
         let disk = ceiling.disk_bytes as u64;
         // Damaged files keep what is in them.
         let is_chosen = || {

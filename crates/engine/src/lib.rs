@@ -72,6 +72,7 @@ pub use options::{
     ColumnFamilyOptions, CompactOnDeletion, CompactRangeOptions, ConvertTo, ConvertValuesOptions,
     DbOptions, FlushOptions, Options, PrepopulateBlobCache, WriteOptions,
 };
+pub use options_map::{check_logs_are_here, logs_elsewhere};
 pub use properties::LiveFile;
 pub use ranges::{DeletedFiles, SizeApproximationOptions, UserKeyRange};
 pub use read::{ReadOptions, Snapshot, Written};

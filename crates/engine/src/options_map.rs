@@ -7,7 +7,7 @@
 //! operator, a fixed or capped prefix extractor, the number of levels. A file that is missing or
 //! does not parse is no error then: every setting has another source. [`load`] takes all of it.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use orogen_base::slice_transform::{self, SliceTransform};
@@ -15,13 +15,14 @@ use orogen_base::{Error, ErrorKind, FileNo, Result};
 use orogen_env::FileSystem;
 use orogen_env::fs::read_file;
 
-use orogen_sst::FORMAT_VERSION_MAX;
+use orogen_sst::{FORMAT_VERSION_MAX, FORMAT_VERSION_MIN};
 
 use crate::column_family::ColumnFamilyData;
 use crate::events::OptionChange;
 use crate::filename::{self, FileKind};
 use crate::options::{ColumnFamilyOptions, DbOptions, Options};
 use crate::options_file::{OptionsFile, Section, SectionKind, value};
+use crate::version::manifest;
 use items::{Item, stored_merge_operator};
 
 mod items;
@@ -183,7 +184,7 @@ pub(crate) fn change_db(
 }
 
 /// The settings in the newest OPTIONS file of `dir`, over `base` for what a file cannot hold. Where it
-/// asks for tables of a newer format than we write they will be of the newest that we do.
+/// asks for tables of a format that we do not write they will be of the nearest that we do.
 ///
 /// # Errors
 /// `NotFound` if there is no such file; `Corruption` if it does not parse; `InvalidArgument`
@@ -225,7 +226,13 @@ pub(crate) fn load(dir: &Path, base: &Options) -> Result<Options> {
         take((section, STORED), items::DB, &mut options.db, "").map_err(in_file)?;
         take((section, OWN), items::OWN_DB, &mut options.db, "").map_err(in_file)?;
     }
-    for name in file.family_names() {
+    // A family that was dropped may be there still: the file is renewed behind the MANIFEST.
+    let manifest = manifest::recover_current(fs, dir).ok();
+    let is_live = |name: &str| {
+        let families = manifest.as_ref().map(|(_, m)| m.families.values());
+        families.is_none_or(|mut all| all.any(|f| f.name == name))
+    };
+    for name in file.family_names().filter(|name| is_live(name)) {
         let mut cf = base.family(name).clone();
         if let Some(section) = file.family(name) {
             take((section, STORED), items::FAMILY, &mut cf, name).map_err(in_file)?;
@@ -233,8 +240,10 @@ pub(crate) fn load(dir: &Path, base: &Options) -> Result<Options> {
         }
         if let Some(section) = file.table(name) {
             take((section, STORED), items::TABLE, &mut cf.table, name).map_err(in_file)?;
-            // RocksDB 11 names 7 unless it is told another one.
-            cf.table.format_version = cf.table.format_version.min(FORMAT_VERSION_MAX);
+            // RocksDB 11 names 7 unless it is told another one; what LevelDB wrote is 0.
+            let format_version = &mut cf.table.format_version;
+            *format_version = (*format_version).clamp(FORMAT_VERSION_MIN, FORMAT_VERSION_MAX);
+            cf.table.metadata_block_size = cf.table.metadata_block_size.max(1);
         }
         options.families.insert(name.to_owned(), cf);
     }
@@ -248,6 +257,53 @@ pub(crate) fn newest(names: &[String]) -> Option<FileNo> {
         _ => None,
     });
     numbers.max()
+}
+
+/// The directory that has the logs of the database in `dir`, from number `from` on, if it is another one (`wal_dir`). `names` are
+/// those in `dir`.
+///
+/// # Errors
+/// `Io` if that directory cannot be looked at.
+pub fn logs_elsewhere(
+    fs: &dyn FileSystem,
+    dir: &Path,
+    names: &[String],
+    from: FileNo,
+) -> Result<Option<PathBuf>> {
+    let has_logs = |names: &[String]| {
+        let mut kinds = names.iter().filter_map(|name| filename::parse(name));
+        kinds.any(|kind| matches!(kind, FileKind::Wal(n) if n >= from))
+    };
+    let stored = load_newest(fs, dir, names).and_then(|stored| stored.wal_dir());
+    let Some(path) = stored.map(PathBuf::from).filter(|path| path != dir) else {
+        return Ok(None);
+    };
+    // RocksDB 6 writes the path of the database itself, and directories are copied: then it is another database.
+    let is_elsewhere = !has_logs(names)
+        && fs.exists(&path)?
+        && !fs.exists(&filename::current_path(&path))?
+        && has_logs(&fs.list(&path)?);
+    Ok(is_elsewhere.then_some(path))
+}
+
+/// Refuses a directory whose logs, from number `from` on, are in another one: what they hold would be missing, and lost with the
+/// next write. `names` are those in `dir`.
+///
+/// # Errors
+/// `NotSupported`; `Io`.
+pub fn check_logs_are_here(
+    fs: &dyn FileSystem,
+    dir: &Path,
+    names: &[String],
+    from: FileNo,
+) -> Result<()> {
+    match logs_elsewhere(fs, dir, names, from)? {
+        None => Ok(()),
+        Some(path) => Err(Error::not_supported("the logs are in another directory")
+            .with("path", dir.display())
+            .with("wal_dir", path.display())
+            .with("help", "move them into the directory of the tables")),
+    }
 }
 
 /// Settings that were found in a directory.

@@ -27,7 +27,7 @@ pub use block::Block;
 pub use builder::{TableBuilder, TableBuilderOptions, TableSummary};
 pub use footer::{BlockHandle, Footer};
 pub use iter::TableIter;
-pub use options::{BlockBasedOptions, BlockIndex, FORMAT_VERSION_MAX};
+pub use options::{BlockBasedOptions, BlockIndex, FORMAT_VERSION_MAX, FORMAT_VERSION_MIN};
 pub use orogen_codec::{CompressionOptions, CompressionType};
 pub use properties::{IndexType, TableProperties};
 pub use reader::{

@@ -82,6 +82,8 @@ impl Default for BlockBasedOptions {
 
 /// The newest format of tables that is written; 7 is read.
 pub const FORMAT_VERSION_MAX: u32 = 6;
+/// The oldest format that is written.
+pub const FORMAT_VERSION_MIN: u32 = 2;
 
 impl BlockBasedOptions {
     /// Rejects what cannot be written.
@@ -114,7 +116,7 @@ impl BlockBasedOptions {
                 "true without a two-level index".to_owned(),
             );
         }
-        if !(2..=FORMAT_VERSION_MAX).contains(&self.format_version) {
+        if !(FORMAT_VERSION_MIN..=FORMAT_VERSION_MAX).contains(&self.format_version) {
             return bad("format_version", self.format_version.to_string());
         }
         if !self.filter_bits_per_key.is_finite() || self.filter_bits_per_key < 0.0 {

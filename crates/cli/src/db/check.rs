@@ -22,6 +22,7 @@ use orogen_base::{Error, ErrorKind, InternalIterator as _};
 use orogen_blob::dump::{Piece, dump};
 use orogen_blob::{BlobFileReader, BlobFileReaderOptions};
 use orogen_engine::batch::BatchReader;
+use orogen_engine::check_logs_are_here;
 use orogen_engine::filename::{self, FileKind};
 use orogen_engine::version::{BlobFileMeta, FileChecksum, FileMeta};
 use orogen_env::Access;
@@ -373,21 +374,28 @@ pub(crate) fn run(args: &Args, terminal: &mut Terminal) -> Result<(), Failure> {
         }
     }
     bar.finish_and_clear();
-    for name in fs.list(dir)? {
+    let names = fs.list(dir)?;
+    let kept = manifest.min_log_number_to_keep;
+    // What cannot be checked is told behind what was.
+    let mut unread = check_logs_are_here(&*fs, dir, &names, kept).err();
+    for name in names {
         if let Some(FileKind::Wal(number)) = filename::parse(&name)
-            && number >= manifest.min_log_number_to_keep
+            && number >= kept
         {
             let path = dir.join(&name);
             check.report.logs += 1;
             match check.log(&path, number) {
                 Err(e) if e.is_file_not_found() => {}
-                Err(e) if e.kind() == ErrorKind::NotSupported => return Err(e.into()),
+                Err(e) if e.kind() == ErrorKind::NotSupported => {
+                    unread.get_or_insert(e);
+                }
                 Err(e) => check.report.damage(&path, &e),
                 Ok(()) => {}
             }
         }
     }
-    tell(args, &check.report, terminal)
+    tell(args, &check.report, terminal)?;
+    unread.map_or(Ok(()), |e| Err(e.into()))
 }
 
 fn tell(args: &Args, report: &Report, terminal: &mut Terminal) -> Result<(), Failure> {

@@ -7,6 +7,7 @@ use orogen::engine::migrate::{
     FamilyReport, Phase, TitanOptions, TitanReport, examine_titan, migrate_titan,
 };
 use orogen::{CompressionType, Db, Options};
+use orogen_base::ErrorKind;
 use serde_json::{Value, json};
 
 use crate::failure::{Failure, after_help};
@@ -98,8 +99,10 @@ pub(crate) fn run(args: &Args, terminal: &mut Terminal) -> Result<(), Failure> {
     let mut options = Options::default();
     options.db.info_log = false;
     // The settings of the source, as far as we have them.
-    if let Ok(stored) = Db::load_latest_options(source, &options) {
-        options = stored;
+    match Db::load_latest_options(source, &options) {
+        Ok(stored) => options = stored,
+        Err(e) if e.kind() == ErrorKind::NotFound => {}
+        Err(e) => terminal.note(&format!("orogen: settings are the defaults: {e}")),
     }
     let titan = TitanOptions {
         titan_dir: args.titan_dir.clone(),

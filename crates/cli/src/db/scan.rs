@@ -81,10 +81,11 @@ pub(crate) fn run(args: &Args, terminal: &mut Terminal) -> Result<(), Failure> {
     }
     let list = !args.count;
     if list && terminal.json {
-        terminal.begin_items(match args.perf.is_asked() {
-            true => "{\"entries\": [",
-            false => "[",
-        })?;
+        let (open, ends) = match args.perf.is_asked() {
+            true => ("{\"entries\": [", "]}\n"),
+            false => ("[", "]\n"),
+        };
+        terminal.begin_items(open, ends)?;
     }
     let (scanned, counted) = args.perf.measure(|| {
         let iter = db.iter(&options, &family)?;

@@ -40,7 +40,7 @@ pub(crate) fn run(args: &Args, terminal: &mut Terminal) -> Result<(), Failure> {
         (_, other) => other?,
     };
     if terminal.json {
-        terminal.begin_items("[")?;
+        terminal.begin_items("[", "]\n")?;
     }
     let mut batches = 0;
     for update in updates.take(args.limit.unwrap_or(usize::MAX)) {

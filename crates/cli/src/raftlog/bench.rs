@@ -53,7 +53,7 @@ pub(crate) struct BenchArgs {
     #[arg(long)]
     sync: bool,
     /// Write for so long.
-    #[arg(long, value_name = "N", default_value_t = 5, value_parser = value_parser!(u64).range(1..), conflicts_with = "count")]
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = value_parser!(u64).range(1..=31_536_000), conflicts_with = "count")]
     seconds: u64,
     /// Write so many batches.
     #[arg(long, value_name = "N", value_parser = value_parser!(u64).range(1..))]

@@ -53,3 +53,28 @@ fn backups_are_made_listed_verified_restored_and_purged() {
     fails(4, &["backup", "restore", &backups, "3", &target]);
     assert!(!std::path::Path::new(&target).exists());
 }
+
+#[test]
+fn backups_that_are_looked_at_stay_as_they_are() {
+    let dir = TempDir::new("cli-backup-looks");
+    let db = sample(&dir, 100);
+    let backups = text(&dir.path().join("backups")).to_owned();
+    ok(&["backup", "create", &db, &backups]);
+    // As a backup that RocksDB is making.
+    let being_made = [
+        "private/2/000012.log",
+        "shared_checksum/000099_sABC_100.sst",
+    ];
+    for name in being_made {
+        let path = dir.path().join("backups").join(name);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, b"1").unwrap();
+    }
+    ok(&["backup", "list", &backups]);
+    ok(&["backup", "verify", &backups]);
+    let again = text(&dir.path().join("again")).to_owned();
+    ok(&["backup", "restore", &backups, "1", &again]);
+    for name in being_made {
+        assert!(dir.path().join("backups").join(name).exists(), "{name}");
+    }
+}

@@ -1,5 +1,6 @@
 //! Damaged directories: the right exit code, and where the damage is.
 
+use orogen_base::checksum;
 use orogen_testkit::TempDir;
 
 use super::{fails, files, ok, orogen, sample, table, text};
@@ -170,4 +171,43 @@ fn a_table_put_in_the_place_of_another_is_found_by_its_checksum() {
     ok(&["db", "check", &db, "--quick"]);
     let run = fails(4, &["db", "check", &db]);
     assert!(run.out.contains("its checksum differs"), "{}", run.out);
+}
+
+#[test]
+fn what_was_printed_before_damage_is_a_document() {
+    let dir = TempDir::new("cli-json");
+    let db = sample(&dir, 2000);
+    let file = table(&db);
+    let size = std::fs::metadata(&file).unwrap().len() as usize;
+    flip(&file, size / 2);
+    for args in [
+        &["db", "scan", &db][..],
+        &["db", "scan", &db, "--perf"],
+        &["sst", "dump", &file, "--blocks"],
+        &["sst", "dump", &file, "--entries"],
+    ] {
+        let run = fails(4, &[args, &["--json"]].concat());
+        let document: serde_json::Value =
+            serde_json::from_str(&run.out).unwrap_or_else(|e| panic!("{args:?} {e}\n{}", run.out));
+        assert!(document.is_array() || document.is_object());
+    }
+}
+
+#[test]
+fn damage_is_told_beside_a_log_that_cannot_be_read() {
+    let dir = TempDir::new("cli-log");
+    let db = sample(&dir, 2000);
+    let file = table(&db);
+    flip(&file, 100);
+    // One record, whose type says that the log is compressed.
+    let log = files(&db, ".log").pop().unwrap();
+    let covered = [&[9][..], &7u32.to_le_bytes()].concat();
+    let crc = checksum::mask(checksum::crc32c(&covered)).to_le_bytes();
+    let record = [&crc[..], &4u16.to_le_bytes(), &covered].concat();
+    std::fs::write(&log, record).unwrap();
+    let run = fails(4, &["db", "check", &db]);
+    assert!(run.out.contains(".sst"), "{}", run.out);
+    flip(&file, 100);
+    let run = fails(8, &["db", "check", &db]);
+    assert!(run.err.contains("compressed"), "{}", run.err);
 }

@@ -539,18 +539,7 @@ fn wal_dir(
     if let Some(given) = &titan.wal_dir {
         return Ok(given.clone());
     }
-    let has_logs = |names: &[String]| {
-        let mut kinds = names.iter().filter_map(|name| filename::parse(name));
-        kinds.any(|kind| matches!(kind, FileKind::Wal(_)))
-    };
-    let elsewhere = options_map::load_newest(fs, dir, names)
-        .and_then(|stored| stored.wal_dir())
-        .map(PathBuf::from)
-        .filter(|path| path != dir && !has_logs(names));
-    if let Some(path) = elsewhere
-        && fs.exists(&path)?
-        && has_logs(&fs.list(&path)?)
-    {
+    if let Some(path) = options_map::logs_elsewhere(fs, dir, names, 0)? {
         return Err(Error::invalid_argument(
             "logs are in another directory, as the OPTIONS file tells: say which are to be read",
         )

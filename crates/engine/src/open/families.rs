@@ -94,6 +94,7 @@ pub(crate) fn create(
         return Err(Error::invalid_argument("column family exists").with("column_family", name));
     }
     let options = options.sanitized();
+    options.validate()?;
     let id = context.set.next_family_id();
     let icmp = InternalKeyComparator::new(options.comparator.clone());
     let version = Arc::new(Version::empty(icmp, options.num_levels));

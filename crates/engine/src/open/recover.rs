@@ -226,12 +226,27 @@ fn finish_open(
 ) -> Result<(Arc<ColumnFamilyData>, WritePath)> {
     let on_disk = context.fs.list(&context.dir)?;
     register_families(context, options, found, &on_disk)?;
+    let missing: Vec<(&String, &ColumnFamilyOptions)> = options
+        .families
+        .iter()
+        .filter(|(name, _)| context.set.family_named(name).is_none())
+        .collect();
+    // Before anything is written.
+    let may_create = found.is_none() || context.options.create_missing_column_families;
+    if !missing.is_empty() && !may_create && !context.read_only {
+        return Err(Error::invalid_argument(
+            "column family is not there; set create_missing_column_families to make it",
+        )
+        .with("column_family", missing[0].0));
+    }
     let families = context.set.families();
     let default_family = context
         .set
         .family(0)
         .ok_or_else(|| Error::corruption("MANIFEST has no default column family"))?;
-    let logs = logs_to_replay(context, &on_disk, found);
+    let from = first_log_needed(context, found);
+    options_map::check_logs_are_here(&*context.fs, &context.dir, &on_disk, from)?;
+    let logs = logs_from(&on_disk, from);
     for &log in &logs {
         if log > FILE_NUMBER_MAX {
             return Err(Error::corruption("file number is too large").with("log", log));
@@ -266,17 +281,6 @@ fn finish_open(
     let mut left_out: BTreeSet<FileNo> = logs.iter().copied().collect();
     left_out.retain(|log| !replayed.taken.contains(log));
     start_clean(context, &families, replayed)?;
-    let missing: Vec<(&String, &ColumnFamilyOptions)> = options
-        .families
-        .iter()
-        .filter(|(name, _)| context.set.family_named(name).is_none())
-        .collect();
-    if !missing.is_empty() && found.is_some() && !context.options.create_missing_column_families {
-        return Err(Error::invalid_argument(
-            "column family is not there; set create_missing_column_families to make it",
-        )
-        .with("column_family", missing[0].0));
-    }
     let write = WritePath::new(context.clone());
     for (name, family_options) in missing {
         crate::open::families::create(context, &write, name, family_options.clone())?;
@@ -301,6 +305,7 @@ fn register_families(
     let Some(recovered) = recovered else {
         let cf = options.family(DEFAULT_COLUMN_FAMILY_NAME);
         let cf = cf.clone().sanitized();
+        cf.validate()?;
         let icmp = InternalKeyComparator::new(cf.comparator.clone());
         let version = Arc::new(Version::empty(icmp, cf.num_levels));
         context.set.register(assemble(
@@ -349,6 +354,7 @@ pub(crate) fn assemble_recovered(
         stored.fill_gaps(&family.name, &mut cf);
     }
     cf = cf.sanitized();
+    cf.validate()?;
     if let Some(order) = family
         .comparator
         .as_deref()
@@ -389,6 +395,8 @@ pub(crate) fn open_context(
         return Err(no_database(dir));
     }
     let found = manifest::recover_current(fs, dir)?;
+    let kept = found.1.min_log_number_to_keep;
+    options_map::check_logs_are_here(fs, dir, &fs.list(dir)?, kept)?;
     let db_id = identity(fs, dir, found.1.db_id.as_deref())?;
     let clock = options.db.clock.clone();
     let log = match own_dir.filter(|_| options.db.info_log) {
@@ -409,18 +417,18 @@ pub(crate) fn open_context(
     Ok(context)
 }
 
-/// The logs that some family may need, or that may have what is prepared, oldest first.
-fn logs_to_replay(
-    context: &Context,
-    on_disk: &[String],
-    recovered: Option<&RecoveredManifest>,
-) -> Vec<FileNo> {
+/// The first log that some family may need, or that may have what is prepared.
+fn first_log_needed(context: &Context, recovered: Option<&RecoveredManifest>) -> FileNo {
     let families = context.set.families();
     let needed = families.iter().map(|f| f.state().log_number).min();
-    let from = match recovered.map_or(0, |m| m.min_log_number_to_keep) {
+    match recovered.map_or(0, |m| m.min_log_number_to_keep) {
         0 => needed.unwrap_or(0),
         kept => kept,
-    };
+    }
+}
+
+/// The logs from number `from` on, oldest first.
+fn logs_from(on_disk: &[String], from: FileNo) -> Vec<FileNo> {
     let mut logs: Vec<FileNo> = on_disk
         .iter()
         .filter_map(|name| match filename::parse(name) {

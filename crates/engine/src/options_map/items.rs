@@ -139,9 +139,9 @@ fn print_codec_options(options: &CompressionOptions, enabled: bool) -> String {
     value::print_map(entries.iter().map(|(k, v)| (*k, v.as_str())))
 }
 
-/// Reads a map over `options`; returns whether it is said to be enabled.
-fn read_codec_options(options: &mut CompressionOptions, text: &str) -> Option<bool> {
-    let mut enabled = false;
+/// Reads a map over `options`; returns whether it is said to be enabled, if that is said.
+fn read_codec_options(options: &mut CompressionOptions, text: &str) -> Option<Option<bool>> {
+    let mut enabled = None;
     for (key, v) in value::parse_map(text)? {
         let v = v.as_str();
         match key.as_str() {
@@ -151,7 +151,7 @@ fn read_codec_options(options: &mut CompressionOptions, text: &str) -> Option<bo
             "max_dict_buffer_bytes" => options.max_dict_buffer_bytes = Text::read(v)?,
             "max_compressed_bytes_per_kb" => options.max_compressed_bytes_per_kb = Text::read(v)?,
             "checksum" => options.checksum = Text::read(v)?,
-            "enabled" => enabled = Text::read(v)?,
+            "enabled" => enabled = Some(Text::read(v)?),
             // What our codecs do not have, and what RocksDB has for threads of one table.
             "window_bits" | "strategy" | "parallel_threads" | "use_zstd_dict_trainer" => {}
             _ => return None,
@@ -266,7 +266,11 @@ fn read_filter(text: &str) -> Option<f64> {
         Some(bits) => value::parse_f64(bits)?,
         None => FILTER_BITS_WHERE_UNTOLD,
     };
-    let is_known = matches!(kind, "bloomfilter" | "rocksdb.BloomFilter");
+    // The last is what RocksDB wrote before 7, without the bits.
+    let is_known = matches!(
+        kind,
+        "bloomfilter" | "rocksdb.BloomFilter" | "rocksdb.BuiltinBloomFilter"
+    );
     is_known.then_some(bits)
 }
 
@@ -276,8 +280,9 @@ pub(super) fn stored_merge_operator(text: &str) -> Option<Arc<dyn MergeOperator>
     let mut name = inner;
     let mut delimiter = None;
     for part in inner.split(';') {
-        match part.trim().split_once('=') {
-            Some(("id", id)) => name = id,
+        // Spaces may be what stands between operands.
+        match part.split_once('=').map(|(key, value)| (key.trim(), value)) {
+            Some(("id", id)) => name = id.trim(),
             Some(("delimiter", d)) => delimiter = Some(d.as_bytes().to_vec()),
             _ => {}
         }
@@ -391,7 +396,10 @@ pub(crate) static FAMILY: &[Item<Cf>] = &[
         Cf,
         FIXED,
         "merge_operator",
-        |o| value::escape(o.merge_operator.as_ref().map_or("nullptr", |m| m.name())),
+        |o| match &o.merge_operator {
+            Some(operator) => value::escape(&operator.stored()),
+            None => "nullptr".to_owned(),
+        },
         |o, v| {
             if o.merge_operator.is_none() {
                 o.merge_operator = stored_merge_operator(&value::unescape(v));
@@ -475,6 +483,7 @@ pub(crate) static FAMILY: &[Item<Cf>] = &[
         |o, v| {
             let mut own = o.bottommost_compression_opts.unwrap_or_default();
             let enabled = read_codec_options(&mut own, v)?;
+            let enabled = enabled.unwrap_or_else(|| o.bottommost_compression_opts.is_some());
             o.bottommost_compression_opts = enabled.then_some(own);
             Some(())
         }

@@ -15,6 +15,43 @@ fn merge_operators_of_both_spellings_are_found() {
     assert!(stored_merge_operator("nullptr").is_none());
 }
 
+#[test]
+fn the_delimiter_of_an_operator_is_kept() {
+    let item = items::FAMILY.iter().find(|i| i.name == "merge_operator");
+    let item = item.unwrap();
+    for delimiter in ["|", ",", "", "#:\\", "\u{e9}", ", "] {
+        let given = ColumnFamilyOptions {
+            merge_operator: Some(Arc::new(crate::plugin::merge_operator::StringAppend {
+                delimiter: delimiter.as_bytes().to_vec(),
+            })),
+            ..ColumnFamilyOptions::default()
+        };
+        let mut read = ColumnFamilyOptions::default();
+        (item.read)(&mut read, &(item.print)(&given)).unwrap();
+        let merged = read.merge_operator.unwrap();
+        let merged = merged.full_merge(b"", Some(b"a"), &[b"b"]).unwrap();
+        assert_eq!(merged, format!("a{delimiter}b").as_bytes());
+    }
+}
+
+#[test]
+fn a_map_changes_only_what_it_names() {
+    let cf = ColumnFamilyOptions {
+        bottommost_compression_opts: Some(CompressionOptions::default()),
+        ..ColumnFamilyOptions::default()
+    };
+    let level_of = |cf: &ColumnFamilyOptions, text: &str| {
+        let changes = [("bottommost_compression_opts", text)];
+        let (after, _) = change_family(cf, &changes).unwrap();
+        after.bottommost_compression_opts.map(|o| o.level)
+    };
+    assert_eq!(level_of(&cf, "{level=5;}"), Some(5));
+    assert_eq!(level_of(&cf, "{level=5;enabled=false;}"), None);
+    let off = ColumnFamilyOptions::default();
+    assert_eq!(level_of(&off, "{level=5;}"), None);
+    assert_eq!(level_of(&off, "{level=5;enabled=true;}"), Some(5));
+}
+
 /// Every item, by printing what it reads.
 fn round_trip<T: Clone>(items: &[Item<T>], options: &T, other: &T) {
     for item in items {
@@ -147,6 +184,7 @@ fn filters_are_read_in_every_way_in_which_they_are_written() {
         ("{id=bloomfilter:6:false;}", 6.0),
         ("bloomfilter", 10.0),
         ("{id=bloomfilter;}", 10.0),
+        ("rocksdb.BuiltinBloomFilter", 10.0),
     ] {
         assert_eq!(bits(text), Ok(expected), "{text}");
     }

@@ -11,6 +11,12 @@ pub trait MergeOperator: Send + Sync {
     /// The stable name that is written to disk.
     fn name(&self) -> &str;
 
+    /// What an OPTIONS file keeps of it, for opens that are not given one: its name, unless it has settings of its own that are
+    /// read back.
+    fn stored(&self) -> String {
+        self.name().to_owned()
+    }
+
     /// Folds `operands` onto `existing` (`None`: the key had no value). `None` is a failure:
     /// the operands do not fit the value.
     fn full_merge(
@@ -65,6 +71,17 @@ impl StringAppend {
 impl MergeOperator for StringAppend {
     fn name(&self) -> &str {
         "StringAppendOperator"
+    }
+
+    /// RocksDB's form where the delimiter is not the default one; the name alone if it has characters that mean something there.
+    fn stored(&self) -> String {
+        let name = self.name();
+        match std::str::from_utf8(&self.delimiter) {
+            Ok(text) if text != "," && !text.contains(['{', '}', ';', '=', '\n', '\r']) => {
+                format!("{{id={name};delimiter={text};}}")
+            }
+            _ => name.to_owned(),
+        }
     }
 
     fn full_merge(&self, _: &[u8], existing: Option<&[u8]>, operands: &[&[u8]]) -> Option<Vec<u8>> {

@@ -109,6 +109,8 @@ pub(super) fn examine(
         Ok(cf.sanitized())
     };
     let (state, recovered) = find_manifest(fs, dir, &found.manifests);
+    let kept = recovered.as_ref().map_or(0, |m| m.min_log_number_to_keep);
+    options_map::check_logs_are_here(fs, dir, &names, kept)?;
     let mut plan = Plan {
         families: BTreeMap::new(),
         logs: Vec::new(),

@@ -49,6 +49,7 @@ mod repair;
 mod report;
 mod scenarios;
 mod steer;
+mod stored_options;
 mod support;
 mod titan;
 mod titan_golden;
