@@ -10,13 +10,14 @@ use std::sync::{Arc, OnceLock, Weak};
 use orogen_base::key::InternalKeyComparator;
 use orogen_base::seqno::SEQNO_MAX;
 use orogen_base::sync::{self, ArcSwap, Mistake, Mutex, MutexGuard};
-use orogen_base::{FileNo, Result, SeqNo};
+use orogen_base::{Error, FileNo, Result, SeqNo};
 use orogen_blob::Extent;
 use orogen_env::Clock;
 use orogen_sst::BlockCache;
 
 use crate::compact::collect::Lull;
 use crate::compact::{Plan, Running};
+use crate::context::Context;
 use crate::holes::Waits;
 use crate::options::ColumnFamilyOptions;
 use crate::pace::FlushProgress;
@@ -197,6 +198,24 @@ impl ColumnFamilyData {
             replaced: Mutex::default(),
             gone: OnceLock::new(),
         })
+    }
+
+    /// Refuses a family of another database, or of another open of this one: its number means something else there.
+    ///
+    /// # Errors
+    /// `InvalidArgument`.
+    #[inline]
+    pub(crate) fn check_is_of(&self, context: &Context) -> Result<()> {
+        match self.tables.open_number == context.open_number {
+            true => Ok(()),
+            false => Err(self.of_another()),
+        }
+    }
+
+    #[cold]
+    fn of_another(&self) -> Error {
+        Error::invalid_argument("column family is of another database")
+            .with("column_family", &self.name)
     }
 
     /// The state, locked.

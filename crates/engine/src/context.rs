@@ -50,6 +50,9 @@ const SPARE_PAGES_MAX: u64 = 128 << 20;
 /// After so long without a flush there is time for what makes nothing but reads faster.
 const LONG_LULL_MICROS: u64 = 2_000_000;
 
+/// Databases that this process has opened.
+static OPENS: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(0);
+
 /// The shared parts of an open database.
 pub(crate) struct Context {
     pub(crate) dir: PathBuf,
@@ -85,6 +88,8 @@ pub(crate) struct Context {
     /// Keeps others out. A job on a thread keeps a clone: should a listener close the database
     /// from within it, nobody else opens it before the job has ended.
     pub(crate) lock: Mutex<Option<Arc<dyn FileLock>>>,
+    /// Of this open of the database among all of the process.
+    pub(crate) open_number: u64,
     /// Above 0: no manual compaction runs.
     pub(crate) manual_disabled: Arc<AtomicU64>,
     /// How often they were disabled: those from before do not go on after it.
@@ -219,6 +224,7 @@ impl Context {
             moves_retry: Retry::default(),
             resuming: Mutex::default(),
             lock: Mutex::new(parts.lock),
+            open_number: OPENS.fetch_add(1, Ordering::Relaxed) as u64,
             manual_disabled: Arc::default(),
             manual_disables: AtomicU64::new(0),
             adopted: Mutex::default(),

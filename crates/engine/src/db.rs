@@ -240,16 +240,8 @@ impl Db {
 
     /// Refuses handles of another database: their numbers mean something else here.
     fn check_own(&self, families: &[ColumnFamily]) -> Result<()> {
-        for family in families {
-            let own = self.context().set.family(family.id());
-            if !family.0.is_dropped() && own.is_none_or(|own| !Arc::ptr_eq(&own, &family.0)) {
-                return Err(
-                    Error::invalid_argument("column family is of another database")
-                        .with("column_family", family.name()),
-                );
-            }
-        }
-        Ok(())
+        let mut families = families.iter();
+        families.try_for_each(|family| family.0.check_is_of(self.context()))
     }
 
     /// The family that always exists.
@@ -487,6 +479,7 @@ impl Db {
         key: &[u8],
         value: &[u8],
     ) -> Result<()> {
+        family.0.check_is_of(self.context())?;
         self.write_one(options, |b| b.put(family.id(), key, value))
     }
 
@@ -508,6 +501,7 @@ impl Db {
         family: &ColumnFamily,
         key: &[u8],
     ) -> Result<()> {
+        family.0.check_is_of(self.context())?;
         self.write_one(options, |b| b.delete(family.id(), key))
     }
 
@@ -522,6 +516,7 @@ impl Db {
         family: &ColumnFamily,
         key: &[u8],
     ) -> Result<()> {
+        family.0.check_is_of(self.context())?;
         self.write_one(options, |b| b.single_delete(family.id(), key))
     }
 
@@ -536,6 +531,7 @@ impl Db {
         key: &[u8],
         operand: &[u8],
     ) -> Result<()> {
+        family.0.check_is_of(self.context())?;
         self.write_one(options, |b| b.merge(family.id(), key, operand))
     }
 
@@ -550,6 +546,7 @@ impl Db {
         start: &[u8],
         end: &[u8],
     ) -> Result<()> {
+        family.0.check_is_of(self.context())?;
         self.write_one(options, |b| b.delete_range(family.id(), start, end))
     }
 

@@ -194,7 +194,7 @@ impl Follower {
             return Ok(());
         };
         let limit = manifest.last_sequence()?.max(state.logs_until);
-        for (id, followed) in &mut state.families {
+        for followed in state.families.values_mut() {
             let from = followed.log_number;
             let memtables = &mut followed.memtables;
             // Only the newest can be empty.
@@ -204,9 +204,6 @@ impl Follower {
                 let fresh = || context.new_memtable(&followed.family, from);
                 let mem = empty.map_or_else(fresh, |(_, mem)| mem);
                 memtables.push((from, mem));
-            }
-            if context.set.family(*id).is_none() {
-                context.set.register(followed.family.clone());
             }
         }
         let mut published = self.published.lock();
@@ -225,7 +222,12 @@ impl Follower {
             into.version = followed.version.clone();
             into.log_number = followed.log_number;
             family.publish_up_to(&into, limit);
+            drop(into);
             views.insert(id, family.pin());
+            // Nobody finds a new one before it shows what it holds.
+            if context.set.family(id).is_none() {
+                context.set.register(family.clone());
+            }
         }
         *published = Published {
             limit,

@@ -183,6 +183,17 @@ pub(crate) fn number(context: &Context, family: &ColumnFamilyData, name: &str) -
     if short == "estimate-num-keys" {
         return Some(estimate_num_keys(family));
     }
+    // These go over all of the cache, without the family's lock.
+    if let Some(of_cache) = short.strip_prefix("block-cache-") {
+        return cache_number(&family.cache, of_cache);
+    }
+    if let Some(of_cache) = short.strip_prefix("blob-cache-") {
+        let cache = family.tables.blob_cache.then_some(&family.cache);
+        return cache.and_then(|cache| cache_number(cache, of_cache));
+    }
+    if short == "estimate-table-readers-mem" {
+        return Some(open_files_bytes(&family.version()));
+    }
     let state = family.state();
     let version = &state.version;
     Some(match short {
@@ -200,16 +211,12 @@ pub(crate) fn number(context: &Context, family: &ColumnFamilyData, name: &str) -
         "num-deletes-active-mem-table" => state.mem.table.deletion_count(),
         "num-entries-imm-mem-tables" => state.imm.iter().map(|m| m.table.entry_count()).sum(),
         "num-deletes-imm-mem-tables" => state.imm.iter().map(|m| m.table.deletion_count()).sum(),
-        "estimate-table-readers-mem" => open_files_bytes(version),
         "estimate-live-data-size" | "live-sst-files-size" | "total-sst-files-size" => {
             version.total_bytes()
         }
         "num-blob-files" => version.blob_files().len() as u64,
         "live-blob-file-size" => blob_bytes(version),
         "total-blob-file-size" => blob_bytes(version) + obsolete_blobs(context).1,
-        "blob-cache-capacity" if family.tables.blob_cache => family.cache.capacity() as u64,
-        "blob-cache-usage" if family.tables.blob_cache => family.cache.usage() as u64,
-        "blob-cache-pinned-usage" if family.tables.blob_cache => family.cache.pinned_usage() as u64,
         "live-blob-file-garbage-size" => version
             .blob_files()
             .values()
@@ -227,9 +234,6 @@ pub(crate) fn number(context: &Context, family: &ColumnFamilyData, name: &str) -
             _ => 0,
         },
         "is-write-stopped" => u64::from(context.stall.current().0 == StallCondition::Stopped),
-        "block-cache-capacity" => family.cache.capacity() as u64,
-        "block-cache-usage" => family.cache.usage() as u64,
-        "block-cache-pinned-usage" => family.cache.pinned_usage() as u64,
         "min-log-number-to-keep" => {
             drop(state);
             context.min_log_needed()
@@ -237,6 +241,16 @@ pub(crate) fn number(context: &Context, family: &ColumnFamilyData, name: &str) -
         "current-super-version-number" => state.mem.id,
         _ => return None,
     })
+}
+
+fn cache_number(cache: &BlockCache, name: &str) -> Option<u64> {
+    let bytes = match name {
+        "capacity" => cache.capacity(),
+        "usage" => cache.usage(),
+        "pinned-usage" => cache.pinned_usage(),
+        _ => return None,
+    };
+    Some(bytes as u64)
 }
 
 /// The budget's figures, of all databases that share it; or the sums of this database.

@@ -62,6 +62,8 @@ pub(crate) struct FamilyTables {
     pub(crate) follows: bool,
     /// Nobody holds the lock here that keeps others from writing the database: there may be holes where values were.
     pub(crate) others_may_write: bool,
+    /// [`crate::context::Context::open_number`] of the database.
+    pub(crate) open_number: u64,
     pub(crate) cache_index_and_filter_blocks: bool,
     pub(crate) protect_cached_blocks: bool,
     /// What open tables are told to, and what is read ahead is reserved in.
@@ -183,7 +185,12 @@ impl FamilyTables {
     fn open_blob(&self, listed: &BlobFileAddition) -> Result<BlobFileReader> {
         let number = listed.number;
         let path = filename::blob_path(&self.dir, number);
-        let opened = self.fs.open(&path, self.access).map_err(|e| {
+        // Beside a writer a value may become a hole between its check and its use. Tables stay as they are.
+        let access = match self.others_may_write {
+            true => Access::Random,
+            false => self.access,
+        };
+        let opened = self.fs.open(&path, access).map_err(|e| {
             if e.is_file_not_found() {
                 Error::corruption("blob file that the MANIFEST lists is missing")
                     .with("file", path.display())

@@ -161,7 +161,16 @@ impl OpenLog {
 
     /// The next record; false at the end of the bytes.
     fn read(&mut self, record: &mut Vec<u8>) -> Result<bool> {
-        match self.reader.read_record(record)? {
+        let at = self.reader.valid_until();
+        let outcome = match self.reader.read_record(record) {
+            Ok(outcome) => outcome,
+            Err(e) => {
+                // It may have got into the middle of the record.
+                self.reader = reader_from(&self.file, self.number, at, self.bytes)?;
+                return Err(e);
+            }
+        };
+        match outcome {
             ReadOutcome::Record { .. } => Ok(true),
             ReadOutcome::EndOfLog { .. } => Ok(false),
             // Behind the end of a log that was written over, or that a crash cut off, anything

@@ -46,7 +46,13 @@ fn places<'a>(
     }
 }
 
-fn read_seqno(context: &Context, options: &ReadOptions, pinned: &SuperVersion) -> Result<SeqNo> {
+fn read_seqno(
+    context: &Context,
+    family: &ColumnFamilyData,
+    options: &ReadOptions,
+    pinned: &SuperVersion,
+) -> Result<SeqNo> {
+    family.check_is_of(context)?;
     match &options.snapshot {
         None => Ok(context.sequence.visible().min(pinned.limit)),
         Some(snapshot) if snapshot.is_of(&context.snapshots) => Ok(snapshot.seqno()),
@@ -110,7 +116,7 @@ pub(crate) fn get(
             &brought
         }
     };
-    let seqno = read_seqno(context, options, pinned)?;
+    let seqno = read_seqno(context, family, options, pinned)?;
     let seqno = too_early.unwrap_or(seqno);
     places(context, family, pinned, &table_options(options))
         .get(key, seqno)
@@ -127,7 +133,7 @@ pub(crate) fn newest_write(
 ) -> Result<SeqNo> {
     let options = ReadOptions::default();
     let pinned = family.load();
-    let seqno = read_seqno(context, &options, &pinned)?;
+    let seqno = read_seqno(context, family, &options, &pinned)?;
     places(context, family, &pinned, &table_options(&options)).newest_seqno(key, seqno)
 }
 
@@ -141,7 +147,7 @@ pub(crate) fn written_since<K: AsRef<[u8]>>(
     // Longer than a lookup: nothing else waits for its end.
     let pinned = family.pin();
     let options = ReadOptions::default();
-    let seqno = read_seqno(context, &options, &pinned)?;
+    let seqno = read_seqno(context, family, &options, &pinned)?;
     places(context, family, &pinned, &table_options(&options))
         .written_since(range, since, seqno)
         .inspect_err(|e| {
@@ -157,7 +163,7 @@ pub(crate) fn multi_get(
     keys: &[&[u8]],
 ) -> Vec<Result<Option<PinnedValue>>> {
     let pinned = pin(options, family);
-    match pinned.and_then(|p| Ok((read_seqno(context, options, &p)?, p))) {
+    match pinned.and_then(|p| Ok((read_seqno(context, family, options, &p)?, p))) {
         Ok((seqno, pinned)) => {
             let found =
                 places(context, family, &pinned, &table_options(options)).multi_get(keys, seqno);
@@ -181,7 +187,7 @@ pub(crate) fn iter(
     options: &ReadOptions,
 ) -> Result<DbIterator> {
     let pinned = pin(options, family)?;
-    let read_seqno = read_seqno(context, options, &pinned)?;
+    let read_seqno = read_seqno(context, family, options, &pinned)?;
     let table_options = table_options(options);
     // It may change; the cursor keeps what it begins with.
     let settings = options.prefix_same_as_start.then(|| family.options());

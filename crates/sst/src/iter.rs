@@ -150,7 +150,11 @@ impl ReadAhead {
         if bytes.capacity() < len as usize {
             // Nothing of it is wanted any more, and not a byte more than was reserved.
             *bytes = Vec::new();
-            *bytes = memory::with_capacity(len as usize, "readahead")?;
+            match memory::with_capacity(len as usize, "readahead") {
+                Ok(room) => *bytes = room,
+                // Memory is scarce here, too.
+                Err(_) => return Ok(()),
+            }
         }
         bytes.resize(len as usize, 0);
         self.window.offset = start;
@@ -158,6 +162,7 @@ impl ReadAhead {
         let result = file.file.read_exact_at(start, &mut self.window.bytes);
         drop(timer);
         if result.is_err() {
+            // It may be of what nobody asks for: the block is read alone, and tells its own error.
             self.window.bytes.clear();
         } else if mode == Readahead::Auto && want == READAHEAD_BYTES_MAX as u64 {
             // A long scan: the device works on the next piece while this one is used.
@@ -172,7 +177,7 @@ impl ReadAhead {
                     .prefetch(start.saturating_sub(want), want.min(start)),
             }
         }
-        result
+        Ok(())
     }
 }
 

@@ -231,9 +231,11 @@ impl Blocks {
         memory::resize(&mut self.buffer, len, "log read buffer")?;
         let mut got = 0;
         while got < len {
-            let n = self
+            let read = self
                 .file
-                .read_at(start + got as u64, &mut self.buffer[got..])?;
+                .read_at(start + got as u64, &mut self.buffer[got..]);
+            // What was there before may be half written over.
+            let n = read.inspect_err(|_| self.buffer.clear())?;
             if n == 0 {
                 self.size = start + got as u64;
                 break;

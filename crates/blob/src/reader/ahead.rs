@@ -607,19 +607,21 @@ impl BlobFileReader {
         if want < extent.size {
             return Ok(Fill::Alone);
         }
-        let want = ahead.room(want as usize)?;
-        if (want as u64) < extent.size {
-            return Ok(Fill::Alone);
-        }
+        let want = match ahead.room(want as usize) {
+            Ok(want) if want as u64 >= extent.size => want,
+            _ => return Ok(Fill::Alone),
+        };
         ahead.offset = match heading {
             Heading::Forward => extent.offset,
             Heading::Backward => extent.end() - want as u64,
         };
         let window = &mut ahead.bytes[..want];
+        // An error may be of what nobody asks for: the record is read alone, and tells its own.
         let read = if waits {
-            Some(self.file.read_at(ahead.offset, window)?)
+            self.file.read_at(ahead.offset, window).ok()
         } else {
-            self.file.read_at_without_waiting(ahead.offset, window)?
+            let read = self.file.read_at_without_waiting(ahead.offset, window);
+            read.unwrap_or(None)
         };
         let Some(read) = read else {
             // That may be what nobody asks for. The next window is a small one again.

@@ -55,6 +55,7 @@ pub(crate) fn assemble(
         blob_cache: options.blob_cache,
         follows: context.follows,
         others_may_write: context.read_only,
+        open_number: context.open_number,
         comparator: options.comparator.clone(),
         prefix_extractor: options.prefix_extractor.clone(),
         protect_cached_blocks: options.block_protection_bytes_per_key > 0,

@@ -117,7 +117,8 @@ where
         for memtable in self.memtables.clone() {
             for l in lookups.iter_mut().filter(|l| l.is_searching()) {
                 if let Err(e) = self.search_memtable(&**memtable, &mut l.state) {
-                    l.failed = Some(e);
+                    // What older places have is not its value.
+                    (l.failed, l.progress) = (Some(e), Progress::EndedInMemtables);
                 } else if l.state.hides_older_places() {
                     l.progress = Progress::EndedInMemtables;
                 }

@@ -282,7 +282,8 @@ fn a_log_behind_one_that_lost_a_prepared_write_is_not_taken() {
         };
         let options = image(WalRecoveryMode::PointInTimeRecovery);
         let db = Db::open(DIR, &options).unwrap();
-        let keys: Vec<_> = scan(&db, &family).into_iter().map(|(k, _)| k).collect();
+        let all = scan(&db, &db.default_column_family()).into_iter();
+        let keys: Vec<_> = all.map(|(k, _)| k).collect();
         assert_eq!((keys, db.prepared_writes().len()), (vec![b"a".to_vec()], 0));
         let options = image(WalRecoveryMode::TolerateCorruptedTailRecords);
         let refused = Db::open(DIR, &options).map(drop).unwrap_err();
@@ -425,6 +426,7 @@ fn a_log_that_is_kept_at_open_puts_nothing_behind_it_in_doubt() {
         disable_wal: true,
         ..WriteOptions::default()
     };
+    let family = db.default_column_family();
     db.put_opt(&unlogged, &family, b"unlogged", b"1").unwrap();
     db.put(b"second", b"1").unwrap();
     let db = Db::open(DIR, &small(&fs.crash(PowerCut::KeepAll))).unwrap();

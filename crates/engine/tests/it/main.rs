@@ -44,6 +44,7 @@ mod prepared;
 mod quarantine;
 mod ranges;
 mod rate_limiter;
+mod read_faults;
 mod reads;
 mod repair;
 mod report;

@@ -159,3 +159,21 @@ fn what_somebody_cuts_off_is_an_error_and_not_the_end_of_the_process() {
         assert!(same > 0 && damaged > 10, "{kind}: {same}, {damaged}");
     }
 }
+
+/// A value that is checked where it lies may be a hole before it is copied.
+#[test]
+fn who_reads_beside_a_writer_copies_values_before_they_are_checked() {
+    let scratch = Scratch::new("beside");
+    filled(&scratch.0, CompressionType::None);
+    let options = options(CompressionType::None, true);
+    let follower = Db::open_as_secondary(&scratch.0, None, &options).unwrap();
+    let ((), perf) = PerfContext::measure(PerfLevel::EnableCount, || {
+        let got = follower
+            .get(&3u32.to_be_bytes())
+            .unwrap()
+            .expect("it was put");
+        assert_eq!(got[..], value(3));
+    });
+    let read = perf.get(PerfCounter::BytesRead);
+    assert!(read >= 5000, "{read}");
+}
