@@ -12,6 +12,7 @@ use crate::context::Context;
 use crate::jobs::manual_flush;
 use crate::obsolete;
 use crate::options::FlushOptions;
+use crate::resume;
 use crate::write::commit::WritePath;
 
 /// The parts of an open database.
@@ -41,15 +42,9 @@ impl Core {
         let flushed = if unlogged
             && !on_background_thread
             && !context.db_options().avoid_flush_during_shutdown
-            && context.check_writable().is_ok()
+            && !context.read_only
         {
-            let families = context.set.families();
-            manual_flush::flush(
-                context,
-                &self.write,
-                &FlushOptions { wait: true },
-                &families,
-            )
+            self.flush_all()
         } else {
             Ok(())
         };
@@ -69,6 +64,26 @@ impl Core {
         context.log.info(format_args!("closed"));
         context.lock.lock().take();
         flushed
+    }
+}
+
+impl Core {
+    /// Flushes what no log has. If the disk was full it may not be any more.
+    fn flush_all(&self) -> Result<()> {
+        let (context, write) = (&self.context, &self.write);
+        let families = context.set.families();
+        let holds = |family: &Arc<ColumnFamilyData>| {
+            let state = family.state();
+            !state.mem.is_empty() || !state.imm.is_empty()
+        };
+        if !families.iter().any(holds) {
+            return Ok(());
+        }
+        if context.health.out_of_space() {
+            resume::resume(context, write)?;
+        }
+        context.check_writable()?;
+        manual_flush::flush(context, write, &FlushOptions { wait: true }, &families)
     }
 }
 

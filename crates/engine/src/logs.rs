@@ -324,7 +324,13 @@ impl Logs {
         let mut writer = self.writer.lock();
         self.sync_each_closed(|log| match log.broken {
             None => log.sync(),
-            Some(_) => self.rewrite(log),
+            Some(_) => match self.rewrite(log) {
+                // Nothing needs it any more, and it was deleted or archived: that is to survive then.
+                Err(e) if e.is_file_not_found() && !self.is_kept(log.number) => {
+                    self.fs.sync_dir(&self.dir)
+                }
+                rewritten => rewritten,
+            },
         })?;
         let start_failed = writer.start_failed;
         match &mut writer.current {
@@ -338,6 +344,13 @@ impl Logs {
         }
         drop(writer);
         self.start(number, next_seqno, expected)
+    }
+
+    /// True for a log that somebody needs, or may read.
+    fn is_kept(&self, number: FileNo) -> bool {
+        let alive = self.alive.lock();
+        let mut all = alive.logs.iter().chain(&alive.kept);
+        all.any(|log| log.0 == number)
     }
 
     /// Cuts off what is behind the good records, and makes these durable.

@@ -876,8 +876,8 @@ pub struct WriteOptions {
     /// Return only when the write survives a power loss. Without it a write survives the end of
     /// the process, not of the machine. Default false.
     pub sync: bool,
-    /// Do not write the WAL: the write is lost if the process ends before a flush. Default
-    /// false.
+    /// Do not write the WAL: the write is lost if the process ends before a flush, and of a batch over several families what was
+    /// not flushed. Default false.
     pub disable_wal: bool,
     /// Fail with `Busy` where the write would be slowed or stopped. Default false.
     pub no_slowdown: bool,

@@ -162,9 +162,7 @@ impl MemTables {
         for op in batch {
             let op = op?;
             if op.is_marker() && batch.is_plain() {
-                return Err(Error::not_supported(
-                    "write batch holds records of two-phase commits; use Db::prepare",
-                ));
+                return Err(marked());
             }
             let Some(cf) = op.family() else {
                 continue;
@@ -314,4 +312,12 @@ impl MemTables {
             self.full.store(true, Relaxed);
         }
     }
+}
+
+/// The error of a batch that came out of a log.
+#[cold]
+pub(super) fn marked() -> Error {
+    Error::not_supported(
+        "write batch holds records of two-phase commits: give what is in them to prepare, commit_prepared and rollback_prepared",
+    )
 }

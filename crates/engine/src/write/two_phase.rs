@@ -6,6 +6,7 @@ use orogen_base::{Error, Result};
 
 use crate::batch::{self, WriteBatch};
 use crate::options::WriteOptions;
+use crate::write::apply::marked;
 use crate::write::commit::WritePath;
 
 /// What prepared writes hold back in logs is written anew if it is so many times what they are.
@@ -24,6 +25,10 @@ impl WritePath {
     ) -> Result<()> {
         check_logged(options)?;
         self.context.check_writable()?;
+        if batch.needs_check() && batch.iter().any(|op| op.is_ok_and(|op| op.is_marker())) {
+            // Within another one it would be no section that a recovery can read.
+            return Err(marked());
+        }
         // It is to be committed one day.
         self.memtables.load().check_size(&batch)?;
         let reserved = self.context.prepared.reserve(name)?;

@@ -1,5 +1,6 @@
 //! The disk is full for a while.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -7,7 +8,7 @@ use orogen_base::{Error, ErrorKind};
 use orogen_engine::events::{ErrorRecoveryInfo, EventListener};
 use orogen_engine::{Db, Options, ReadOptions, WriteBatch, WriteOptions};
 use orogen_env::fault::Errno;
-use orogen_env::{Fault, FaultFileSystem, MemFileSystem, OpKind, PowerCut};
+use orogen_env::{Fault, FaultFileSystem, FileSystem, MemFileSystem, OpKind, PowerCut};
 
 use crate::steer::until;
 use crate::support::{DIR, scan, small};
@@ -431,4 +432,77 @@ fn writers_that_wait_for_a_compaction_are_told_when_it_finds_no_space() {
     assert_eq!(db.int_property(&cf, "orogen.out-of-space"), Some(0));
     disk.free();
     until(|| db.put(b"again", b"1").is_ok());
+}
+
+#[test]
+fn a_close_flushes_what_no_log_has_or_says_that_it_cannot() {
+    for is_free in [true, false] {
+        let disk = Disk::new();
+        let db = Db::open(DIR, &disk.by_hand()).unwrap();
+        let unlogged = WriteOptions {
+            disable_wal: true,
+            ..WriteOptions::default()
+        };
+        db.put_opt(&unlogged, &db.default_column_family(), b"u", b"1")
+            .unwrap();
+        let full = Fault::no_space().on(&[OpKind::Append]).path_with(".sst");
+        disk.fill(full.forever());
+        assert!(db.flush().is_err());
+        if is_free {
+            disk.free();
+        }
+        let closed = db.close();
+        drop(db);
+        disk.free();
+        let found = keys_after_a_crash(&disk, PowerCut::KeepAll);
+        match is_free {
+            true => assert_eq!((closed.unwrap(), found), ((), vec!["u".to_owned()])),
+            false => assert_eq!(closed.unwrap_err().kind(), ErrorKind::NoSpace),
+        }
+    }
+}
+
+/// A log that the MANIFEST names for a family that was dropped is synced still.
+#[test]
+fn a_log_that_was_deleted_is_not_written_once_more() {
+    let memory = MemFileSystem::new();
+    let fs = FaultFileSystem::over_memory(memory.clone());
+    let mut options = small(&memory);
+    options.db.fs = Arc::new(fs.clone());
+    options.db.max_bgerror_resume_count = 0;
+    let db = Db::open(DIR, &options).unwrap();
+    let mut waits = options.cf.clone();
+    waits.min_write_buffer_number_to_merge = 2;
+    waits.max_write_buffer_number = 6;
+    let waiting = db.create_column_family("waiting", waits).unwrap();
+    let logs = || {
+        let names = memory.list(Path::new(DIR)).expect("it is there");
+        names.iter().filter(|name| name.ends_with(".log")).count()
+    };
+    let before = logs();
+    let mut n = 0u32;
+    while logs() == before {
+        db.put_opt(
+            &WriteOptions::default(),
+            &waiting,
+            &n.to_be_bytes(),
+            &[7; 500],
+        )
+        .unwrap();
+        n += 1;
+    }
+    db.drop_column_family(&waiting).unwrap();
+    assert_eq!(logs(), before, "the older one is gone");
+    let full = Fault::no_space().on(&[OpKind::Sync]).path_with(".log");
+    fs.faults().add(full);
+    let synced = WriteOptions {
+        sync: true,
+        ..WriteOptions::default()
+    };
+    let family = db.default_column_family();
+    assert!(db.put_opt(&synced, &family, b"x", b"1").is_err());
+    db.resume().unwrap();
+    db.put_opt(&synced, &family, b"y", b"1").unwrap();
+    let found = Db::open(DIR, &small(&memory.crash(PowerCut::DropUnsynced))).unwrap();
+    assert!(found.get(b"y").unwrap().is_some());
 }

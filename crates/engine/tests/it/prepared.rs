@@ -164,9 +164,11 @@ fn names_and_ends_that_cannot_be_are_refused() {
     );
     // What was refused holds no name.
     db.prepare(&plain(), b"x", one()).unwrap();
-    // Records of another database's log are no batch to write.
-    let update = db.get_updates_since(1).unwrap().next().unwrap().unwrap();
-    assert_eq!(kind(db.write(update.batch)), ErrorKind::NotSupported);
+    // Records of another database's log are no batch to write, nor to prepare: no recovery could read past it.
+    let update = || db.get_updates_since(1).unwrap().next().unwrap().unwrap();
+    assert_eq!(kind(db.write(update().batch)), ErrorKind::NotSupported);
+    let again = db.prepare(&plain(), b"again", update().batch);
+    assert_eq!(kind(again), ErrorKind::NotSupported);
     assert_eq!(names(&db).len(), 2);
     // Not even an empty one is passed over in silence.
     db.prepare(&plain(), b"empty", WriteBatch::new()).unwrap();
