@@ -103,34 +103,37 @@ pub(crate) fn fix(context: &Context) -> Moment {
 
 fn fill(context: &Context, moment: &Moment, dir: &Path) -> Result<()> {
     let fs = &*context.fs;
+    let mut shares_blobs = false;
     for (_, version, _) in &moment.families {
+        // Before the tables that point to them: beside a writer of another process a value is a hole only once no such table is
+        // there any more (jobs/punch.rs), and then the table is missed.
+        for &number in version.blob_files().keys() {
+            let from = filename::blob_path(&context.dir, number);
+            shares_blobs |= link_or_copy(fs, &from, &filename::blob_path(dir, number))?;
+        }
         for (_, file) in version.iter_files() {
             let from = filename::find_table(fs, &context.dir, file.number)?;
             let to = filename::table_path(dir, file.number);
             link_or_copy(fs, &from, &to)?;
-        }
-        for &number in version.blob_files().keys() {
-            let from = filename::blob_path(&context.dir, number);
-            link_or_copy(fs, &from, &filename::blob_path(dir, number))?;
         }
     }
     for (log, bytes) in moment.needed_logs() {
         let from = filename::wal_path(&context.dir, log);
         copy(fs, &from, &filename::wal_path(dir, log), bytes)?;
     }
-    write_head(context, moment, fs, dir)
+    write_head(context, moment, (fs, dir), shares_blobs)
 }
 
 /// Writes all of a copy that is neither table nor log: its names survive a power loss, CURRENT's
-/// last.
+/// last. Where no blob file is shared, what was given up of them takes space again.
 ///
 /// # Errors
 /// `Io`, `NoSpace`.
 pub(crate) fn write_head(
     context: &Context,
     moment: &Moment,
-    fs: &dyn FileSystem,
-    dir: &Path,
+    (fs, dir): (&dyn FileSystem, &Path),
+    shares_blobs: bool,
 ) -> Result<()> {
     write_file(
         fs,
@@ -154,6 +157,7 @@ pub(crate) fn write_head(
         min_log_number_to_keep: moment.oldest_log(),
         max_column_family: moment.max_family,
         wals: WalSet::default(),
+        holes_are_filled: !shares_blobs,
         families: moment
             .families
             .iter()
@@ -173,16 +177,16 @@ pub(crate) fn write_head(
     manifest::set_current(fs, dir, number)
 }
 
-/// Gives a file a second name, or copies it where the file system cannot.
+/// Gives a file a second name, or copies it where the file system cannot; true for the name.
 ///
 /// # Errors
 /// `Io`, `NoSpace`.
-pub(crate) fn link_or_copy(fs: &dyn FileSystem, from: &Path, to: &Path) -> Result<()> {
+pub(crate) fn link_or_copy(fs: &dyn FileSystem, from: &Path, to: &Path) -> Result<bool> {
     match fs.hard_link(from, to) {
         Err(e) if e.kind() == orogen_base::ErrorKind::NotSupported => {
-            copy(fs, from, to, fs.metadata(from)?.size)
+            copy(fs, from, to, fs.metadata(from)?.size).map(|()| false)
         }
-        other => other,
+        other => other.map(|()| true),
     }
 }
 

@@ -665,6 +665,13 @@ impl Context {
         }
     }
 
+    /// The same of a family as it is now.
+    pub(crate) fn compacts_nothing(&self, family: &ColumnFamilyData) -> bool {
+        let (state, options) = (family.state(), family.options());
+        let scores = Scores::compute(&state.version, &options);
+        self.can_compact_nothing(&state, &options, &scores)
+    }
+
     /// Bytes that the blob files take, and those at which writers are slowed: a tenth beyond
     /// `max_space_amp`, and what memtables add. `None` without a bound, or with nothing to be done.
     fn blob_space(

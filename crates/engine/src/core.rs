@@ -61,6 +61,13 @@ impl Core {
             context.logs.close();
         });
         obsolete::purge(context);
+        for family in context.set.families() {
+            // Who reads on does so beside the next open.
+            family
+                .tables
+                .others_may_write
+                .store(true, Ordering::Relaxed);
+        }
         context.log.info(format_args!("closed"));
         context.lock.lock().take();
         flushed

@@ -229,6 +229,7 @@ impl<'a> NewDirectory<'a> {
             min_log_number_to_keep: 0,
             max_column_family: versions.iter().map(|(f, _)| f.id).max().unwrap_or(0),
             wals: WalSet::default(),
+            holes_are_filled: false,
             families: versions
                 .iter()
                 .map(|(family, version)| FamilySnapshot {

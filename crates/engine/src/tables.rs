@@ -13,6 +13,7 @@ use orogen_base::perf::{self, PerfCounter};
 use orogen_base::range_del::FragmentedRangeTombstones;
 use orogen_base::slice_transform::SliceTransform;
 use orogen_base::sync::Mutex;
+use orogen_base::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use orogen_base::{
     Error, ErrorKind, FileNo, InternalIterator, ParsedInternalKey, PinnedValue, Result,
     UserComparator, ValueKind,
@@ -61,7 +62,7 @@ pub(crate) struct FamilyTables {
     /// Somebody else writes the database, and may give values up that are still looked for here.
     pub(crate) follows: bool,
     /// Nobody holds the lock here that keeps others from writing the database: there may be holes where values were.
-    pub(crate) others_may_write: bool,
+    pub(crate) others_may_write: AtomicBool,
     /// [`crate::context::Context::open_number`] of the database.
     pub(crate) open_number: u64,
     pub(crate) cache_index_and_filter_blocks: bool,
@@ -186,7 +187,7 @@ impl FamilyTables {
         let number = listed.number;
         let path = filename::blob_path(&self.dir, number);
         // Beside a writer a value may become a hole between its check and its use. Tables stay as they are.
-        let access = match self.others_may_write {
+        let access = match self.others_may_write.load(Relaxed) {
             true => Access::Random,
             false => self.access,
         };
@@ -253,7 +254,14 @@ impl FamilyTables {
         }
         let properties = &self.reader(file)?.properties().user_collected;
         let told = properties.get(BLOB_REFERENCES);
-        told.map(|told| BlobCounts::decode(told)).transpose()
+        let told = told.map(|told| BlobCounts::decode(told)).transpose();
+        told.map_err(|e| self.locate(e, file))
+    }
+
+    /// An error of what a table says.
+    fn locate(&self, error: Error, file: &FileMeta) -> Error {
+        let path = filename::table_path(&self.dir, file.number);
+        error.with("file", path.display())
     }
 
     /// How far the table reaches into blob files, as far as it tells; `None` if it does not.
@@ -264,7 +272,7 @@ impl FamilyTables {
         if file.oldest_blob_file_number == 0 {
             return Ok(Some(BlobReach::default()));
         }
-        reach_of(&self.reader(file)?.properties())
+        reach_of(&self.reader(file)?.properties()).map_err(|e| self.locate(e, file))
     }
 
     /// [`Self::told_blob_reach`], of a table of RocksDB by reading it.
@@ -402,7 +410,7 @@ impl FamilyTables {
     /// Who reads beside a writer may meet holes, which only checksums tell from values.
     #[inline]
     fn verifies(&self, options: &TableReadOptions) -> bool {
-        options.verify_checksums || self.others_may_write
+        options.verify_checksums || self.others_may_write.load(Relaxed)
     }
 
     /// What a follower tells of a value that is not whole: that it is behind, if the primary may have given the

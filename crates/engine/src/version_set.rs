@@ -472,6 +472,7 @@ impl VersionSet {
             min_log_number_to_keep: self.min_log_number_to_keep.load(Ordering::Relaxed),
             max_column_family: families.max_id,
             wals: WalSet::default(),
+            holes_are_filled: false,
             families: families_snapshot,
         };
         snapshot.write(writer)

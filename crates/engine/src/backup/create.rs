@@ -127,6 +127,12 @@ impl BackupEngine {
     /// Tables and logs of the moment, with the names that they get.
     fn sources(&self, context: &Context, moment: &Moment, private: &str) -> Result<Vec<Source>> {
         let mut sources = Vec::new();
+        // As in a checkpoint: what tables point to before the tables.
+        for (_, version, _) in &moment.families {
+            for blob in version.blob_files().values() {
+                memory::push(&mut sources, self.blob_source(context, blob)?, LIST)?;
+            }
+        }
         for (family, version, _) in &moment.families {
             for (_, file) in version.iter_files() {
                 let wanted = file.file_checksum.as_ref().and_then(|c| c.crc32c());
@@ -138,11 +144,6 @@ impl BackupEngine {
                     wanted,
                 };
                 memory::push(&mut sources, source, LIST)?;
-            }
-        }
-        for (_, version, _) in &moment.families {
-            for blob in version.blob_files().values() {
-                memory::push(&mut sources, self.blob_source(context, blob)?, LIST)?;
             }
         }
         for (log, bytes) in moment.needed_logs() {
@@ -280,7 +281,7 @@ impl BackupEngine {
         private: &str,
     ) -> Result<Vec<BackupFile>> {
         let dir = self.dir.join(private);
-        checkpoint::write_head(context, moment, self.fs(), &dir)?;
+        checkpoint::write_head(context, moment, (self.fs(), &dir), false)?;
         let mut files = Vec::new();
         for name in self.fs().list(&dir)? {
             if name.ends_with(".log") {

@@ -108,7 +108,8 @@ pub(crate) fn is_due_in(context: &Context, family: &ColumnFamilyData, lull: Lull
     if rules.after_holes && punch::is_busy(family, context) {
         return false;
     }
-    if collect::level0_waits(&version, &options) {
+    // No compaction comes where damaged tables are in the way of all.
+    if collect::level0_waits(&version, &options) && !context.compacts_nothing(family) {
         return false;
     }
     collect::choose(&version, &rules, &HashSet::new()).is_some()

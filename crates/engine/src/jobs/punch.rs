@@ -73,6 +73,16 @@ fn take(context: &Context, family: &Arc<ColumnFamilyData>) -> Option<Part> {
                         return None;
                     }
                     let files = std::mem::take(files);
+                    if holes::is_off(&family.options()) {
+                        // They are looked for again when it is on.
+                        for file in &files {
+                            if let Some(blob) = state.version.blob_files().get(&file.number) {
+                                blob.file.note_seen(0);
+                            }
+                        }
+                        state.holes = Holes::Idle;
+                        return None;
+                    }
                     state.holes = Holes::Running;
                     return Some(Part::Punch(files));
                 }
@@ -426,6 +436,8 @@ impl PunchJob {
         files: Vec<HolesOfFile>,
         job: &Arc<RunningJob>,
     ) -> Result<()> {
+        // Who copies the database beside this process misses these tables then, and finds no holes where they point to.
+        obsolete::purge(context);
         let mut done = Vec::new();
         let mut files = files.into_iter();
         while let Some(file) = files.next() {

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use orogen_base::key::InternalKeyComparator;
+use orogen_base::sync::atomic::AtomicBool;
 use orogen_base::{Error, FileNo, Result};
 use orogen_env::Access;
 
@@ -54,7 +55,7 @@ pub(crate) fn assemble(
         cache,
         blob_cache: options.blob_cache,
         follows: context.follows,
-        others_may_write: context.read_only,
+        others_may_write: AtomicBool::new(context.read_only),
         open_number: context.open_number,
         comparator: options.comparator.clone(),
         prefix_extractor: options.prefix_extractor.clone(),

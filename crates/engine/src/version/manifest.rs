@@ -109,6 +109,8 @@ pub struct Snapshot<'a> {
     pub max_column_family: u32,
     /// Logs that should be on disk.
     pub wals: WalSet,
+    /// It is of a copy whose blob files have zeros, which take space, where those of the database have holes.
+    pub holes_are_filled: bool,
     /// The column families, `default` first.
     pub families: Vec<FamilySnapshot<'a>>,
 }
@@ -175,7 +177,10 @@ impl Snapshot<'_> {
                     number: b.addition().number,
                     garbage_blob_count: b.garbage_blob_count,
                     garbage_blob_bytes: b.garbage_blob_bytes,
-                    given_up_bytes: b.given_up_bytes,
+                    given_up_bytes: match self.holes_are_filled {
+                        true => b.given_up_bytes.map(|_| 0),
+                        false => b.given_up_bytes,
+                    },
                 })
                 .collect(),
             full_history_ts_low: family.full_history_ts_low.map(<[u8]>::to_vec),

@@ -291,7 +291,7 @@ fn a_flush_that_the_manifest_had_no_space_for_leaves_no_table_behind() {
     assert_eq!(keys(&db), ["a"]);
     // A look for work may hold them for a moment.
     until(|| {
-        let names = orogen_env::FileSystem::list(&disk.memory, DIR.as_ref()).unwrap();
+        let names = disk.memory.list(DIR.as_ref()).unwrap();
         let tables = names.iter().filter(|n| n.ends_with(".sst")).count();
         let manifests = names.iter().filter(|n| n.starts_with("MANIFEST")).count();
         (tables, manifests) == (1, 1)
@@ -471,7 +471,7 @@ fn a_log_that_was_deleted_is_not_written_once_more() {
     options.db.fs = Arc::new(fs.clone());
     options.db.max_bgerror_resume_count = 0;
     let db = Db::open(DIR, &options).unwrap();
-    let mut waits = options.cf.clone();
+    let mut waits = options.cf;
     waits.min_write_buffer_number_to_merge = 2;
     waits.max_write_buffer_number = 6;
     let waiting = db.create_column_family("waiting", waits).unwrap();

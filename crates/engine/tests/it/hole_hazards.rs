@@ -320,3 +320,96 @@ fn files_that_a_backup_copies_get_no_holes_meanwhile() {
     assert_holds(&restored, &map);
     assert_exact(&restored, &restored.default_column_family());
 }
+
+/// Whoever only reads has no way to keep the writer from giving space up.
+#[test]
+fn a_checkpoint_beside_a_writer_is_whole_or_an_error() {
+    for held_at in [".blob", ".sst"] {
+        let fs = MemFileSystem::new();
+        let db = Db::open(DIR, &punching(&fs)).unwrap();
+        let mut map = Map::new();
+        fill(&db, &mut map);
+        let before = map.clone();
+        // The logs that the other one copies stay.
+        let next = db.latest_sequence_number() + 1;
+        let _pin = db.get_updates_since(next).unwrap();
+        let (gate, armed) = (Gate::new(), Arc::new(AtomicBool::new(true)));
+        let (theirs, is_armed) = (gate.clone(), armed);
+        let mut options = punching(&fs);
+        options.db.fs = Arc::new(HookFileSystem::new(&fs, move |op, path| {
+            let is_held = op == Op::Link && path.to_string_lossy().ends_with(held_at);
+            if is_held && is_armed.swap(false, Ordering::SeqCst) {
+                theirs.pass();
+            }
+        }));
+        let reader = Db::open_read_only(DIR, &options).unwrap();
+        let copying = on_thread(move || reader.checkpoint("/copy"));
+        gate.wait_for(1);
+        overwrite(&db, &mut map);
+        if held_at == ".blob" {
+            until(|| given_up(&db) > Some(0));
+        } else {
+            settle();
+        }
+        gate.open();
+        if ends(&copying).is_ok() {
+            let mut alone = punching(&fs);
+            alone.cf.blob_hole_punching = false;
+            assert_holds(&Db::open("/copy", &alone).unwrap(), &before);
+        }
+        assert_holds(&db, &map);
+    }
+}
+
+#[test]
+fn who_reads_on_behind_a_close_is_told_of_holes() {
+    let fs = MemFileSystem::new();
+    let options = punching(&fs);
+    let db = Db::open(DIR, &options).unwrap();
+    let mut map = Map::new();
+    fill(&db, &mut map);
+    let before = map.clone();
+    let unchecked = ReadOptions {
+        verify_checksums: false,
+        ..ReadOptions::default()
+    };
+    let mut iter = db.iter(&unchecked, &db.default_column_family()).unwrap();
+    iter.seek_to_first();
+    db.close().unwrap();
+    drop(db);
+    let db = Db::open(DIR, &options).unwrap();
+    overwrite(&db, &mut map);
+    until(|| given_up(&db) > Some(0));
+    iter.seek_to_first();
+    while iter.valid() {
+        assert_eq!(iter.value(), &before[iter.key()][..]);
+        iter.next();
+    }
+    assert!(iter.status().is_err(), "half of the values are gone");
+}
+
+#[test]
+fn holes_that_wait_are_not_made_once_they_are_off() {
+    let fs = MemFileSystem::new();
+    let db = Db::open(DIR, &punching(&fs)).unwrap();
+    let family = db.default_column_family();
+    let mut map = Map::new();
+    fill(&db, &mut map);
+    let iter = db.iter(&ReadOptions::default(), &family).unwrap();
+    overwrite(&db, &mut map);
+    until(|| given_up(&db) == Some(0));
+    let set = |on: &str| {
+        let change = [("blob_hole_punching", on)];
+        db.set_options(&family, &change).unwrap();
+    };
+    set("false");
+    drop(iter);
+    for _ in 0..5 {
+        settle();
+    }
+    assert_eq!(db.statistics().get(Ticker::BlobHoles), 0);
+    assert_eq!(given_up(&db), Some(0));
+    set("true");
+    until(|| given_up(&db) > Some(0));
+    assert_holds(&db, &map);
+}

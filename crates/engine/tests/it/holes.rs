@@ -391,6 +391,37 @@ fn backups_hold_files_with_holes() {
     }
 }
 
+/// A copy has zeros where there were holes.
+#[test]
+fn what_a_backup_filled_is_given_up_again() {
+    let fs = MemFileSystem::new();
+    let options = punching(&fs);
+    let db = Db::open(DIR, &options).unwrap();
+    let backups = BackupOptions {
+        fs: Arc::new(fs.clone()),
+        ..BackupOptions::default()
+    };
+    let backups = BackupEngine::open("/backups", backups).unwrap();
+    let mut rng = Rng::new(8);
+    let mut map = Map::new();
+    fill(&db, &mut map, &mut rng);
+    overwrite(&db, &mut map, &mut rng);
+    wait_until(|| space(&fs, &db).1 > 0, "nothing was given up");
+    db.wait_for_background_work().unwrap();
+    let made = backups.create_backup(&db).unwrap();
+    backups.restore(made.id, "/restored").unwrap();
+    let restored = Db::open("/restored", &options).unwrap();
+    let allocated = |dir: &str| {
+        let names = fs.list(Path::new(dir)).unwrap();
+        let blobs = names.iter().filter(|name| name.ends_with(".blob"));
+        let of = |name: &String| fs.metadata(&Path::new(dir).join(name)).unwrap().allocated;
+        blobs.map(of).sum::<u64>()
+    };
+    let most = allocated(DIR) + (64 << 10);
+    wait_until(|| allocated("/restored") <= most, "the zeros stay");
+    assert_holds(&restored, &map);
+}
+
 #[test]
 fn a_disk_that_has_no_holes_costs_nothing() {
     for fault in [
