@@ -16,7 +16,7 @@ use crate::events::StallCondition;
 use crate::memory::MemoryUsage;
 use crate::quarantine;
 use crate::report;
-use crate::scrub::{blob_bytes, verify_blob_file};
+use crate::scrub::{BlobVerifier, blob_bytes};
 use crate::version::BlobFileMeta;
 use crate::version::version::Version;
 
@@ -107,8 +107,9 @@ pub(crate) fn verify_checksums(
             done += file.size;
             progress(done, total);
         }
+        let mut blobs = BlobVerifier::new(tables, &super_version.version, &|| Ok(()));
         for &number in super_version.version.blob_files().keys() {
-            let verified = verify_blob_file(tables, &super_version.version, number, &mut |bytes| {
+            let verified = blobs.verify(number, &mut |bytes| {
                 done += bytes;
                 progress(done, total);
             });

@@ -4,6 +4,7 @@
 //! the MANIFEST keeps. Both pin the versions they look at and read past the block cache, as slowly
 //! as they are asked to.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use orogen_base::checksum::crc32c_extend;
@@ -88,61 +89,97 @@ pub(crate) fn file_crc32c(
     Ok((size, crc))
 }
 
-/// Reads and checks every record of a blob file, or, where space of it was given up, every one that a table
-/// points to; `advance` is told of the bytes of each.
+/// Reads and checks blob files of a version, one after the other.
 ///
-/// That space was given up is not known any more where RocksDB has written the MANIFEST since, nor seen in a copy whose holes were
-/// filled with zeros. So where damage is met in a file with garbage only what tables point to counts.
-///
-/// # Errors
-/// The first damage, with file and offset; `Io`.
-pub(crate) fn verify_blob_file(
-    tables: &FamilyTables,
-    version: &Version,
-    number: FileNo,
-    advance: &mut dyn FnMut(u64),
-) -> Result<()> {
-    let reader = tables.blob_reader(version, number)?;
-    let blob = version.blob_files().get(&number);
-    let mut records = reader.records();
-    let has_garbage = blob.is_some_and(|b| b.garbage_blob_count > 0);
-    if blob.is_none_or(|b| b.given_up_bytes.is_none()) {
-        let all = loop {
-            match records.next() {
-                Ok(Some(record)) => advance(record.record_len()),
-                Ok(None) => break Ok(()),
-                Err(e) => break Err(e),
-            }
-        };
-        match all {
-            Err(e) if e.kind() == ErrorKind::Corruption && has_garbage => {}
-            read => return read,
-        }
-    }
-    for place in live_places(tables, version, number)? {
-        records.seek(place.offset);
-        let found = records.next()?.map(|r| (r.offset, r.record_len()));
-        if found != Some((place.offset, place.size)) {
-            let error = Error::corruption("blob record is not where tables point to");
-            return Err(reader.locate(error, place.offset));
-        }
-        advance(place.size);
-    }
-    Ok(())
+/// Of a file of which space was given up every record is read that a table points to. For that all tables are read that point
+/// there, so the places are found for many files at once. That space was given up is not known any more where RocksDB has written
+/// the MANIFEST since, nor seen in a copy whose holes were filled with zeros. So where damage is met in a file with garbage only what
+/// tables point to counts.
+pub(crate) struct BlobVerifier<'a> {
+    tables: &'a FamilyTables,
+    version: &'a Version,
+    /// Asked before each table.
+    goes_on: &'a dyn Fn() -> Result<()>,
+    /// Where the values stand that tables point to, of files that come; None where they are not those of the MANIFEST.
+    marked: BTreeMap<FileNo, Option<Vec<Extent>>>,
 }
 
-/// Where the values of a file stand that tables of the version point to, in the order of the file.
-///
-/// # Errors
-/// What a reader of the tables meets; `Corruption` if they are not as many as the MANIFEST says.
-fn live_places(tables: &FamilyTables, version: &Version, number: FileNo) -> Result<Vec<Extent>> {
-    let mut marked = holes::mark(tables, version, &[number], &mut || Ok(()))?;
-    let mut live = marked.remove(&number).ok_or_else(|| {
-        Error::corruption("tables point to other values than the MANIFEST says")
-            .with("blob_file", number)
-    })?;
-    live.sort_unstable();
-    Ok(live)
+impl<'a> BlobVerifier<'a> {
+    pub(crate) fn new(
+        tables: &'a FamilyTables,
+        version: &'a Version,
+        goes_on: &'a dyn Fn() -> Result<()>,
+    ) -> Self {
+        Self {
+            tables,
+            version,
+            goes_on,
+            marked: BTreeMap::new(),
+        }
+    }
+
+    /// Checks a file; `advance` is told of the bytes of each record.
+    ///
+    /// # Errors
+    /// The first damage, with file and offset; `Io`; those of `goes_on`.
+    pub(crate) fn verify(&mut self, number: FileNo, advance: &mut dyn FnMut(u64)) -> Result<()> {
+        let reader = self.tables.blob_reader(self.version, number)?;
+        let blob = self.version.blob_files().get(&number);
+        let mut records = reader.records();
+        let has_garbage = blob.is_some_and(|b| b.garbage_blob_count > 0);
+        if blob.is_none_or(|b| b.given_up_bytes.is_none()) {
+            let all = loop {
+                match records.next() {
+                    Ok(Some(record)) => advance(record.record_len()),
+                    Ok(None) => break Ok(()),
+                    Err(e) => break Err(e),
+                }
+            };
+            match all {
+                Err(e) if e.kind() == ErrorKind::Corruption && has_garbage => {}
+                read => return read,
+            }
+        }
+        for place in self.live_places(number)? {
+            records.seek(place.offset);
+            let found = records.next()?.map(|r| (r.offset, r.record_len()));
+            if found != Some((place.offset, place.size)) {
+                let error = Error::corruption("blob record is not where tables point to");
+                return Err(reader.locate(error, place.offset));
+            }
+            advance(place.size);
+        }
+        Ok(())
+    }
+
+    /// Where the values of a file stand that tables of the version point to, in the order of the file.
+    ///
+    /// # Errors
+    /// What a reader of the tables meets; `Corruption` if they are not as many as the MANIFEST says.
+    fn live_places(&mut self, number: FileNo) -> Result<Vec<Extent>> {
+        if !self.marked.contains_key(&number) {
+            let mut values = 0u64;
+            let files = self.version.blob_files().range(number..);
+            let files = files.filter(|(n, b)| **n == number || b.given_up_bytes.is_some());
+            let together: Vec<FileNo> = files
+                .take_while(|(n, b)| {
+                    values = values.saturating_add(b.live_count());
+                    **n == number || values <= holes::MARKED_MAX
+                })
+                .map(|(&n, _)| n)
+                .collect();
+            let goes_on = self.goes_on;
+            let mut found = holes::mark(self.tables, self.version, &together, &mut || goes_on())?;
+            let found = together.into_iter().map(|n| (n, found.remove(&n)));
+            self.marked.extend(found);
+        }
+        let mut live = self.marked.remove(&number).flatten().ok_or_else(|| {
+            Error::corruption("tables point to other values than the MANIFEST says")
+                .with("blob_file", number)
+        })?;
+        live.sort_unstable();
+        Ok(live)
+    }
 }
 
 /// Bytes of the blob files of a version, about: those of their records.
@@ -172,12 +209,14 @@ pub(crate) fn scrub(
         .map(|(p, _)| p.version.total_bytes() + blob_bytes(&p.version))
         .sum();
     let limiter = limiter(context, options);
+    let goes_on = || match context.is_closing() {
+        false => Ok(()),
+        true => Err(Error::aborted("database closes")),
+    };
     let (mut done, mut found) = (0, Scrubbed::default());
     for (super_version, tables) in &pinned {
         for (_, file) in super_version.version.iter_files() {
-            if context.is_closing() {
-                return Err(Error::aborted("database closes"));
-            }
+            goes_on()?;
             let before = done;
             let verified = tables.reader(file).and_then(|table| {
                 for block in table.blocks() {
@@ -201,12 +240,11 @@ pub(crate) fn scrub(
             done = before + file.size;
             progress(done, total);
         }
+        let mut blobs = BlobVerifier::new(tables, &super_version.version, &goes_on);
         for (&number, blob) in super_version.version.blob_files() {
-            if context.is_closing() {
-                return Err(Error::aborted("database closes"));
-            }
+            goes_on()?;
             let before = done;
-            let verified = verify_blob_file(tables, &super_version.version, number, &mut |bytes| {
+            let verified = blobs.verify(number, &mut |bytes| {
                 limiter.request(bytes);
                 found.blob_records += 1;
                 done += bytes;

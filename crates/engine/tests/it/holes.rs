@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use orogen_base::ErrorKind;
 use orogen_base::metrics::{HistogramKind, Ticker};
+use orogen_base::perf::{PerfContext, PerfCounter, PerfLevel};
 use orogen_engine::backup::{BackupEngine, BackupOptions};
 use orogen_engine::repair;
 use orogen_engine::{
@@ -389,6 +390,41 @@ fn backups_hold_files_with_holes() {
         backups.restore(id, &dir).unwrap();
         assert_holds(&Db::open(&dir, &options).unwrap(), &map);
     }
+}
+
+/// All tables point to all files: each file for itself would have all of them read.
+#[test]
+fn checks_of_many_files_with_holes_read_tables_a_few_times() {
+    let blocks = |blob_file_size: u64| {
+        let fs = MemFileSystem::new();
+        let mut options = punching(&fs);
+        options.cf.blob_file_size = blob_file_size;
+        options.cf.target_file_size_base = 4 << 10;
+        options.cf.table.block_size = 512;
+        let db = Db::open(DIR, &options).unwrap();
+        for round in 0..3u8 {
+            for n in 0..400u32 {
+                let key = (n * 37 % 400).to_be_bytes();
+                // The first are kept, so that the files are.
+                if round == 0 || n % 2 == 0 {
+                    db.put(&key, &[round; 9000]).unwrap();
+                }
+            }
+            compact_all(&db, &db.default_column_family());
+        }
+        wait_until(|| space(&fs, &db).1 > 0, "nothing was given up");
+        db.wait_for_background_work().unwrap();
+        let files = db.live_blob_files();
+        let holes = files.iter().filter(|f| f.given_up_bytes > Some(0)).count();
+        let ((), perf) = PerfContext::measure(PerfLevel::EnableCount, || {
+            db.verify_checksums().unwrap();
+        });
+        db.scrub(&VerifyOptions::default(), &mut |_, _| {}).unwrap();
+        (holes, perf.get(PerfCounter::BlockReadCount))
+    };
+    let (few, many) = (blocks(1 << 20), blocks(64 << 10));
+    assert!(many.0 > 4 * few.0.max(1), "{few:?} {many:?}");
+    assert!(many.1 < 3 * few.1.max(1), "{few:?} {many:?}");
 }
 
 /// A copy has zeros where there were holes.
