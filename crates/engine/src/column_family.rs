@@ -17,7 +17,6 @@ use orogen_sst::BlockCache;
 
 use crate::compact::collect::Lull;
 use crate::compact::{Plan, Running};
-use crate::context::Context;
 use crate::holes::Waits;
 use crate::options::ColumnFamilyOptions;
 use crate::pace::FlushProgress;
@@ -200,13 +199,14 @@ impl ColumnFamilyData {
         })
     }
 
-    /// Refuses a family of another database, or of another open of this one: its number means something else there.
+    /// Refuses a family of another database than that of `open_number`, or of another open of it: its number means something else
+    /// there.
     ///
     /// # Errors
     /// `InvalidArgument`.
     #[inline]
-    pub(crate) fn check_is_of(&self, context: &Context) -> Result<()> {
-        match self.tables.open_number == context.open_number {
+    pub(crate) fn check_is_of(&self, open_number: u64) -> Result<()> {
+        match self.tables.open_number == open_number {
             true => Ok(()),
             false => Err(self.of_another()),
         }

@@ -241,7 +241,7 @@ impl Db {
     /// Refuses handles of another database: their numbers mean something else here.
     fn check_own(&self, families: &[ColumnFamily]) -> Result<()> {
         let mut families = families.iter();
-        families.try_for_each(|family| family.0.check_is_of(self.context()))
+        families.try_for_each(|family| family.0.check_is_of(self.context().open_number))
     }
 
     /// The family that always exists.
@@ -479,7 +479,7 @@ impl Db {
         key: &[u8],
         value: &[u8],
     ) -> Result<()> {
-        family.0.check_is_of(self.context())?;
+        family.0.check_is_of(self.context().open_number)?;
         self.write_one(options, |b| b.put(family.id(), key, value))
     }
 
@@ -501,7 +501,7 @@ impl Db {
         family: &ColumnFamily,
         key: &[u8],
     ) -> Result<()> {
-        family.0.check_is_of(self.context())?;
+        family.0.check_is_of(self.context().open_number)?;
         self.write_one(options, |b| b.delete(family.id(), key))
     }
 
@@ -516,7 +516,7 @@ impl Db {
         family: &ColumnFamily,
         key: &[u8],
     ) -> Result<()> {
-        family.0.check_is_of(self.context())?;
+        family.0.check_is_of(self.context().open_number)?;
         self.write_one(options, |b| b.single_delete(family.id(), key))
     }
 
@@ -531,7 +531,7 @@ impl Db {
         key: &[u8],
         operand: &[u8],
     ) -> Result<()> {
-        family.0.check_is_of(self.context())?;
+        family.0.check_is_of(self.context().open_number)?;
         self.write_one(options, |b| b.merge(family.id(), key, operand))
     }
 
@@ -546,7 +546,7 @@ impl Db {
         start: &[u8],
         end: &[u8],
     ) -> Result<()> {
-        family.0.check_is_of(self.context())?;
+        family.0.check_is_of(self.context().open_number)?;
         self.write_one(options, |b| b.delete_range(family.id(), start, end))
     }
 

@@ -52,7 +52,7 @@ fn read_seqno(
     options: &ReadOptions,
     pinned: &SuperVersion,
 ) -> Result<SeqNo> {
-    family.check_is_of(context)?;
+    family.check_is_of(context.open_number)?;
     match &options.snapshot {
         None => Ok(context.sequence.visible().min(pinned.limit)),
         Some(snapshot) if snapshot.is_of(&context.snapshots) => Ok(snapshot.seqno()),
