@@ -21,6 +21,8 @@ struct Written {
 #[derive(Default)]
 pub(crate) struct RangeTombstones {
     written: Mutex<Written>,
+    /// Held by who cuts them; before `written`.
+    cutting: Mutex<()>,
     count: AtomicU64,
     bytes: AtomicUsize,
     /// What their fragments take where they overlap, as it was last looked at.
@@ -64,13 +66,88 @@ impl RangeTombstones {
     }
 
     pub(crate) fn fragments(&self, order: &UserComparator) -> Arc<FragmentedRangeTombstones> {
-        let mut written = self.written.lock();
-        if let Some(fragments) = &written.fragments {
+        if let Some(fragments) = &self.written.lock().fragments {
             return fragments.clone();
         }
-        let tombstones = written.tombstones.clone();
+        // Other readers want what this one makes, and writers are not to wait for it.
+        let _cutting = self.cutting.lock();
+        let tombstones = {
+            let written = self.written.lock();
+            if let Some(fragments) = &written.fragments {
+                return fragments.clone();
+            }
+            written.tombstones.clone()
+        };
+        let count = tombstones.len();
         let fragments = Arc::new(FragmentedRangeTombstones::new(order, tombstones));
-        written.fragments = Some(fragments.clone());
+        let mut written = self.written.lock();
+        if written.tombstones.len() == count {
+            written.fragments = Some(fragments.clone());
+        }
         fragments
+    }
+}
+
+#[cfg(all(test, not(orogen_shuttle)))]
+mod tests {
+    use std::cmp;
+    use std::sync::atomic::AtomicBool;
+    use std::sync::mpsc::{Receiver, Sender, channel};
+
+    use orogen_base::comparator::Comparator;
+
+    use super::*;
+
+    /// Holds whoever compares while it is armed.
+    struct Held {
+        armed: AtomicBool,
+        begins: Mutex<Sender<()>>,
+        ends: Mutex<Receiver<()>>,
+    }
+
+    impl Comparator for Held {
+        fn name(&self) -> &'static str {
+            "held"
+        }
+
+        fn compare(&self, a: &[u8], b: &[u8]) -> cmp::Ordering {
+            if self.armed.swap(false, Ordering::SeqCst) {
+                self.begins.lock().send(()).unwrap();
+                self.ends.lock().recv().unwrap();
+            }
+            a.cmp(b)
+        }
+    }
+
+    #[test]
+    fn a_writer_does_not_wait_for_who_cuts() {
+        let ((begins, begun), (end, ends)) = (channel(), channel());
+        let held = Arc::new(Held {
+            armed: AtomicBool::new(false),
+            begins: Mutex::new(begins),
+            ends: Mutex::new(ends),
+        });
+        let order = UserComparator::custom(held.clone());
+        let all = RangeTombstones::default();
+        let add = |n: u8| {
+            let tombstone = RangeTombstone {
+                start: vec![n],
+                end: vec![n + 1],
+                seqno: u64::from(n),
+            };
+            all.add(&order, tombstone).unwrap();
+        };
+        (0..10).for_each(add);
+        held.armed.store(true, Ordering::SeqCst);
+        std::thread::scope(|threads| {
+            let cut = threads.spawn(|| all.fragments(&order));
+            begun.recv().unwrap();
+            add(10);
+            end.send(()).unwrap();
+            assert_eq!(cut.join().unwrap().count(), 10);
+        });
+        let whole = all.fragments(&order);
+        assert_eq!(whole.count(), 11);
+        assert!(Arc::ptr_eq(&whole, &all.fragments(&order)));
     }
 }
