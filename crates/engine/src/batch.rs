@@ -173,6 +173,21 @@ impl BatchOp<'_> {
         }
     }
 
+    /// Bytes of its key and value, or of both ends of its range.
+    pub(crate) fn operand_bytes(&self) -> usize {
+        match *self {
+            Self::Put { key, value, .. } => key.len() + value.len(),
+            Self::Merge { key, operand, .. } => key.len() + operand.len(),
+            Self::Delete { key, .. } | Self::SingleDelete { key, .. } => key.len(),
+            Self::DeleteRange { start, end, .. } => start.len() + end.len(),
+            Self::LogData(_)
+            | Self::BeginPrepare
+            | Self::EndPrepare { .. }
+            | Self::Commit { .. }
+            | Self::Rollback { .. } => 0,
+        }
+    }
+
     /// True for the operations that belong to two-phase commits.
     #[must_use]
     pub fn is_marker(&self) -> bool {

@@ -112,8 +112,8 @@ mod tests {
 
         fn compare(&self, a: &[u8], b: &[u8]) -> cmp::Ordering {
             if self.armed.swap(false, Ordering::SeqCst) {
-                self.begins.lock().send(()).unwrap();
-                self.ends.lock().recv().unwrap();
+                self.begins.lock().send(()).expect("somebody waits");
+                self.ends.lock().recv().expect("it is let go");
             }
             a.cmp(b)
         }

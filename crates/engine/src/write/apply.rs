@@ -19,15 +19,21 @@ pub(crate) struct MemTables {
     full: AtomicBool,
 }
 
-/// What a group wants to insert, at most into each of its families.
-#[derive(Default)]
-pub(crate) struct Need {
+/// What a group wants to insert into one of its families.
+#[derive(Clone, Copy, Default)]
+struct Part {
+    cf: u32,
     entries: usize,
     bytes: usize,
-    /// A batch that was not looked through is for the default family.
-    has_default: bool,
-    /// Of batches that were looked through, sorted; without any it is the default family.
-    families: Vec<u32>,
+}
+
+/// What a group wants to insert.
+#[derive(Default)]
+pub(crate) struct Need {
+    /// Of batches that were not looked through, which are for the default family. Nothing once there are others.
+    default: Part,
+    /// By family, if some batch was looked through.
+    families: Vec<Part>,
 }
 
 impl Need {
@@ -36,30 +42,58 @@ impl Need {
         let Some(batch) = batch.inserted() else {
             return;
         };
-        self.entries += batch.count() as usize;
-        self.bytes += batch.size_bytes();
         if batch.needs_check() {
-            self.families.extend(batch.column_families());
-        } else {
-            self.has_default = true;
-        }
-        if !self.families.is_empty() {
-            if self.has_default {
-                self.families.push(0);
+            let mut last = None;
+            for op in batch.iter().flatten() {
+                let Some(cf) = op.family() else { continue };
+                let at = last.filter(|&at: &usize| self.families[at].cf == cf);
+                let at = at.unwrap_or_else(|| self.part(cf));
+                self.families[at].entries += 1;
+                self.families[at].bytes += op.operand_bytes();
+                last = Some(at);
             }
-            self.families.sort_unstable();
-            self.families.dedup();
+        } else {
+            self.default.entries += batch.count() as usize;
+            self.default.bytes += batch.size_bytes();
+        }
+        if !self.families.is_empty() && self.default.entries > 0 {
+            let own = std::mem::take(&mut self.default);
+            let at = self.part(own.cf);
+            self.families[at].entries += own.entries;
+            self.families[at].bytes += own.bytes;
         }
     }
 
-    fn families(&self) -> &[u32] {
+    /// Where the part of a family is.
+    fn part(&mut self, cf: u32) -> usize {
+        let found = self.families.binary_search_by_key(&cf, |part| part.cf);
+        found.unwrap_or_else(|at| {
+            let part = Part {
+                cf,
+                ..Part::default()
+            };
+            self.families.insert(at, part);
+            at
+        })
+    }
+
+    fn parts(&self) -> &[Part] {
         if self.families.is_empty() {
-            &[0]
+            std::slice::from_ref(&self.default)
         } else {
             &self.families
         }
     }
+
+    /// About the bytes of memory that it takes.
+    pub(crate) fn memory_bytes(&self) -> u64 {
+        let each = |part: &Part| (part.bytes + part.entries * ENTRY_BYTES) as u64;
+        self.parts().iter().map(each).sum()
+    }
 }
+
+/// What an entry of a memtable takes beside key and value, about.
+const ENTRY_BYTES: usize = 64;
 
 struct Entry {
     family: Arc<ColumnFamilyData>,
@@ -196,10 +230,12 @@ impl MemTables {
     pub(crate) fn check_size(&self, batch: &WriteBatch) -> Result<()> {
         let mut need = Need::default();
         need.add(batch);
-        let tables = need.families().iter().filter_map(|&cf| self.find(cf));
-        tables
-            .map(|entry| &entry.handle.table)
-            .try_for_each(|table| table.check_group(need.entries, need.bytes))
+        need.parts().iter().try_for_each(|part| {
+            let entry = self.find(part.cf);
+            entry.map_or(Ok(()), |entry| {
+                entry.handle.table.check_group(part.entries, part.bytes)
+            })
+        })
     }
 
     /// Sees to it that a group's operations find memory.
@@ -207,10 +243,12 @@ impl MemTables {
     /// # Errors
     /// `NoMemory`, `TooLarge`; nothing is promised.
     pub(crate) fn promise(&self, need: &Need) -> Result<()> {
-        for (done, &cf) in need.families().iter().enumerate() {
-            let Some(entry) = self.find(cf) else { continue };
-            if let Err(e) = entry.handle.table.promise(need.entries, need.bytes) {
-                self.release_first(need, done);
+        for (done, part) in need.parts().iter().enumerate() {
+            let Some(entry) = self.find(part.cf) else {
+                continue;
+            };
+            if let Err(e) = entry.handle.table.promise(part.entries, part.bytes) {
+                self.release_all(&need.parts()[..done]);
                 return Err(e);
             }
         }
@@ -219,13 +257,13 @@ impl MemTables {
 
     /// Ends what [`Self::promise`] promised.
     pub(crate) fn release(&self, need: &Need) {
-        self.release_first(need, need.families().len());
+        self.release_all(need.parts());
     }
 
-    fn release_first(&self, need: &Need, count: usize) {
-        for &cf in &need.families()[..count] {
-            if let Some(entry) = self.find(cf) {
-                entry.handle.table.release(need.entries, need.bytes);
+    fn release_all(&self, parts: &[Part]) {
+        for part in parts {
+            if let Some(entry) = self.find(part.cf) {
+                entry.handle.table.release(part.entries, part.bytes);
             }
         }
     }

@@ -82,6 +82,9 @@ pub(crate) struct WritePath {
     pub(crate) freeing: AtomicU64,
     /// Bytes of logs at which this is looked at again all the same.
     pub(crate) freeing_again_at: AtomicU64,
+    /// Bytes that groups may still bring before all memtables are asked for theirs: far less than would fill `db_write_buffer_size`.
+    /// The leader's alone.
+    pub(crate) db_bytes_left: AtomicU64,
     queue: Mutex<Queue>,
     /// Stalls that listeners are told of when the lead is handed on: they may write.
     news: Mutex<Vec<StallInfo>>,
@@ -166,6 +169,7 @@ impl WritePath {
             wal_bytes_max: AtomicU64::new(u64::MAX),
             freeing: AtomicU64::new(0),
             freeing_again_at: AtomicU64::new(0),
+            db_bytes_left: AtomicU64::new(0),
             queue: Mutex::default(),
             news: Mutex::default(),
             has_news: AtomicBool::new(false),
@@ -365,6 +369,11 @@ impl WritePath {
         need.add(batch);
         for member in &members {
             need.add(&member.slot.lock().batch);
+        }
+        if context.options.db_write_buffer_size > 0 {
+            let left = self.db_bytes_left.load(Ordering::Relaxed);
+            let left = left.saturating_sub(need.memory_bytes());
+            self.db_bytes_left.store(left, Ordering::Relaxed);
         }
         let memtables = self.memtables.load_full();
         // Refused for want of memory, or because it is too large, the log is as it was.

@@ -122,10 +122,16 @@ impl WritePath {
             }
         }
         let db_max = context.options.db_write_buffer_size;
-        if db_max > 0 && memtables.memory_usage() > db_max {
-            let largest = memtables.largest();
-            drop(memtables);
-            return self.seal(largest.as_slice(), Flush::Now);
+        // To ask all memtables is dear where there are many.
+        if db_max > 0 && self.db_bytes_left.load(Ordering::Relaxed) == 0 {
+            let used = memtables.memory_usage();
+            if used > db_max {
+                let largest = memtables.largest();
+                drop(memtables);
+                return self.seal(largest.as_slice(), Flush::Now);
+            }
+            let left = (db_max - used) / 8;
+            self.db_bytes_left.store(left, Ordering::Relaxed);
         }
         if let Some(budget) = &context.options.memory_budget
             && budget.wants_seal(|| memtables.memory_usage())

@@ -55,3 +55,4 @@ mod support;
 mod titan;
 mod titan_golden;
 mod updates;
+mod watched;

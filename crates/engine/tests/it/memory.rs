@@ -1,14 +1,17 @@
 //! One bound for the memory of memtables, tables and blocks.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use orogen_base::PinnedValue;
-use orogen_engine::{Db, MemoryBudget, Options, ReadOptions, WriteOptions};
+use orogen_engine::options::MemTableKind;
+use orogen_engine::{Db, MemoryBudget, Options, ReadOptions, WriteBatch, WriteOptions};
 use orogen_env::{Clock, MemFileSystem, SystemClock};
 
 use crate::steer::{ends, on_thread};
 use crate::support::{DIR, small};
+use crate::watched::watched;
 
 const LIMIT: u64 = 4 << 20;
 
@@ -232,4 +235,62 @@ fn large_values_stay_within_the_budget_where_they_are_written_scanned_and_kept()
         drop(cursors);
         assert!(budget.usage().reserved <= idle.reserved);
     }
+}
+
+#[test]
+fn a_batch_over_many_families_is_promised_its_memory_once() {
+    let fs = MemFileSystem::new();
+    let budget = Arc::new(MemoryBudget::new(LIMIT));
+    let mut options = bounded(&fs, &budget);
+    options.cf.memtable_factory = MemTableKind::GuidedList.factory();
+    let db = Db::open(DIR, &options).unwrap();
+    let mut batch = WriteBatch::new();
+    for family in 0..20 {
+        let name = format!("family {family}");
+        let family = db.create_column_family(&name, options.cf.clone()).unwrap();
+        for n in 0..8u8 {
+            batch.put(family.id(), &[n], &[7; 2000]);
+        }
+    }
+    let bytes = batch.size_bytes() as u64;
+    let before = budget.usage().memtables;
+    db.write(batch).unwrap();
+    let taken = budget.usage().memtables - before;
+    assert!(taken < 4 * bytes, "{taken} for {bytes}");
+    within(&budget);
+}
+
+#[test]
+fn not_every_write_asks_all_memtables() {
+    const FAMILIES: usize = 200;
+    const WRITES: usize = 1000;
+    let fs = MemFileSystem::new();
+    let asked = Arc::new(AtomicUsize::new(0));
+    let mut options = small(&fs);
+    options.db.db_write_buffer_size = 2 << 20;
+    options.cf.write_buffer_size = 64 << 20;
+    options.cf.memtable_factory = watched(&Arc::default(), &asked);
+    let db = Db::open(DIR, &options).unwrap();
+    for n in 0..FAMILIES {
+        let name = format!("family {n}");
+        db.create_column_family(&name, options.cf.clone()).unwrap();
+    }
+    let before = asked.load(Ordering::SeqCst);
+    for n in 0..WRITES as u32 {
+        db.put(&key(n), &[n as u8; 100]).unwrap();
+    }
+    let asked = asked.load(Ordering::SeqCst) - before;
+    assert!(asked < FAMILIES * WRITES / 10, "{asked}");
+    // It is minded all the same.
+    for n in 0..30_000 {
+        db.put(&key(n), &[n as u8; 100]).unwrap();
+        if n % 1000 == 0 {
+            let used = db.int_property(
+                &db.default_column_family(),
+                "rocksdb.cur-size-all-mem-tables",
+            );
+            assert!(used.unwrap() < 3 << 20, "{used:?}");
+        }
+    }
+    assert!(!db.live_files().is_empty());
 }

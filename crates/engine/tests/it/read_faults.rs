@@ -3,89 +3,21 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use orogen_base::iter::InternalIterator;
-use orogen_base::range_del::FragmentedRangeTombstones;
-use orogen_base::{Error, ErrorKind, ParsedInternalKey, Result, SeqNo, ValueKind};
-use orogen_engine::options::MemTableRequest;
+use orogen_base::{Error, ErrorKind, Result};
 use orogen_engine::{Db, ReadOptions, Update, WriteOptions};
 use orogen_env::{Fault, FaultFileSystem, MemFileSystem, OpKind, RandomAccessFile};
-use orogen_memtable::{GuidedListMemTable, MemTable, Visit};
 use orogen_sst::{BlockCache, CompressionType};
 
 use crate::steer::HookFileSystem;
 use crate::support::{DIR, small};
-
-/// A memtable whose lookups fail while it is told so.
-struct Failing(Arc<dyn MemTable>, Arc<AtomicBool>);
-
-impl MemTable for Failing {
-    fn promise(&self, entries: usize, bytes: usize) -> Result<()> {
-        self.0.promise(entries, bytes)
-    }
-
-    fn release(&self, entries: usize, bytes: usize) {
-        self.0.release(entries, bytes);
-    }
-
-    fn insert(&self, key: &[u8], seqno: SeqNo, kind: ValueKind, value: &[u8]) -> Result<()> {
-        self.0.insert(key, seqno, kind, value)
-    }
-
-    fn insert_range_deletion(&self, start: &[u8], end: &[u8], seqno: SeqNo) -> Result<()> {
-        self.0.insert_range_deletion(start, end, seqno)
-    }
-
-    fn get(
-        &self,
-        key: &[u8],
-        read_seqno: SeqNo,
-        visit: &mut dyn FnMut(ParsedInternalKey<'_>, &[u8]) -> Visit,
-    ) -> Result<()> {
-        match self.1.load(Ordering::SeqCst) {
-            true => Err(Error::corruption("on purpose")),
-            false => self.0.get(key, read_seqno, visit),
-        }
-    }
-
-    fn iter(self: Arc<Self>) -> Box<dyn InternalIterator> {
-        self.0.clone().iter()
-    }
-
-    fn range_tombstones(&self) -> Arc<FragmentedRangeTombstones> {
-        self.0.range_tombstones()
-    }
-
-    fn has_range_tombstones(&self) -> bool {
-        self.0.has_range_tombstones()
-    }
-
-    fn memory_usage(&self) -> usize {
-        self.0.memory_usage()
-    }
-
-    fn memory_allocated(&self) -> usize {
-        self.0.memory_allocated()
-    }
-
-    fn entry_count(&self) -> u64 {
-        self.0.entry_count()
-    }
-
-    fn deletion_count(&self) -> u64 {
-        self.0.deletion_count()
-    }
-}
+use crate::watched::watched;
 
 #[test]
 fn a_memtable_that_cannot_be_read_hides_what_is_older() {
     let fs = MemFileSystem::new();
     let armed = Arc::new(AtomicBool::new(false));
     let mut options = small(&fs);
-    let theirs = armed.clone();
-    options.cf.memtable_factory = Arc::new(move |request: &MemTableRequest<'_>| {
-        let list = GuidedListMemTable::new(request.comparator.clone());
-        Arc::new(Failing(list, theirs.clone()))
-    });
+    options.cf.memtable_factory = watched(&armed, &Arc::default());
     let db = Db::open(DIR, &options).unwrap();
     let family = db.default_column_family();
     db.put(b"k", b"old").unwrap();
