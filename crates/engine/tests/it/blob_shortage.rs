@@ -8,7 +8,7 @@ use std::time::Duration;
 use orogen_base::sync::Mutex;
 use orogen_base::{Error, ErrorKind};
 use orogen_engine::events::{BlobCollectionInfo, EventListener, StallCondition, StallInfo};
-use orogen_engine::{Db, Options};
+use orogen_engine::{Db, Options, filename};
 use orogen_env::fs::{read_file, write_file};
 use orogen_env::{Clock, Fault, FaultFileSystem, FileSystem, MemFileSystem, OpKind, SystemClock};
 
@@ -246,6 +246,44 @@ fn garbage_behind_damaged_tables_slows_no_writer() {
 #[test]
 fn garbage_in_damaged_blob_files_slows_no_writer() {
     slows_nobody(".blob");
+}
+
+/// Level 0 has as many tables as a compaction waits for, and none comes.
+#[test]
+fn garbage_is_collected_beside_a_damaged_table_of_level_0() {
+    let it = garbage(|options| {
+        options.cf.level0_file_num_compaction_trigger = 2;
+        options.cf.max_compaction_bytes = 1;
+        options.cf.max_space_amp = 1.06;
+    });
+    for round in 0..3u8 {
+        for n in 0..60 {
+            it.db.put(&key(n), &[round]).unwrap();
+        }
+        it.db.flush().unwrap();
+    }
+    let mut level0 = it.db.live_files();
+    level0.retain(|f| f.level == 0);
+    let oldest = level0.iter().map(|f| f.number).min().unwrap();
+    assert_eq!(level0.len(), 3);
+    let (fs, options) = (it.fs, it.options);
+    it.db.close().unwrap();
+    drop(it.db);
+    let path = filename::table_path(Path::new(DIR), oldest);
+    let mut bytes = read_file(&fs, &path).unwrap();
+    let at = bytes.len() / 3;
+    bytes[at] ^= 2;
+    write_file(&fs, &path, &bytes).unwrap();
+    let db = Db::open(DIR, &options).unwrap();
+    assert!(db.verify_checksums().is_err());
+    assert_eq!(db.damaged_tables().len(), 1);
+    let family = db.default_column_family();
+    let before = garbage_bytes(&db);
+    assert!(before > 0);
+    db.set_options(&family, &[("disable_auto_compactions", "false")])
+        .unwrap();
+    until(|| garbage_bytes(&db) == 0 && !is_slowed(&db));
+    assert_eq!(db.live_files().iter().filter(|f| f.level == 0).count(), 3);
 }
 
 #[test]
