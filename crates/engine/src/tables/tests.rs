@@ -11,6 +11,15 @@ use crate::options::Options;
 
 /// A table of pointers as RocksDB writes it: without what they lead to in its properties.
 fn untold(fs: &dyn FileSystem, number: FileNo) -> FileMeta {
+    telling(fs, number, [])
+}
+
+/// A table of pointers with these properties.
+fn telling(
+    fs: &dyn FileSystem,
+    number: FileNo,
+    told: impl IntoIterator<Item = (String, Vec<u8>)>,
+) -> FileMeta {
     let path = filename::table_path(Path::new("/db"), number);
     let file = fs.create(&path).unwrap();
     let mut builder = TableBuilder::new(file, TableBuilderOptions::default()).unwrap();
@@ -28,7 +37,7 @@ fn untold(fs: &dyn FileSystem, number: FileNo) -> FileMeta {
         pointer.encode(&mut value);
         builder.add(&key, &value).unwrap();
     }
-    builder.finish([]).unwrap();
+    builder.finish(told).unwrap();
     let size = fs.open(&path, Access::Random).unwrap().size().unwrap();
     FileMeta {
         number,
@@ -56,4 +65,26 @@ fn a_table_that_does_not_tell_is_read_once() {
     assert_eq!(tables.blob_references(&file).unwrap(), counted);
     assert_eq!(tables.told_blob_references(&file).unwrap(), Some(counted));
     assert!(tables.count_pointers(&file).is_err(), "it would be read");
+}
+
+#[test]
+fn damage_in_what_a_table_says_of_its_pointers_names_the_table() {
+    let fs = MemFileSystem::new();
+    let mut options = Options::default();
+    options.db.fs = Arc::new(fs.clone());
+    options.db.create_if_missing = true;
+    let core = recover::open(Path::new("/db"), &options, Mode::ReadWrite).unwrap();
+    let tables = &core.default_family.tables;
+    // Two files of the same number.
+    let told = [(BLOB_REFERENCES.to_owned(), vec![2, 5, 1, 1, 5, 1, 1])];
+    let file = telling(&fs, 1000, told);
+    let path = filename::table_path(Path::new("/db"), 1000);
+    for told in [
+        tables.told_blob_references(&file).map(drop),
+        tables.told_blob_reach(&file).map(drop),
+    ] {
+        let error = told.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Corruption);
+        assert_eq!(error.context("file"), path.to_str());
+    }
 }
