@@ -113,6 +113,8 @@ pub(crate) struct ColumnFamilyData {
     pub(crate) name: String,
     /// Folds merge operands; fixed, like everything that reads depend on.
     pub(crate) merge_operator: Option<Arc<dyn MergeOperator>>,
+    /// Of the open of the database that it belongs to.
+    open_number: u64,
     /// Replaced as a whole by `option_changes.rs`; no read and no write looks at it.
     options: ArcSwap<ColumnFamilyOptions>,
     pub(crate) icmp: InternalKeyComparator,
@@ -170,6 +172,7 @@ impl ColumnFamilyData {
             icmp: InternalKeyComparator::new(options.comparator.clone()),
             merge_operator: options.merge_operator.clone(),
             options: ArcSwap::from_pointee(options),
+            open_number: tables.open_number,
             cache: tables.cache.clone(),
             tables: Arc::new(tables),
             dropped: AtomicBool::new(false),
@@ -206,7 +209,7 @@ impl ColumnFamilyData {
     /// `InvalidArgument`.
     #[inline]
     pub(crate) fn check_is_of(&self, open_number: u64) -> Result<()> {
-        match self.tables.open_number == open_number {
+        match self.open_number == open_number {
             true => Ok(()),
             false => Err(self.of_another()),
         }
