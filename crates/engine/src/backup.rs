@@ -422,7 +422,7 @@ impl BackupEngine {
             if !fs.exists(&shared)? {
                 continue;
             }
-            for name in fs.list(&shared)? {
+            for name in fs.list(&shared)?.into_iter().filter(|n| is_shared(n)) {
                 let unnamed = all_read && !named.contains(&format!("{folder}/{name}"));
                 if is_temporary(&name) || unnamed {
                     fs.remove_file(&shared.join(&name))?;
@@ -447,6 +447,17 @@ fn is_damage(e: &Error) -> bool {
 
 fn is_temporary(name: &str) -> bool {
     name.starts_with('.') && name.ends_with(".tmp")
+}
+
+/// True for a name that a backup gives to what it shares, or writes it under: others are nobody's garbage.
+fn is_shared(name: &str) -> bool {
+    let own = name.strip_suffix(".tmp").unwrap_or(name);
+    let own = own.strip_prefix('.').unwrap_or(own);
+    let stem = own
+        .strip_suffix(".sst")
+        .or_else(|| own.strip_suffix(".blob"));
+    let number = stem.and_then(|stem| stem.split('_').next());
+    number.is_some_and(|n| n.len() >= 6 && n.bytes().all(|b| b.is_ascii_digit()))
 }
 
 fn parse_id(name: &str) -> Option<u32> {

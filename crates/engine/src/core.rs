@@ -81,7 +81,7 @@ impl Core {
         let families = context.set.families();
         let holds = |family: &Arc<ColumnFamilyData>| {
             let state = family.state();
-            !state.mem.is_empty() || !state.imm.is_empty()
+            state.mem.has_unlogged() || state.imm.iter().any(|mem| mem.has_unlogged())
         };
         if !families.iter().any(holds) {
             return Ok(());

@@ -278,11 +278,18 @@ pub fn logs_elsewhere(
     let Some(path) = stored.map(PathBuf::from).filter(|path| path != dir) else {
         return Ok(None);
     };
+    if has_logs(names) {
+        return Ok(None);
+    }
+    let there = || match fs.metadata(&path) {
+        Ok(found) if found.is_dir => fs.list(&path),
+        Err(e) if !e.is_file_not_found() => Err(e),
+        _ => Ok(Vec::new()),
+    };
+    let there = there().map_err(|e| e.with("wal_dir", path.display()))?;
     // RocksDB 6 writes the path of the database itself, and directories are copied: then it is another database.
-    let is_elsewhere = !has_logs(names)
-        && fs.exists(&path)?
-        && !fs.exists(&filename::current_path(&path))?
-        && has_logs(&fs.list(&path)?);
+    let is_database = there.iter().any(|name| name == filename::CURRENT);
+    let is_elsewhere = !is_database && has_logs(&there);
     Ok(is_elsewhere.then_some(path))
 }
 
@@ -302,7 +309,10 @@ pub fn check_logs_are_here(
         Some(path) => Err(Error::not_supported("the logs are in another directory")
             .with("path", dir.display())
             .with("wal_dir", path.display())
-            .with("help", "move them into the directory of the tables")),
+            .with(
+                "help",
+                "copy them beside the tables if they are of this database; of a copy that needs none, take wal_dir out of its OPTIONS file",
+            )),
     }
 }
 

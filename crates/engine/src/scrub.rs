@@ -102,6 +102,8 @@ pub(crate) struct BlobVerifier<'a> {
     goes_on: &'a dyn Fn() -> Result<()>,
     /// Where the values stand that tables point to, of files that come; None where they are not those of the MANIFEST.
     marked: BTreeMap<FileNo, Option<Vec<Extent>>>,
+    /// A table that some of them need is damaged.
+    is_each_alone: bool,
 }
 
 impl<'a> BlobVerifier<'a> {
@@ -115,6 +117,7 @@ impl<'a> BlobVerifier<'a> {
             version,
             goes_on,
             marked: BTreeMap::new(),
+            is_each_alone: false,
         }
     }
 
@@ -164,12 +167,21 @@ impl<'a> BlobVerifier<'a> {
             let together: Vec<FileNo> = files
                 .take_while(|(n, b)| {
                     values = values.saturating_add(b.live_count());
-                    **n == number || values <= holes::MARKED_MAX
+                    **n == number || !self.is_each_alone && values <= holes::MARKED_MAX
                 })
                 .map(|(&n, _)| n)
                 .collect();
             let goes_on = self.goes_on;
-            let mut found = holes::mark(self.tables, self.version, &together, &mut || goes_on())?;
+            let mark =
+                |files: &[FileNo]| holes::mark(self.tables, self.version, files, &mut || goes_on());
+            let (mut found, together) = match mark(&together) {
+                // A damaged table may point to others of them only.
+                Err(e) if e.kind() == ErrorKind::Corruption && together.len() > 1 => {
+                    self.is_each_alone = true;
+                    (mark(&[number])?, vec![number])
+                }
+                found => (found?, together),
+            };
             let found = together.into_iter().map(|n| (n, found.remove(&n)));
             self.marked.extend(found);
         }

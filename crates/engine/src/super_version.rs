@@ -7,7 +7,7 @@
 //! Invariant: every entry up to the sequence number that was visible when the super version was
 //! loaded is in it, or is hidden by a newer one that is.
 
-use orogen_base::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use orogen_base::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::Arc;
 
 use orogen_base::{FileNo, SeqNo};
@@ -30,6 +30,8 @@ pub(crate) struct MemHandle {
     look_at: AtomicU64,
     /// When the last look, or the pause behind it, was over.
     resumed_micros: AtomicU64,
+    /// It has what no log has.
+    has_unlogged: AtomicBool,
 }
 
 impl MemHandle {
@@ -41,7 +43,18 @@ impl MemHandle {
             full_at,
             look_at: AtomicU64::new(pace::first_look(full_at)),
             resumed_micros: AtomicU64::new(0),
+            has_unlogged: AtomicBool::new(false),
         }
+    }
+
+    /// Notes that it gets what no log has.
+    pub(crate) fn note_unlogged(&self) {
+        self.has_unlogged.store(true, Relaxed);
+    }
+
+    /// True if it may have what no log has.
+    pub(crate) fn has_unlogged(&self) -> bool {
+        self.has_unlogged.load(Relaxed)
     }
 
     /// The oldest log that holds entries of this memtable.

@@ -14,8 +14,16 @@ use orogen_base::{Result, UserComparator, memory};
 #[derive(Default)]
 struct Written {
     tombstones: Vec<RangeTombstone>,
-    /// Those of `tombstones`, or nothing after a change.
-    fragments: Option<Arc<FragmentedRangeTombstones>>,
+    /// Those of the first of `tombstones`, and of how many.
+    fragments: Option<(usize, Arc<FragmentedRangeTombstones>)>,
+}
+
+impl Written {
+    /// The fragments, if they are of at least the first `count`.
+    fn fragments_of(&self, count: usize) -> Option<Arc<FragmentedRangeTombstones>> {
+        let (of, fragments) = self.fragments.as_ref()?;
+        (*of >= count).then(|| fragments.clone())
+    }
 }
 
 #[derive(Default)]
@@ -37,7 +45,6 @@ impl RangeTombstones {
         let bytes = size_of::<RangeTombstone>() + tombstone.start.len() + tombstone.end.len();
         let mut written = self.written.lock();
         memory::push(&mut written.tombstones, tombstone, "range tombstones")?;
-        written.fragments = None;
         let count = written.tombstones.len();
         if count >= LOOK_FROM && count.is_power_of_two() {
             // Many that overlap make the memtable full before their fragments take a multiple of it.
@@ -66,24 +73,27 @@ impl RangeTombstones {
     }
 
     pub(crate) fn fragments(&self, order: &UserComparator) -> Arc<FragmentedRangeTombstones> {
-        if let Some(fragments) = &self.written.lock().fragments {
-            return fragments.clone();
-        }
+        // What a reader may see was written before it came.
+        let seen = {
+            let written = self.written.lock();
+            let seen = written.tombstones.len();
+            if let Some(fragments) = written.fragments_of(seen) {
+                return fragments;
+            }
+            seen
+        };
         // Other readers want what this one makes, and writers are not to wait for it.
         let _cutting = self.cutting.lock();
         let tombstones = {
             let written = self.written.lock();
-            if let Some(fragments) = &written.fragments {
-                return fragments.clone();
+            if let Some(fragments) = written.fragments_of(seen) {
+                return fragments;
             }
             written.tombstones.clone()
         };
         let count = tombstones.len();
         let fragments = Arc::new(FragmentedRangeTombstones::new(order, tombstones));
-        let mut written = self.written.lock();
-        if written.tombstones.len() == count {
-            written.fragments = Some(fragments.clone());
-        }
+        self.written.lock().fragments = Some((count, fragments.clone()));
         fragments
     }
 }

@@ -292,8 +292,14 @@ impl WriteQueue {
         if self.leader.lock().appender.is_closed {
             return Ok(());
         }
-        self.sync(memtables)?;
-        self.leader.lock().appender.close()
+        let synced = self.sync(memtables);
+        let appender = &mut self.leader.lock().appender;
+        let closed = synced.and_then(|()| appender.close());
+        // In any case: who has the directory next is not to be disturbed.
+        closed.inspect_err(|e| {
+            appender.fail(e);
+            appender.is_closed = true;
+        })
     }
 
     /// Writes, with others or alone, and returns when that is done. `sample` tells how long the write takes.

@@ -452,13 +452,20 @@ impl TableReader {
         let memory = Arc::get_mut(&mut spare).map(Block::take_bytes);
         let memory = memory.unwrap_or_default();
         let mut cache = self.cache.as_ref().filter(|_| read.fill_cache);
-        let verify = read.verify_checksums || cache.is_some();
+        // A damaged filter denies what is there.
+        let is_filter = kind == BlockKind::Filter;
+        let verify = read.verify_checksums || cache.is_some() || is_filter;
         let read_with = |verify, memory| {
             let file = &self.file;
             file.read_block(handle, window, dictionary, verify, memory)
         };
         let (bytes, _) = match read_with(verify, memory) {
-            Err(e) if e.kind() == ErrorKind::Corruption && !read.verify_checksums && verify => {
+            Err(e)
+                if e.kind() == ErrorKind::Corruption
+                    && !read.verify_checksums
+                    && !is_filter
+                    && verify =>
+            {
                 cache = None;
                 read_with(false, Vec::new())?
             }

@@ -126,7 +126,14 @@ pub fn salvage(
 
 /// Reads the parts of a partitioned filter, which no block of data leads to.
 fn check_filter(table: &TableReader, found: &mut Salvaged) -> Result<()> {
-    for handle in table.filter_partitions()? {
+    let parts = match table.filter_partitions() {
+        Err(error) if is_damage(&error) => {
+            found.tail_error.get_or_insert(error);
+            return Ok(());
+        }
+        parts => parts?,
+    };
+    for handle in parts {
         match table
             .file()
             .read_block(handle, None, None, true, Vec::new())

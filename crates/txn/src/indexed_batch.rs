@@ -400,7 +400,8 @@ impl IndexedBatch {
         if family.ranges.is_empty() {
             return None;
         }
-        let make = || FragmentedRangeTombstones::new(&family.order, family.ranges.clone());
+        // Of those that lie over a key the newest decides.
+        let make = || FragmentedRangeTombstones::for_job(&family.order, family.ranges.clone(), &[]);
         Some(family.fragments.get_or_init(make))
     }
 

@@ -22,7 +22,7 @@ use std::time::Duration;
 
 use orogen_base::metrics::Ticker;
 use orogen_base::sync::Mutex;
-use orogen_base::{Error, PinnedValue, Result, SeqNo};
+use orogen_base::{Error, ErrorKind, PinnedValue, Result, SeqNo};
 use orogen_engine::batch::{PREPARED_NAME_BYTES_MAX, Spill, SpillOptions};
 use orogen_engine::{ColumnFamily, Db, Options, ReadOptions, Snapshot, WriteBatch, WriteOptions};
 
@@ -155,7 +155,7 @@ impl TransactionDb {
     /// Takes an open database. What writes to it must go through this from now on.
     ///
     /// # Errors
-    /// `NoMemory`; `LockLimit` if there is more prepared than may be locked.
+    /// `InvalidArgument` if two of what is prepared, by [`Db::prepare`], write the same key; `NoMemory`; `LockLimit` if there is more prepared than may be locked.
     pub fn new(db: Db, options: TransactionDbOptions) -> Result<Self> {
         let this = Self(Arc::new(Inner {
             locks: LockManager::of_db(options.locks, &db),
@@ -169,10 +169,15 @@ impl TransactionDb {
             let Some(batch) = this.0.db.prepared_batch(&prepared.name)? else {
                 continue;
             };
-            let mut txn = this.begin_uncounted(TransactionOptions::default())?;
+            // Nobody else is here to let a lock go.
+            let mut txn = this.begin_uncounted(TransactionOptions {
+                lock_timeout: Some(Duration::ZERO),
+                ..TransactionOptions::default()
+            })?;
             // What it has for families that were dropped since will not be written.
             let families = this.0.db.column_families();
-            txn.lock_all(&batch, |cf| families.iter().any(|f| f.id() == cf))?;
+            let locked = txn.lock_all(&batch, |cf| families.iter().any(|f| f.id() == cf));
+            locked.map_err(|e| share_a_key(e, &prepared.name))?;
             txn.held.keep()?;
             this.0
                 .prepared
@@ -799,6 +804,19 @@ impl Drop for Transaction {
             let held = self.take_locks();
             self.home.prepared.lock().push((name, held));
         }
+    }
+}
+
+/// Of what is prepared only two that share a key keep each other's locks away.
+#[cold]
+fn share_a_key(error: Error, name: &[u8]) -> Error {
+    match error.kind() {
+        ErrorKind::LockTimeout => Error::invalid_argument(
+            "two prepared writes share a key: commit or roll back one of them with Db",
+        )
+        .with("name", name.escape_ascii())
+        .caused_by(error),
+        _ => error,
     }
 }
 

@@ -394,6 +394,9 @@ pub(crate) fn run(args: &Args, terminal: &mut Terminal) -> Result<(), Failure> {
             }
         }
     }
+    if let Some(e) = unread.as_ref().filter(|_| !check.report.damages.is_empty()) {
+        terminal.note(&format!("not checked: {e}"));
+    }
     tell(args, &check.report, terminal)?;
     unread.map_or(Ok(()), |e| Err(e.into()))
 }

@@ -207,6 +207,7 @@ fn damage_is_told_beside_a_log_that_cannot_be_read() {
     std::fs::write(&log, record).unwrap();
     let run = fails(4, &["db", "check", &db]);
     assert!(run.out.contains(".sst"), "{}", run.out);
+    assert!(run.err.contains("compressed"), "{}", run.err);
     flip(&file, 100);
     let run = fails(8, &["db", "check", &db]);
     assert!(run.err.contains("compressed"), "{}", run.err);

@@ -86,6 +86,15 @@ impl BackupEngine {
             };
             memory::push(&mut files, file, LIST)?;
         }
+        if context.read_only {
+            // Beside a writer a value may be a hole once the tables that point to it are gone, those that an earlier backup has, too.
+            for (_, version, _) in &moment.families {
+                for (_, file) in version.iter_files() {
+                    let path = filename::find_table(&*context.fs, &context.dir, file.number)?;
+                    context.fs.metadata(&path)?;
+                }
+            }
+        }
         fs.sync_dir(&self.dir.join(SHARED))?;
         let head = self.write_head(context, &moment, &private)?;
         let head_bytes: u64 = head.iter().filter_map(|f| f.size).sum();

@@ -368,7 +368,11 @@ fn check_not_ahead(families: &[Arc<ColumnFamilyData>], log: FileNo) -> Result<()
                 "log is damaged and the tables of a column family hold later writes",
             )
             .with("log", log)
-            .with("column_family", &family.name));
+            .with("column_family", &family.name)
+            .with(
+                "help",
+                "wal_recovery_mode kSkipAnyCorruptedRecords reads on",
+            ));
         }
     }
     Ok(())

@@ -255,6 +255,13 @@ impl MemTables {
         Ok(())
     }
 
+    /// Notes that what a group brings is in no log.
+    pub(crate) fn note_unlogged(&self, need: &Need) {
+        for entry in need.parts().iter().filter_map(|part| self.find(part.cf)) {
+            entry.handle.note_unlogged();
+        }
+    }
+
     /// Ends what [`Self::promise`] promised.
     pub(crate) fn release(&self, need: &Need) {
         self.release_all(need.parts());

@@ -380,6 +380,9 @@ impl WritePath {
         let mut is_refused = true;
         let written = memtables.promise(&need).and_then(|()| {
             is_refused = false;
+            if options.disable_wal {
+                memtables.note_unlogged(&need);
+            }
             self.write_log(options, batch, &members, first)
                 .inspect_err(|_| memtables.release(&need))
         });

@@ -506,3 +506,25 @@ fn a_log_that_was_deleted_is_not_written_once_more() {
     let found = Db::open(DIR, &small(&memory.crash(PowerCut::DropUnsynced))).unwrap();
     assert!(found.get(b"y").unwrap().is_some());
 }
+
+#[test]
+fn a_close_says_nothing_of_what_logs_have() {
+    let disk = Disk::new();
+    let db = Db::open(DIR, &disk.by_hand()).unwrap();
+    let unlogged = WriteOptions {
+        disable_wal: true,
+        ..WriteOptions::default()
+    };
+    db.put_opt(&unlogged, &db.default_column_family(), b"u", b"1")
+        .unwrap();
+    db.flush().unwrap();
+    db.put(b"logged", b"1").unwrap();
+    let full = Fault::no_space().on(&[OpKind::Append]).path_with(".sst");
+    disk.fill(full.forever());
+    assert!(db.flush().is_err());
+    db.close().unwrap();
+    drop(db);
+    disk.free();
+    let found = keys_after_a_crash(&disk, PowerCut::KeepAll);
+    assert_eq!(found, ["logged", "u"]);
+}

@@ -66,6 +66,11 @@ fn sorted(fs: &dyn FileSystem, dirs: &Dirs, queue: Queue) -> Result<(Vec<Place>,
     if let Some(at) = gap {
         places.drain(..=at);
     }
+    // What was left of making a file in one directory is behind no other one once the file itself, which was made in the other, is
+    // purged: it holds nothing.
+    while places.len() > 1 && is_empty(fs, &places[0])? {
+        empty.push(places.remove(0));
+    }
     Ok((places, empty))
 }
 

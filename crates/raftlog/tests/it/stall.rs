@@ -5,10 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use orogen_base::ErrorKind;
+use orogen_env::fs::write_file;
 use orogen_env::{
     Fault, FaultFileSystem, FileSystem, ManualClock, MemFileSystem, OpKind, PowerCut,
 };
-use orogen_raftlog::raw::{Engine, LogBatch, Options, Queue};
+use orogen_raftlog::raw::{Command, Engine, LogBatch, Options, Queue};
 
 use crate::model::{content, dir, disk, spill_dir, spilling};
 
@@ -227,6 +228,20 @@ fn a_second_directory_that_dies_while_a_file_is_made_there_stops_nobody() {
             fill(&engine, index);
         }
         assert!(disk.files(dir()) > 1, "{kind:?}");
+        // The file that was made in the first directory in its place goes, and what is left of it in the other one stays.
+        for index in 13..30 {
+            fill(&engine, index);
+            let mut batch = LogBatch::default();
+            batch.add_command(1, Command::Compact { index });
+            engine.write(&mut batch, true).unwrap();
+            // It syncs the names in both directories.
+            let purged = engine.purge_expired_files();
+            assert!(purged.is_ok() || kind == OpKind::SyncDir);
+            let killed: Arc<dyn FileSystem> = Arc::new(disk.mem.crash(PowerCut::KeepAll));
+            let killed = Engine::open(&killed, dir(), spilling()).unwrap();
+            assert_eq!(content(&killed), content(&engine), "{kind:?} {index}");
+        }
+        assert!(engine.file_span(Queue::Append).unwrap().0 > 3);
         let expected = content(&engine);
         let killed = disk.mem.crash(PowerCut::KeepAll);
         let killed: Arc<dyn FileSystem> = Arc::new(killed);
@@ -286,4 +301,28 @@ fn a_threshold_needs_a_second_directory() {
     };
     let e = Engine::open(&fs, dir(), options).err().unwrap();
     assert_eq!(e.kind(), ErrorKind::InvalidArgument, "{e}");
+}
+
+/// What is left of one that could not be made lies before all others once the one made in its place is purged.
+#[test]
+fn an_empty_file_before_all_others_counts_for_nothing() {
+    let disk = Disk::new();
+    let engine = disk.open();
+    for index in 1..20 {
+        fill(&engine, index);
+        let mut batch = LogBatch::default();
+        batch.add_command(1, Command::Compact { index });
+        engine.write(&mut batch, true).unwrap();
+        engine.purge_expired_files().unwrap();
+    }
+    let (oldest, _) = engine.file_span(Queue::Append).unwrap();
+    assert!(oldest > 2);
+    let expected = content(&engine);
+    engine.close().unwrap();
+    for header in [&b""[..], &[0; 100]] {
+        let left = spill_dir().join(format!("{:016}.raftlog", oldest - 1));
+        write_file(&disk.mem, &left, header).unwrap();
+        assert_eq!(content(&disk.open()), expected);
+        assert!(!disk.mem.exists(&left).unwrap());
+    }
 }

@@ -150,7 +150,7 @@ impl TableReader {
         let may = if self.whole_key_filtering {
             self.filter_may_match(read, key.user_key, key)?
         } else {
-            self.prefix_may_match(read, key.user_key)?
+            self.key_prefix_may_match(read, key.user_key)?
         };
         let ticker = match may {
             true => Ticker::BloomFilterFullPositive,
@@ -242,7 +242,18 @@ impl TableReader {
         if self.whole_key_filtering {
             return self.filter_may_match(read, user_key, LookupKey::new(user_key));
         }
-        self.prefix_may_match(read, user_key)
+        self.key_prefix_may_match(read, user_key)
+    }
+
+    /// The same by the prefix of a key that is looked for itself: it is in the part that would have the key.
+    fn key_prefix_may_match(&self, read: &TableReadOptions, user_key: &[u8]) -> Result<bool> {
+        match &self.filter_prefix {
+            Some(extractor) if extractor.in_domain(user_key) => {
+                let prefix = LookupKey::new(extractor.transform(user_key));
+                self.filter_may_match(read, user_key, prefix)
+            }
+            _ => Ok(true),
+        }
     }
 
     /// True if the filter holds the prefixes that `extractor` cuts: those of another one tell

@@ -150,6 +150,22 @@ fn a_damaged_partition_of_a_filter_is_found_by_checks_and_denies_nothing() {
     };
     table.get(&read, b"key000000", 10, &mut visit).unwrap();
     assert_eq!(found, 1);
+    for cache in [None, Some(Arc::new(BlockCache::new(8 << 20)))] {
+        let options = TableReaderOptions {
+            block_cache: cache,
+            ..Default::default()
+        };
+        let table = open(&bad, options).unwrap();
+        let unchecked = TableReadOptions {
+            verify_checksums: false,
+            ..Default::default()
+        };
+        // All that the damaged part is of.
+        for n in 0..200 {
+            let key = format!("key{n:06}");
+            assert!(table.may_contain(&unchecked, key.as_bytes()).unwrap());
+        }
+    }
     let salvaged = salvage::salvage(
         &MemTable::open(bad.clone()),
         bad.len() as u64,

@@ -17,8 +17,23 @@ use super::stripe::Stripe;
 use super::tally::{Account, Tally};
 use super::waits::{Found, Target, Wait, Waits, Witness};
 
-/// Threads to wake once no mutex is held.
-pub(crate) type Woken = Vec<Arc<Owner>>;
+/// Threads to wake once no mutex is held, or, where a comparator panics meanwhile, with one held: they have their locks.
+#[derive(Default)]
+pub(crate) struct Woken(Vec<Arc<Owner>>);
+
+impl Woken {
+    pub(crate) fn push(&mut self, owner: Arc<Owner>) {
+        self.0.push(owner);
+    }
+}
+
+impl Drop for Woken {
+    fn drop(&mut self) {
+        for owner in &self.0 {
+            owner.wake.notify_one();
+        }
+    }
+}
 
 impl Waits {
     /// Changes one key, grants what can be granted then, and frees its entry if nobody is left.

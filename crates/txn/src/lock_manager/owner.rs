@@ -252,11 +252,11 @@ impl TxnLocks {
             return;
         }
         let mut waits = self.core.waits.lock();
-        let mut woken = Woken::new();
+        let mut woken = Woken::default();
         for family in &self.families {
             waits.range_changed(family, &mut woken);
         }
-        Core::done(waits, &woken);
+        Core::done(waits, woken);
     }
 
     /// # Errors

@@ -13,18 +13,11 @@ use super::tally::{Account, Tally};
 use super::waits::{Target, Wait, Waits};
 use super::{Core, range_cost};
 
-/// Wakes those whose waits have ended, with no mutex held.
-fn wake(woken: &Woken) {
-    for owner in woken {
-        owner.wake.notify_one();
-    }
-}
-
 impl Core {
     /// Lets the mutex of the waits go, then wakes.
-    pub(crate) fn done(waits: MutexGuard<'_, Waits>, woken: &Woken) {
+    pub(crate) fn done(waits: MutexGuard<'_, Waits>, woken: Woken) {
         drop(waits);
-        wake(woken);
+        drop(woken);
     }
 
     /// Lets go of an entry; false if it is not held. The number may be that of a lock that was stolen.
@@ -65,11 +58,11 @@ impl Core {
         entry: u32,
     ) -> bool {
         let mut waits = self.waits.lock();
-        let mut woken = Woken::new();
+        let mut woken = Woken::default();
         let released = waits.key_changed(family, stripe, entry, &mut woken, |_, stripe| {
             stripe.release(entry, txn).then_some(())
         });
-        Self::done(waits, &woken);
+        Self::done(waits, woken);
         released.is_some()
     }
 
@@ -91,18 +84,18 @@ impl Core {
             }
         }
         let mut waits = self.waits.lock();
-        let mut woken = Woken::new();
+        let mut woken = Woken::default();
         let weaker = waits.key_changed(family, stripe_number, entry, &mut woken, |_, stripe| {
             stripe.downgrade(entry, txn).then_some(())
         });
-        Self::done(waits, &woken);
+        Self::done(waits, woken);
         weaker.is_some()
     }
 
     /// Lets go of a range; nothing happens if it was stolen.
     pub(crate) fn release_range(&self, family: &Arc<FamilyLocks>, txn: TxnId, id: u32) {
         let mut waits = self.waits.lock();
-        let mut woken = Woken::new();
+        let mut woken = Woken::default();
         let held = {
             let mut ranges = family.ranges.lock();
             let mine = |held: &super::range::RangeLock| held.id == id && held.holder == txn;
@@ -114,7 +107,7 @@ impl Core {
             family.range_count.fetch_sub(1, Relaxed);
             waits.range_changed(family, &mut woken);
         }
-        Self::done(waits, &woken);
+        Self::done(waits, woken);
     }
 
     /// Takes a wait out of its queue, and grants what it held up.
@@ -140,10 +133,10 @@ impl Core {
         let Some(&number) = waits.by_txn.get(&txn) else {
             return false;
         };
-        let mut woken = Woken::new();
+        let mut woken = Woken::default();
         let wait = self.give_up(&mut waits, number, &mut woken);
         Waits::tell(&wait, Outcome::Cancelled, &mut woken);
-        Self::done(waits, &woken);
+        Self::done(waits, woken);
         true
     }
 }

@@ -229,7 +229,8 @@ impl TxnLocks {
         if held.any(|h| h.mode.conflicts(wait.mode) && h.range.overlaps(order, range)) {
             return true;
         }
-        self.records.iter().any(|record| {
+        // What was locked last is where most that is asked for is.
+        self.records.iter().rev().any(|record| {
             if record.taken != Taken::New
                 || !Arc::ptr_eq(&self.families[record.family as usize], family)
             {

@@ -82,7 +82,7 @@ impl Core {
     /// Whatever was decided before the mutex of the waits was had stands: who was granted holds.
     pub(super) fn look_again(&self, number: u32, txn: &TxnLocks, late: bool) -> (Outcome, u64) {
         let mut waits = self.waits.lock();
-        let mut woken = Woken::new();
+        let mut woken = Woken::default();
         let mut outcome = *txn.owner.outcome.lock();
         if makes(Mistake::GiveUpBlindly) && late {
             outcome = Outcome::Waiting;
@@ -108,7 +108,7 @@ impl Core {
                 expiry = waits.next_expiry(waits.get(number), asked);
             }
         }
-        Self::done(waits, &woken);
+        Self::done(waits, woken);
         (outcome, expiry)
     }
 
@@ -142,9 +142,9 @@ impl Core {
             Search::GivenUp => waits.keep_deadlock(&[], true),
         };
         self.statistics.add(Ticker::TxnDeadlocks, 1);
-        let mut woken = Woken::new();
+        let mut woken = Woken::default();
         self.give_up(&mut waits, number, &mut woken);
-        Self::done(waits, &woken);
+        Self::done(waits, woken);
         Err(
             Error::new(ErrorKind::Deadlock, "a wait would close a cycle")
                 .with("txn", id)

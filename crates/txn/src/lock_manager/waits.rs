@@ -14,6 +14,7 @@ use orogen_base::sync::{Mistake, makes};
 use orogen_env::Clock;
 
 use super::family::FamilyLocks;
+use super::grant::Woken;
 use super::owner::{LockMode, Outcome, Owner, TxnId};
 use super::range::{KeyRange, OwnedRange, Ranges};
 use super::range_cost;
@@ -477,7 +478,7 @@ impl Waits {
     }
 
     /// Ends a wait for the thread that sleeps in it.
-    pub(crate) fn tell(wait: &Wait, outcome: Outcome, woken: &mut Vec<Arc<Owner>>) {
+    pub(crate) fn tell(wait: &Wait, outcome: Outcome, woken: &mut Woken) {
         *wait.owner.outcome.lock() = outcome;
         woken.push(wait.owner.clone());
     }

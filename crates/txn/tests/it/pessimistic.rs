@@ -864,3 +864,93 @@ fn values_in_blob_files_are_read_although_they_need_not_be_prepared() {
     assert!(!iter.valid());
     iter.status().unwrap();
 }
+
+#[test]
+fn prepared_writes_that_share_a_key_are_told_at_once() {
+    let fs = MemFileSystem::new();
+    let db = Db::open("/db", &options(&fs)).unwrap();
+    for name in [b"t1", b"t2"] {
+        let mut batch = WriteBatch::new();
+        batch.put(0, b"a", b"1");
+        db.prepare(&WriteOptions::default(), name, batch).unwrap();
+    }
+    let again = db.clone();
+    let told = TransactionDb::new(again, TransactionDbOptions::default())
+        .map(drop)
+        .unwrap_err();
+    assert_eq!(told.kind(), ErrorKind::InvalidArgument, "{told}");
+    assert_eq!(told.context("name"), Some("t2"));
+    db.rollback_prepared(&WriteOptions::default(), b"t1")
+        .unwrap();
+    let db = TransactionDb::new(db, TransactionDbOptions::default()).unwrap();
+    assert_eq!(db.prepared_transactions().len(), 1);
+}
+
+/// Panics once when it is armed.
+struct Fused(AtomicBool);
+
+impl Comparator for Fused {
+    fn name(&self) -> &'static str {
+        "fused"
+    }
+
+    fn compare(&self, a: &[u8], b: &[u8]) -> std::cmp::Ordering {
+        assert!(!self.0.swap(false, Ordering::SeqCst), "on purpose");
+        a.cmp(b)
+    }
+}
+
+/// The lock is handed over, and then it is looked whether a range that waits may have it, too.
+#[test]
+fn who_was_granted_a_lock_is_woken_though_a_comparator_panics_then() {
+    let fs = MemFileSystem::new();
+    let mut options = options(&fs);
+    let fuse = Arc::new(Fused(AtomicBool::new(false)));
+    options.cf.comparator = UserComparator::custom(fuse.clone());
+    let db = TransactionDb::open("/db", &options, TransactionDbOptions::default()).unwrap();
+    let db = Arc::new(db);
+    let family = db.db().default_column_family();
+    let patient = TransactionOptions {
+        lock_timeout: None,
+        ..TransactionOptions::default()
+    };
+    let mut one = db.begin(patient).unwrap();
+    one.put(&family, b"k", b"1").unwrap();
+    let waiting = |count: usize| {
+        let waits = || {
+            let all = db.locks().lock_status();
+            all.iter().map(|s| s.waiting.len()).sum::<usize>()
+        };
+        while waits() < count {
+            std::thread::yield_now();
+        }
+    };
+    // Not joined: one that is not woken must not keep the test from failing.
+    let (tell, told) = std::sync::mpsc::channel();
+    let (theirs, of_them) = (db.clone(), family.clone());
+    std::thread::Builder::new()
+        .spawn(move || {
+            let mut two = theirs.begin(patient).expect("memory");
+            let locked = two.put(&of_them, b"k", b"2").is_ok();
+            let _ = tell.send(locked);
+        })
+        .unwrap();
+    waiting(1);
+    let (theirs, of_them) = (db.clone(), family);
+    std::thread::Builder::new()
+        .spawn(move || {
+            let mut three = theirs.begin(patient).expect("memory");
+            let range = KeyRange {
+                start: Endpoint::Before(b"a"),
+                end: Endpoint::Before(b"z"),
+            };
+            let _ = three.lock_range(&of_them, &range, LockMode::Exclusive);
+        })
+        .unwrap();
+    waiting(2);
+    fuse.0.store(true, Ordering::SeqCst);
+    let rolled_back = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| one.rollback()));
+    assert!(rolled_back.is_err(), "somebody compared");
+    let locked = told.recv_timeout(Duration::from_secs(20));
+    assert_eq!(locked, Ok(true));
+}
