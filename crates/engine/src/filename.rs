@@ -186,7 +186,7 @@ pub fn old_table_path(dir: &Path, number: FileNo) -> PathBuf {
 ///
 /// # Errors
 /// `Io`.
-pub(crate) fn find_table(fs: &dyn FileSystem, dir: &Path, number: FileNo) -> Result<PathBuf> {
+pub fn find_table(fs: &dyn FileSystem, dir: &Path, number: FileNo) -> Result<PathBuf> {
     let path = table_path(dir, number);
     let old = old_table_path(dir, number);
     Ok(if !fs.exists(&path)? && fs.exists(&old)? {

@@ -10,7 +10,7 @@
 //! are looked up again and passed over. It goes on behind damage and tells of all of it. That
 //! pointers lead to their values is for `orogen blob check`.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use indicatif::ProgressBar;
@@ -96,16 +96,6 @@ struct TableFound {
 }
 
 impl Check<'_> {
-    fn table_path(&self, file: &FileMeta) -> orogen::Result<PathBuf> {
-        let path = filename::table_path(self.dir, file.number);
-        let old = filename::old_table_path(self.dir, file.number);
-        Ok(if !self.fs.exists(&path)? && self.fs.exists(&old)? {
-            old
-        } else {
-            path
-        })
-    }
-
     fn table(
         &self,
         path: &Path,
@@ -339,7 +329,7 @@ pub(crate) fn run(args: &Args, terminal: &mut Terminal) -> Result<(), Failure> {
     let bytes = tables.iter().map(|(_, f)| f.size).sum();
     let bar = terminal.bar(bytes, true, "checking tables");
     for (icmp, file) in &tables {
-        let path = check.table_path(file)?;
+        let path = filename::find_table(&*fs, dir, file.number)?;
         match check.table(&path, file, icmp, &bar) {
             Ok(found) => {
                 check.report.tables += 1;
