@@ -301,10 +301,8 @@ impl BackupEngine {
         let core = db.core();
         let context = &core.context;
         context.check_not_following("create_backup")?;
-        let unlogged = core
-            .unlogged
-            .load(orogen_base::sync::atomic::Ordering::Relaxed);
-        if !context.read_only && (self.options.flush_before_backup || unlogged) {
+        let flushes = self.options.flush_before_backup || context.has_unlogged();
+        if !context.read_only && flushes {
             let families = context.set.families();
             let wait = FlushOptions { wait: true };
             manual_flush::flush(context, &core.write, &wait, &families)?;

@@ -619,6 +619,15 @@ impl Context {
         }
     }
 
+    /// True if a memtable may have what no log has.
+    pub(crate) fn has_unlogged(&self) -> bool {
+        let has = |family: &Arc<ColumnFamilyData>| {
+            let state = family.state();
+            state.mem.has_unlogged() || state.imm.iter().any(|mem| mem.has_unlogged())
+        };
+        self.set.families().iter().any(has)
+    }
+
     /// Looks at a family's debts, holds writers back as they ask, and tells of a change.
     pub(crate) fn update_stall(&self, family: &ColumnFamilyData) {
         if let Some(info) = self.judge_debts(family) {

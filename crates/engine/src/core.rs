@@ -1,6 +1,6 @@
 //! An open database: what its handles share, and how it closes.
 
-use orogen_base::sync::atomic::{AtomicBool, Ordering};
+use orogen_base::sync::atomic::Ordering;
 use orogen_base::sync::thread;
 use std::sync::Arc;
 
@@ -21,8 +21,6 @@ pub(crate) struct Core {
     pub(crate) write: Arc<WritePath>,
     pub(crate) default_family: Arc<ColumnFamilyData>,
     pub(crate) background: Option<Background>,
-    /// A write without WAL may be in a memtable.
-    pub(crate) unlogged: AtomicBool,
 }
 
 impl Core {
@@ -35,12 +33,10 @@ impl Core {
         if context.is_closing() {
             return Ok(());
         }
-        let unlogged = self.unlogged.load(Ordering::Relaxed);
         // A listener on a background thread would wait for itself.
         let own = thread::current().id();
         let on_background_thread = context.background.lock().contains(&own);
-        let flushed = if unlogged
-            && !on_background_thread
+        let flushed = if !on_background_thread
             && !context.db_options().avoid_flush_during_shutdown
             && !context.read_only
         {
@@ -78,18 +74,14 @@ impl Core {
     /// Flushes what no log has. If the disk was full it may not be any more.
     fn flush_all(&self) -> Result<()> {
         let (context, write) = (&self.context, &self.write);
-        let families = context.set.families();
-        let holds = |family: &Arc<ColumnFamilyData>| {
-            let state = family.state();
-            state.mem.has_unlogged() || state.imm.iter().any(|mem| mem.has_unlogged())
-        };
-        if !families.iter().any(holds) {
+        if !context.has_unlogged() {
             return Ok(());
         }
         if context.health.out_of_space() {
             resume::resume(context, write)?;
         }
         context.check_writable()?;
+        let families = context.set.families();
         manual_flush::flush(context, write, &FlushOptions { wait: true }, &families)
     }
 }

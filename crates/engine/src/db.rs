@@ -1,6 +1,5 @@
 //! The database: public methods of a few lines, each calling one verb above.
 
-use orogen_base::sync::atomic::{AtomicBool, Ordering};
 use std::path::Path;
 use std::sync::{Arc, Weak};
 
@@ -184,7 +183,6 @@ impl Db {
             write,
             default_family,
             background: None,
-            unlogged: AtomicBool::new(false),
         };
         Ok(Self {
             core: Arc::new(core),
@@ -383,9 +381,6 @@ impl Db {
             } else {
                 Ok(())
             };
-        }
-        if options.disable_wal {
-            self.core.unlogged.store(true, Ordering::Relaxed);
         }
         self.core.write.write(*options, batch)
     }
@@ -994,9 +989,9 @@ impl Db {
         target: impl AsRef<Path>,
     ) -> Result<()> {
         let context = self.context();
-        let unlogged = self.core.unlogged.load(Ordering::Relaxed);
         let log_bytes = context.logs.total_bytes();
-        if !context.read_only && (unlogged || log_bytes >= options.log_size_for_flush) {
+        let flushes = log_bytes >= options.log_size_for_flush || context.has_unlogged();
+        if !context.read_only && flushes {
             self.flush_opt(&FlushOptions::default(), &self.column_families())?;
         }
         checkpoint::create(context, &self.core.write, target.as_ref())

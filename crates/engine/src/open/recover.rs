@@ -13,7 +13,6 @@ use std::path::Path;
 use std::sync::Arc;
 
 use orogen_base::key::InternalKeyComparator;
-use orogen_base::sync::atomic::AtomicBool;
 use orogen_base::{Error, FileNo, Result, UserComparator};
 use orogen_env::fs::{make_dir, read_file, write_file};
 use orogen_env::{FileLock, FileSystem};
@@ -172,7 +171,6 @@ pub(crate) fn open(dir: &Path, options: &Options, mode: Mode) -> Result<Core> {
         write,
         default_family,
         background,
-        unlogged: AtomicBool::new(false),
     })
 }
 
