@@ -434,17 +434,21 @@ fn writers_that_wait_for_a_compaction_are_told_when_it_finds_no_space() {
     until(|| db.put(b"again", b"1").is_ok());
 }
 
+fn put_unlogged(db: &Db, key: &[u8]) {
+    let unlogged = WriteOptions {
+        disable_wal: true,
+        ..WriteOptions::default()
+    };
+    db.put_opt(&unlogged, &db.default_column_family(), key, b"1")
+        .expect("writes are taken");
+}
+
 #[test]
 fn a_close_flushes_what_no_log_has_or_says_that_it_cannot() {
     for is_free in [true, false] {
         let disk = Disk::new();
         let db = Db::open(DIR, &disk.by_hand()).unwrap();
-        let unlogged = WriteOptions {
-            disable_wal: true,
-            ..WriteOptions::default()
-        };
-        db.put_opt(&unlogged, &db.default_column_family(), b"u", b"1")
-            .unwrap();
+        put_unlogged(&db, b"u");
         let full = Fault::no_space().on(&[OpKind::Append]).path_with(".sst");
         disk.fill(full.forever());
         assert!(db.flush().is_err());
@@ -511,12 +515,7 @@ fn a_log_that_was_deleted_is_not_written_once_more() {
 fn a_close_says_nothing_of_what_logs_have() {
     let disk = Disk::new();
     let db = Db::open(DIR, &disk.by_hand()).unwrap();
-    let unlogged = WriteOptions {
-        disable_wal: true,
-        ..WriteOptions::default()
-    };
-    db.put_opt(&unlogged, &db.default_column_family(), b"u", b"1")
-        .unwrap();
+    put_unlogged(&db, b"u");
     db.flush().unwrap();
     db.put(b"logged", b"1").unwrap();
     let full = Fault::no_space().on(&[OpKind::Append]).path_with(".sst");

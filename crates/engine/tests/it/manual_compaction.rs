@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use orogen_base::ErrorKind;
-use orogen_engine::{BottommostLevelCompaction, CompactRangeOptions, Db, Options};
+use orogen_engine::{
+    BottommostLevelCompaction, CompactRangeOptions, CompactionHandle, Db, Options,
+};
 use orogen_env::MemFileSystem;
 
 use crate::steer::{Gate, Told, ends, on_thread, settle, until, until_closing, until_disabled};
@@ -134,20 +136,27 @@ fn two_at_once_wait_for_each_other_and_both_end() {
     assert_eq!(scan(&db, &cf).len(), 2500);
 }
 
-#[test]
-fn a_paused_one_holds_no_files_and_goes_on_later() {
-    let fs = MemFileSystem::new();
-    let mut options = small(&fs);
+/// One that was paused in its first step.
+fn paused() -> (Db, CompactionHandle) {
+    let mut options = small(&MemFileSystem::new());
     let (gate, armed, _) = held(&mut options);
     let db = halves(&options);
     let cf = db.default_column_family();
     armed.store(true, Ordering::SeqCst);
-    let handle = db.compact_range_async(&FORCE, &cf, None, None).unwrap();
+    let handle = db.compact_range_async(&FORCE, &cf, None, None);
+    let handle = handle.expect("the system has a thread");
     gate.wait_for(1);
     handle.pause();
     gate.open();
     until(|| db.live_files().iter().all(|f| !f.being_compacted));
-    db.wait_for_background_work().unwrap();
+    db.wait_for_background_work().expect("nothing fails here");
+    (db, handle)
+}
+
+#[test]
+fn a_paused_one_holds_no_files_and_goes_on_later() {
+    let (db, handle) = paused();
+    let cf = db.default_column_family();
     let progress = handle.progress();
     assert!(progress.paused && !progress.finished);
     assert_eq!(progress.bytes_done, 0, "what was given up is not done");
@@ -289,18 +298,8 @@ fn a_panic_on_the_callers_thread_leaves_nothing_taken() {
 
 #[test]
 fn a_paused_one_does_not_survive_that_all_are_disabled() {
-    let fs = MemFileSystem::new();
-    let mut options = small(&fs);
-    let (gate, armed, _) = held(&mut options);
-    let db = halves(&options);
+    let (db, handle) = paused();
     let cf = db.default_column_family();
-    armed.store(true, Ordering::SeqCst);
-    let handle = db.compact_range_async(&FORCE, &cf, None, None).unwrap();
-    gate.wait_for(1);
-    handle.pause();
-    gate.open();
-    until(|| db.live_files().iter().all(|f| !f.being_compacted));
-    db.wait_for_background_work().unwrap();
     db.disable_manual_compaction();
     db.enable_manual_compaction();
     handle.resume();
