@@ -69,6 +69,8 @@ pub(crate) struct NothingToCollect {
     pub(crate) jobs_ended: Option<u64>,
     /// In a longer lull than this more would have been looked for.
     pub(crate) lull: Lull,
+    /// Tables below level 0 were left to compactions, as flushes came.
+    pub(crate) left_to_compactions: bool,
 }
 
 /// What is done about dead places in the blob files of a family.
@@ -332,14 +334,15 @@ impl FamilyState {
     ) -> bool {
         let noted = self.nothing_to_collect.as_ref();
         noted.is_some_and(|noted| noted.jobs_ended.is_none())
-            && self.has_nothing_to_collect(options, lull)
+            && self.has_nothing_to_collect(options, lull, false)
     }
 
-    /// The same, or jobs were in the way that are at it still.
+    /// The same, or jobs were in the way that are at it still, or will be: `is_fed`, flushes come to level 0.
     pub(crate) fn has_nothing_to_collect(
         &self,
         options: &Arc<ColumnFamilyOptions>,
         lull: Lull,
+        is_fed: bool,
     ) -> bool {
         let noted = self.nothing_to_collect.as_ref();
         noted.is_some_and(|noted| {
@@ -347,6 +350,7 @@ impl FamilyState {
             noted.version.as_ptr() == Arc::as_ptr(&self.version)
                 && noted.options.as_ptr() == Arc::as_ptr(options)
                 && lull <= noted.lull
+                && (is_fed || !noted.left_to_compactions)
                 && noted
                     .jobs_ended
                     .is_none_or(|ended| ended == self.jobs_ended)

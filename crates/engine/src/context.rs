@@ -112,6 +112,8 @@ pub(crate) struct Context {
     opened_micros: u64,
     /// How many threads wait for all that there is to do.
     waiting_for_all: AtomicU64,
+    /// How many delete files that nothing needs any more.
+    pub(crate) purges_running: AtomicU64,
     /// The LOG tells that RocksDB cannot read new blob files.
     pub(crate) told_of_dictionary: AtomicBool,
     next_memtable_id: AtomicU64,
@@ -236,6 +238,7 @@ impl Context {
             hole_punching: HolePunching::default(),
             opened_micros,
             waiting_for_all: AtomicU64::new(0),
+            purges_running: AtomicU64::new(0),
             told_of_dictionary: AtomicBool::new(false),
             next_memtable_id: AtomicU64::new(1),
             next_job_id: AtomicU64::new(1),
@@ -413,7 +416,7 @@ impl Context {
     /// Microseconds until nothing was flushed for [`LONG_LULL_MICROS`] if nothing will be; 0 if that is so, or
     /// somebody waits for all that there is to do.
     pub(crate) fn micros_to_long_lull(&self) -> u64 {
-        if self.waiting_for_all.load(Ordering::Acquire) > 0 {
+        if self.is_waited_for() {
             return 0;
         }
         let now = self.clock.now_micros();
@@ -421,6 +424,35 @@ impl Context {
         let ends = families.iter().map(|f| f.flush_progress.last_end(now));
         let last = ends.fold(self.opened_micros, u64::max);
         LONG_LULL_MICROS.saturating_sub(now.saturating_sub(last))
+    }
+
+    /// Microseconds until nothing was flushed in this family for [`LONG_LULL_MICROS`], if nothing will be.
+    pub(crate) fn micros_to_quiet(&self, family: &ColumnFamilyData) -> u64 {
+        let now = self.clock.now_micros();
+        let ended = family.flush_progress.last_end(now);
+        match ended {
+            // There was none.
+            0 => 0,
+            ended => LONG_LULL_MICROS.saturating_sub(now.saturating_sub(ended)),
+        }
+    }
+
+    /// True if flushes come to the level 0 of this family, and compactions from there.
+    pub(crate) fn is_fed(&self, family: &ColumnFamilyData, lull: Lull) -> bool {
+        if lull == Lull::Long || self.is_waited_for() || self.micros_to_quiet(family) == 0 {
+            return false;
+        }
+        let (version, options) = (family.version(), family.options());
+        if version.blob_files().is_empty() {
+            return false;
+        }
+        // No compaction comes where damaged tables are in the way of all.
+        !(collect::level0_waits(&version, &options) && self.compacts_nothing(family))
+    }
+
+    /// True if somebody waits for all that there is to do.
+    pub(crate) fn is_waited_for(&self) -> bool {
+        self.waiting_for_all.load(Ordering::Acquire) > 0
     }
 
     /// Notes that somebody waits for all that there is to do, until that is dropped.

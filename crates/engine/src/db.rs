@@ -879,7 +879,8 @@ impl Db {
             .inspect_err(|_| self.context().tell_failure())
     }
 
-    /// Waits until no flush and no compaction is due.
+    /// Waits until no flush, no compaction and no collection of garbage in blob files is due, and files that nobody needs any more are
+    /// deleted, but for those that readers hold.
     ///
     /// # Errors
     /// The error that background work met.

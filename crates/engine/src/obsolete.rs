@@ -5,6 +5,7 @@
 //! current. Logs may be moved to the archive instead. Files that are being written are in no list and so are never touched. What a crash
 //! leaves behind is found by [`remove_strays`] at the next open.
 
+use orogen_base::sync::atomic::Ordering;
 use std::collections::{BTreeSet, HashSet};
 use std::path::Path;
 
@@ -18,21 +19,23 @@ pub(crate) fn purge(context: &Context) {
     if context.read_only {
         return;
     }
+    let purging = Purging::enter(context);
     let removed = context.set.take_removed();
+    let (mut tables, mut blobs) = (Vec::new(), Vec::new());
     for file in removed.tables {
         let number = file.number;
         drop(file);
         if delete(context, &filename::table_path(&context.dir, number))
             || delete(context, &filename::old_table_path(&context.dir, number))
         {
-            context.notify(|l| l.on_table_file_deleted(number));
+            tables.push(number);
         }
     }
     for file in removed.blobs {
         let number = file.addition.number;
         drop(file);
         if delete(context, &filename::blob_path(&context.dir, number)) {
-            context.notify(|l| l.on_blob_file_deleted(number));
+            blobs.push(number);
         }
     }
     discard(context, &removed.strays);
@@ -43,15 +46,43 @@ pub(crate) fn purge(context: &Context) {
     let logs = context
         .logs
         .release_before(context.min_log_needed(), min_to_keep);
-    if logs.is_empty() {
-        return;
+    if !logs.is_empty() {
+        let gone: Vec<FileNo> = logs
+            .into_iter()
+            .filter(|&number| give_up_log(context, number))
+            .collect();
+        context.logs.note_archived(&gone);
+        expire_archive(context);
     }
-    let gone: Vec<FileNo> = logs
-        .into_iter()
-        .filter(|&number| give_up_log(context, number))
-        .collect();
-    context.logs.note_archived(&gone);
-    expire_archive(context);
+    let has_deleted = !(tables.is_empty() && blobs.is_empty());
+    // Listeners may wait for all that there is to do.
+    drop(purging);
+    for number in tables {
+        context.notify(|l| l.on_table_file_deleted(number));
+    }
+    for number in blobs {
+        context.notify(|l| l.on_blob_file_deleted(number));
+    }
+    // Who waits for all that there is to do waits for this, too.
+    if has_deleted && context.is_waited_for() {
+        context.progress.raise();
+    }
+}
+
+/// Files are being deleted, until it is dropped.
+struct Purging<'a>(&'a Context);
+
+impl<'a> Purging<'a> {
+    fn enter(context: &'a Context) -> Self {
+        context.purges_running.fetch_add(1, Ordering::AcqRel);
+        Self(context)
+    }
+}
+
+impl Drop for Purging<'_> {
+    fn drop(&mut self) {
+        self.0.purges_running.fetch_sub(1, Ordering::AcqRel);
+    }
 }
 
 /// A log that nothing needs goes, or is kept for readers of updates. False if it could not be

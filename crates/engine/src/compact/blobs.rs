@@ -8,6 +8,7 @@ use orogen_base::FileNo;
 use super::collect::{self, Lull, Rules};
 use crate::options::{BlobRunMode, ColumnFamilyOptions};
 use crate::version::Version;
+use crate::version::blob_counts::BlobCounts;
 
 /// The oldest blob file, if so much of it is garbage that the tables which point into it are
 /// compacted to empty it. The files behind it that no table's pointers begin with are counted with
@@ -55,16 +56,36 @@ pub fn oldest(version: &Version, options: &ColumnFamilyOptions) -> HashSet<FileN
     whole.map(|(&number, _)| number).collect()
 }
 
+/// What a compaction's inputs point to.
+#[derive(Clone, Debug, Default)]
+pub struct Pointed {
+    /// All of them.
+    pub all: BlobCounts,
+    /// Those that come down: of the level that it begins with.
+    pub down: BlobCounts,
+}
+
 /// The blob files whose values a compaction writes anew where it meets them: the [`oldest`], and
 /// those of which [`collect::discardable`] is garbage, so that a collection has less to do. All, damaged
-/// ones too, where values come back into tables: what can be read of them does. Fewer where flushes wait for what it writes.
+/// ones too, where values come back into tables: what can be read of them does. Fewer where flushes wait for what it
+/// writes. With `pointed`, and while others write, it moves no more for garbage than comes down: level 0 hides what
+/// becomes garbage meanwhile, and grows while it is at it.
 #[must_use]
-pub fn emptied(version: &Version, options: &ColumnFamilyOptions, lull: Lull) -> HashSet<FileNo> {
+pub fn emptied(
+    version: &Version,
+    options: &ColumnFamilyOptions,
+    lull: Lull,
+    pointed: Option<&Pointed>,
+) -> HashSet<FileNo> {
     if options.blob_run_mode == BlobRunMode::Fallback {
         return version.blob_files().keys().copied().collect();
     }
     let mut files = oldest(version, options);
     let rules = Rules::of(version, options).in_lull(lull);
-    files.extend(collect::discardable(version, &rules));
+    let bound = pointed.filter(|_| lull < Lull::Long && !rules.at_any_cost);
+    files.extend(match bound {
+        Some(p) => collect::discardable_within(version, &rules, &p.all, p.down.bytes()),
+        None => collect::discardable(version, &rules),
+    });
     files
 }

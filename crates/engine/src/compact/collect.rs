@@ -19,7 +19,9 @@
 //! 3. A step by itself holds its tables for some seconds, also where a limiter leaves compactions little, and none
 //!    begins while level 0 waits for a compaction: that tells of garbage, and the step may have the tables below.
 //! 4. Level 0 is left alone: writers wait for who takes tables from there. What it points to comes
-//!    down by itself, and [`super::blobs::emptied`] moves values of the chosen files on the way.
+//!    down by itself, and [`super::blobs::emptied`] moves values of the chosen files on the way. While it is fed, the
+//!    level below it is left alone, too: a step would hold the tables that the next compaction needs, and that one
+//!    takes along what the step would.
 //!
 //! Source of the choice: Titan `blob_gc_picker.cc`.
 
@@ -36,12 +38,18 @@ use crate::version::{FileMeta, Version};
 const TABLE_BYTES_PER_FREED: u64 = 4;
 /// The ratio where nobody has said one: as much is written as comes free.
 const AUTO_RATIO: f64 = 0.5;
+/// The share of garbage in all files from which on the worst of them are emptied where nobody has said a ratio. Files that
+/// were written one after the other have less on average while each goes at half; those of a load
+/// come to half all at once, and would take twice what lives in them.
+const AUTO_SHARE: f64 = 0.25;
 /// The same while flushes wait for what a limiter lets through: a quarter is written of what comes free. The rest can
 /// wait until they do not.
 const AUTO_RATIO_BESIDE_FLUSHES: f64 = 0.8;
 /// Small files that are no harm where nobody has said a ratio: merging them writes all of them once more and frees
 /// nothing, and where values are updated they empty themselves.
 const AUTO_SMALL_FILES: usize = 256;
+/// Where blob files have so many times the bytes that live in them, steps wait for no compaction.
+const SPARED_UP_TO: u64 = 2;
 /// Seconds that a step may take for what it writes.
 const STEP_SECS: u64 = 2;
 /// Tables of a step.
@@ -65,6 +73,8 @@ pub enum Lull {
 pub struct Rules {
     /// The share of garbage from which on a file is emptied; 1.0 and more: none is, nor merged.
     pub discardable_ratio: f64,
+    /// The share of garbage in all files beyond which those with as much are emptied, too, the worst first; 1.0: never.
+    pub garbage_share_max: f64,
     /// Bytes of files that are worth a step, unless what lives in them fills a new file.
     pub min_batch_bytes: u64,
     /// Bytes of files beyond which no more are chosen.
@@ -87,6 +97,8 @@ pub struct Rules {
     pub made_before: FileNo,
     /// Only files of which the dead places were looked for, or are left alone.
     pub after_holes: bool,
+    /// Tables of this level are left alone, for compactions that come by.
+    pub spared_level: Option<usize>,
 }
 
 /// What the blob files of a family take, and what they may.
@@ -134,6 +146,10 @@ impl Rules {
                 true => AUTO_RATIO,
                 false => options.blob_file_discardable_ratio,
             },
+            garbage_share_max: match is_auto {
+                true => AUTO_SHARE,
+                false => 1.0,
+            },
             after_holes: is_auto && options.blob_hole_punching,
             min_batch_bytes: options.min_gc_batch_size,
             max_batch_bytes: options.max_gc_batch_size,
@@ -150,6 +166,7 @@ impl Rules {
             at_any_cost: false,
             by_cost: is_auto,
             made_before: FileNo::MAX,
+            spared_level: None,
         };
         let ceiling = Ceiling::of(version, options.max_space_amp);
         let Some(ceiling) = ceiling.filter(|c| c.disk_bytes > c.most_bytes) else {
@@ -184,10 +201,29 @@ impl Rules {
         match lull == Lull::None && self.by_cost && !self.at_any_cost {
             true => Self {
                 discardable_ratio: self.discardable_ratio.max(AUTO_RATIO_BESIDE_FLUSHES),
+                garbage_share_max: 1.0,
                 ..self
             },
             false => self,
         }
+    }
+
+    /// The same beside flushes of the family: the tables that level 0 comes down to are left to compactions, which
+    /// take values along and would wait for a step. But not beyond a ceiling, nor where there is so much garbage that
+    /// compactions do not come by it.
+    #[must_use]
+    pub fn beside_flushes(self, version: &Version, base_level: usize) -> Self {
+        let (records, live) = version.blob_space();
+        let is_spared = !self.at_any_cost && records <= live.saturating_mul(SPARED_UP_TO);
+        Self {
+            spared_level: is_spared.then_some(base_level),
+            ..self
+        }
+    }
+
+    /// True if a step may rewrite a table of this level.
+    fn may_take(&self, level: usize) -> bool {
+        level != 0 && self.spared_level != Some(level)
     }
 
     fn is_off(&self) -> bool {
@@ -237,19 +273,42 @@ impl Victims {
 /// Files of which so much is garbage that they are emptied. Damaged ones are left alone.
 #[must_use]
 pub fn discardable(version: &Version, rules: &Rules) -> HashSet<FileNo> {
-    let all = ranked(version, rules).into_iter();
+    let all = ranked(version, rules, &HashSet::new()).into_iter();
     all.filter(|(_, v)| !v.is_merged).map(|(n, _)| n).collect()
 }
 
-/// All files that may be chosen, those with the most garbage first, those to be merged last.
-fn ranked(version: &Version, rules: &Rules) -> Vec<(FileNo, Victim)> {
+/// The same, the worst first, as many as have no more bytes in `inputs` than `bytes`, and one at least. So a
+/// compaction, for which writers may wait, takes no longer than twice what it would.
+#[must_use]
+pub fn discardable_within(
+    version: &Version,
+    rules: &Rules,
+    inputs: &BlobCounts,
+    bytes: u64,
+) -> HashSet<FileNo> {
+    let mut left = bytes;
+    let mut chosen = HashSet::new();
+    for (number, victim) in ranked(version, rules, &HashSet::new()) {
+        let moved = inputs.of(number).bytes;
+        if victim.is_merged || moved == 0 || (moved > left && !chosen.is_empty()) {
+            continue;
+        }
+        left = left.saturating_sub(moved);
+        chosen.insert(number);
+    }
+    chosen
+}
+
+/// All files that may be chosen but for some that are left, those with the most garbage first, those to be merged last.
+fn ranked(version: &Version, rules: &Rules, left: &HashSet<FileNo>) -> Vec<(FileNo, Victim)> {
     if rules.is_off() {
         return Vec::new();
     }
     let mut found: Vec<(FileNo, Victim)> = Vec::new();
     for (&number, blob) in version.blob_files() {
         // What is damaged stays in its file, however often that is tried.
-        if blob.file.damaged.get() || number >= rules.made_before {
+        let is_left = left.contains(&number) || blob.file.damaged.get();
+        if is_left || number >= rules.made_before {
             continue;
         }
         if rules.after_holes && !blob.was_looked_at_for_holes() {
@@ -260,7 +319,8 @@ fn ranked(version: &Version, rules: &Rules) -> Vec<(FileNo, Victim)> {
         let garbage = blob.garbage_blob_bytes - holes;
         let total = blob.disk_bytes();
         // Without any, a ratio of 0 would have them written anew for ever.
-        let has_much = garbage > 0 && garbage as f64 >= rules.discardable_ratio * total as f64;
+        let ratio = rules.discardable_ratio.min(rules.garbage_share_max);
+        let has_much = garbage > 0 && garbage as f64 >= ratio * total as f64;
         // Its padding is not told, but new files will have as much: else files that are full of it would be
         // merged for ever.
         let padding = blob.addition().total_blob_count;
@@ -283,6 +343,16 @@ fn ranked(version: &Version, rules: &Rules) -> Vec<(FileNo, Victim)> {
         let by_share = share(b).total_cmp(&share(a));
         a.is_merged.cmp(&b.is_merged).then(by_share)
     });
+    let (records, live) = version.blob_space();
+    let (mut records, live) = (records as f64, live as f64);
+    found.retain(|(_, v)| {
+        let is_for_itself = v.is_merged || share(v) >= rules.discardable_ratio;
+        let is_chosen = is_for_itself || records - live > rules.garbage_share_max * records;
+        if is_chosen && !v.is_merged {
+            records -= v.garbage_bytes as f64;
+        }
+        is_chosen
+    });
     found
 }
 
@@ -291,8 +361,7 @@ fn ranked(version: &Version, rules: &Rules) -> Vec<(FileNo, Victim)> {
 pub fn choose(version: &Version, rules: &Rules, left: &HashSet<FileNo>) -> Option<Victims> {
     let mut chosen = Victims::default();
     let mut bytes = 0u64;
-    let ranked = ranked(version, rules).into_iter();
-    for (number, victim) in ranked.filter(|(number, _)| !left.contains(number)) {
+    for (number, victim) in ranked(version, rules, left) {
         if bytes >= rules.max_batch_bytes && !chosen.0.is_empty() {
             break;
         }
@@ -300,6 +369,13 @@ pub fn choose(version: &Version, rules: &Rules, left: &HashSet<FileNo>) -> Optio
         chosen.0.insert(number, victim);
     }
     chosen.are_enough(rules).then_some(chosen)
+}
+
+/// True if there are tables with pointers that a step may rewrite.
+#[must_use]
+pub fn may_rewrite(version: &Version, rules: &Rules) -> bool {
+    let mut files = version.iter_files();
+    files.any(|(level, file)| rules.may_take(level) && file.oldest_blob_file_number != 0)
 }
 
 /// True if level 0 has as many idle tables as a compaction waits for.
@@ -375,7 +451,8 @@ pub fn select(
     }
     let mut tables = Vec::new();
     for (level, file) in version.iter_files() {
-        if level == 0 || file.oldest_blob_file_number == 0 || file.damaged.get() {
+        let has_pointers = file.oldest_blob_file_number != 0;
+        if !rules.may_take(level) || !has_pointers || file.damaged.get() {
             continue;
         }
         tables.push((level, file, references(file)?));

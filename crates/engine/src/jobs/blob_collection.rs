@@ -22,7 +22,7 @@ use crate::activity::{JobInfo, JobKind, JobState};
 use crate::column_family::{ColumnFamilyData, FamilyState, NothingToCollect};
 use crate::compact::collect::{self, Lull, Rules, Selected};
 use crate::compact::locality::{self, InPlace};
-use crate::compact::{Reason, Scores};
+use crate::compact::{LevelTargets, Reason, Scores};
 use crate::context::Context;
 use crate::events::BlobCollectionInfo;
 use crate::jobs::compaction_handle::{self, CompactionHandle, Control, Counted, StepWatch};
@@ -76,8 +76,15 @@ pub(crate) fn is_due(context: &Context) -> bool {
 pub(crate) fn idle_micros(context: &Context) -> u64 {
     let (families, lull) = (context.set.families(), context.lull());
     let is_due = |lull| families.iter().any(|f| is_due_in(context, f, lull));
+    let is_left = |f: &&Arc<ColumnFamilyData>| {
+        context.is_fed(f, lull) && is_due_beside(context, f, lull, false)
+    };
+    let fed = families.iter().filter(is_left);
+    let fed = fed.map(|f| context.micros_to_quiet(f)).min();
     if lull == Lull::None && is_due(Lull::Short) {
         LOOK_AGAIN_MICROS
+    } else if let Some(micros) = fed {
+        micros.max(LOOK_AGAIN_MICROS)
     } else if lull < Lull::Long && is_due(Lull::Long) {
         context.micros_to_long_lull().max(LOOK_AGAIN_MICROS)
     } else {
@@ -88,6 +95,11 @@ pub(crate) fn idle_micros(context: &Context) -> u64 {
 /// The same in one family and in such a lull. Told again for each version and for other settings, until it was found that
 /// there is nothing.
 pub(crate) fn is_due_in(context: &Context, family: &ColumnFamilyData, lull: Lull) -> bool {
+    is_due_beside(context, family, lull, context.is_fed(family, lull))
+}
+
+/// The same where flushes come to its level 0, or not.
+fn is_due_beside(context: &Context, family: &ColumnFamilyData, lull: Lull, is_fed: bool) -> bool {
     let options = family.options();
     let is_off = options.disable_auto_compactions || context.db_options().max_background_gc == 0;
     if is_off || family.is_dropped() {
@@ -97,13 +109,13 @@ pub(crate) fn is_due_in(context: &Context, family: &ColumnFamilyData, lull: Lull
         let state = family.state();
         if state.version.blob_files().is_empty()
             || state.exclusive_manual > 0
-            || state.has_nothing_to_collect(&options, lull)
+            || state.has_nothing_to_collect(&options, lull, is_fed)
         {
             return false;
         }
         state.version.clone()
     };
-    let rules = rules_of(context, &version, &options, lull);
+    let rules = rules_of(context, &version, &options, lull, is_fed);
     // What holes bring need not be moved.
     if rules.after_holes && punch::is_busy(family, context) {
         return false;
@@ -112,7 +124,8 @@ pub(crate) fn is_due_in(context: &Context, family: &ColumnFamilyData, lull: Lull
     if collect::level0_waits(&version, &options) && !context.compacts_nothing(family) {
         return false;
     }
-    collect::choose(&version, &rules, &HashSet::new()).is_some()
+    let is_chosen = || collect::choose(&version, &rules, &HashSet::new()).is_some();
+    collect::may_rewrite(&version, &rules) && is_chosen()
         || locality::in_place(&options, lull)
             .is_some_and(|limit| may_order(&version, &options, limit))
 }
@@ -123,8 +136,12 @@ fn rules_of(
     version: &Version,
     options: &ColumnFamilyOptions,
     lull: Lull,
+    is_fed: bool,
 ) -> Rules {
-    let rules = Rules::of(version, options).in_lull(lull);
+    let mut rules = Rules::of(version, options).in_lull(lull);
+    if is_fed {
+        rules = rules.beside_flushes(version, LevelTargets::compute(version, options).base_level);
+    }
     match &context.options.rate_limiter {
         Some(limiter) => rules.paced(limiter.bytes_per_sec_beside(IoPriority::Low)),
         None => rules,
@@ -151,7 +168,8 @@ pub(crate) fn next(context: &Context) -> Result<Option<CollectionJob>> {
             let state = family.state();
             (state.version.clone(), state.jobs_ended)
         };
-        let rules = rules_of(context, &version, &options, lull);
+        let is_fed = context.is_fed(&family, lull);
+        let rules = rules_of(context, &version, &options, lull, is_fed);
         let order = locality::in_place(&options, lull);
         let asker = Asker::Background { order };
         let picked = pick(context, &family, &version, &rules, asker);
@@ -181,6 +199,7 @@ pub(crate) fn next(context: &Context) -> Result<Option<CollectionJob>> {
             options: Arc::downgrade(&options),
             jobs_ended: is_busy.then_some(jobs_ended),
             lull: as_far_as(context, &version, &options, lull),
+            left_to_compactions: rules.spared_level.is_some(),
         });
         // Writers are slowed for nothing else.
         context.update_stall(&family);
@@ -241,7 +260,7 @@ fn as_far_as(
     lull: Lull,
 ) -> Lull {
     let looked_for = |lull| {
-        let rules = rules_of(context, version, options, lull);
+        let rules = rules_of(context, version, options, lull, false);
         (rules.discardable_ratio, locality::in_place(options, lull))
     };
     let longer = [Lull::Long, Lull::Short].into_iter().filter(|l| *l > lull);
@@ -519,6 +538,7 @@ pub(crate) fn collect(
     let rules = Rules {
         // One that is all garbage goes by itself.
         discardable_ratio: options.discardable_ratio.min(0.999_999),
+        garbage_share_max: 1.0,
         min_batch_bytes: 0,
         small_file_bytes: match options.merge_small_files {
             true => settings.small_file_bytes,

@@ -12,6 +12,7 @@ use orogen_sst::TableReadOptions;
 
 use crate::activity::{Counting, JobInfo, JobKind, JobState, Listed, RunningJob};
 use crate::column_family::{ColumnFamilyData, FamilyState};
+use crate::compact::blobs::Pointed;
 use crate::compact::collect::Lull;
 use crate::compact::{self, Plan, Reason, Scores, marks};
 use crate::compaction_iter::{CompactionIterOptions, CompactionIterStats};
@@ -141,6 +142,43 @@ fn watch_snapshots(context: &Context) {
     context.snapshots.wake_behind(waited_for);
 }
 
+/// Tells of a compaction that is done.
+fn tell(context: &Context, family: &ColumnFamilyData, info: &CompactionInfo, score: f64) {
+    let statistics = &context.statistics;
+    statistics.record(HistogramKind::CompactionTime, info.micros);
+    statistics.record(
+        HistogramKind::NumFilesInSingleCompaction,
+        info.inputs.len() as u64,
+    );
+    if !info.trivial_move {
+        statistics.add(Ticker::CompactReadBytes, info.bytes_read);
+        statistics.add(Ticker::CompactWriteBytes, info.bytes_written);
+    }
+    context.log.info(format_args!(
+        "[{}] compaction job={} level {}->{} inputs={} dropped={} bytes_read={} outputs={} \
+         bytes_written={} blob_values_ordered={} blob_bytes_ordered={} trivial_move={} micros={} \
+         reason={} score={:.2}",
+        info.column_family,
+        info.job_id,
+        info.start_level,
+        info.output_level,
+        info.inputs.len(),
+        info.dropped.len(),
+        info.bytes_read,
+        info.outputs.len(),
+        info.bytes_written,
+        info.blob_values_ordered,
+        info.blob_bytes_ordered,
+        info.trivial_move,
+        info.micros,
+        info.reason,
+        score,
+    ));
+    let added = &info.blob_file_additions;
+    tell_created(context, family, info.job_id, info.reason, added);
+    context.notify(|l| l.on_compaction_completed(info));
+}
+
 /// Opens the tables whose codecs have to be known.
 fn learn_codecs(context: &Context, family: &ColumnFamilyData, version: &Version) {
     for file in marks::of_unknown_codec(version, &family.options()) {
@@ -203,6 +241,9 @@ impl CompactionJob {
     fn release(&mut self) {
         if !std::mem::replace(&mut self.released, true) {
             self.plan.mark_inputs(false);
+            // Who finds no job running any more has the inputs deleted: nothing holds them from here on.
+            self.plan.inputs.clear();
+            self.version = self.family.version();
             let id = self.id;
             let mut state = self.family.state();
             state.running.retain(|r| r.0 != id);
@@ -256,7 +297,12 @@ impl CompactionJob {
         let options = self.family.options();
         let all = match options.blob_run_mode {
             BlobRunMode::Fallback => Some(Moves {
-                emptied: Arc::new(compact::blobs::emptied(&self.version, &options, Lull::Long)),
+                emptied: Arc::new(compact::blobs::emptied(
+                    &self.version,
+                    &options,
+                    Lull::Long,
+                    None,
+                )),
                 ordered: Arc::default(),
                 carry: moves.carry.clone(),
                 breaks: moves.breaks.clone(),
@@ -298,7 +344,7 @@ impl CompactionJob {
     /// # Errors
     /// `Aborted` if the database closes meanwhile; damage in the inputs, `NoSpace`, `Io`. The
     /// inputs stay and the outputs are gone.
-    pub(crate) fn run(mut self, context: &Context) -> Result<()> {
+    pub(crate) fn run(self, context: &Context) -> Result<()> {
         let start = context.clock.now_micros();
         let mut info = CompactionInfo {
             column_family: self.family.name.clone(),
@@ -326,13 +372,14 @@ impl CompactionJob {
             self.rewrite(context, &mut info, &listed.job)
         };
         drop(listed);
-        self.release();
+        let (family, score) = (self.family.clone(), self.plan.score);
+        drop(self);
         context.balance_memory();
-        context.update_stall(&self.family);
+        context.update_stall(&family);
         info.micros = context.clock.now_micros().saturating_sub(start);
         match &result {
-            Ok(()) => self.tell(context, &info),
-            Err(_) if self.family.is_dropped() => return Ok(()),
+            Ok(()) => tell(context, &family, &info, score),
+            Err(_) if family.is_dropped() => return Ok(()),
             Err(_) => {}
         }
         result
@@ -360,42 +407,6 @@ impl CompactionJob {
         context
             .activity
             .list(self.id, RunningJob::new(begun, entries))
-    }
-
-    fn tell(&self, context: &Context, info: &CompactionInfo) {
-        let statistics = &context.statistics;
-        statistics.record(HistogramKind::CompactionTime, info.micros);
-        statistics.record(
-            HistogramKind::NumFilesInSingleCompaction,
-            info.inputs.len() as u64,
-        );
-        if !info.trivial_move {
-            statistics.add(Ticker::CompactReadBytes, info.bytes_read);
-            statistics.add(Ticker::CompactWriteBytes, info.bytes_written);
-        }
-        context.log.info(format_args!(
-            "[{}] compaction job={} level {}->{} inputs={} dropped={} bytes_read={} outputs={} \
-             bytes_written={} blob_values_ordered={} blob_bytes_ordered={} trivial_move={} micros={} \
-             reason={} score={:.2}",
-            info.column_family,
-            info.job_id,
-            info.start_level,
-            info.output_level,
-            info.inputs.len(),
-            info.dropped.len(),
-            info.bytes_read,
-            info.outputs.len(),
-            info.bytes_written,
-            info.blob_values_ordered,
-            info.blob_bytes_ordered,
-            info.trivial_move,
-            info.micros,
-            info.reason,
-            self.plan.score,
-        ));
-        let added = &info.blob_file_additions;
-        tell_created(context, &self.family, info.job_id, info.reason, added);
-        context.notify(|l| l.on_compaction_completed(info));
     }
 
     /// An edit that takes the inputs away.
@@ -528,7 +539,8 @@ impl CompactionJob {
     /// then: what can stay where it is must not keep a compaction from its end, for which writers may wait.
     fn moves(&self, context: &Context, read: &[Inputs]) -> Result<Moves> {
         let options = self.family.options();
-        let emptied = compact::blobs::emptied(&self.version, &options, context.lull());
+        let (lull, pointed) = (context.lull(), self.pointed()?);
+        let emptied = compact::blobs::emptied(&self.version, &options, lull, pointed.as_ref());
         let tables = &self.family.tables;
         let ordered = compact::locality::moved_by_compaction(
             &self.version,
@@ -549,6 +561,24 @@ impl CompactionJob {
             carry: None,
             breaks: None,
         })
+    }
+
+    /// What the inputs point to; `None` if somebody waits for all that there is to do, or a table does not tell.
+    fn pointed(&self) -> Result<Option<Pointed>> {
+        if self.plan.reason == Reason::ManualCompaction {
+            return Ok(None);
+        }
+        let mut pointed = Pointed::default();
+        for (level, file) in self.plan.input_files() {
+            let Some(counts) = self.family.tables.told_blob_references(file)? else {
+                return Ok(None);
+            };
+            if level == self.plan.start_level {
+                pointed.down.add_all(&counts);
+            }
+            pointed.all.add_all(&counts);
+        }
+        Ok(Some(pointed))
     }
 
     /// The range tombstones of all inputs, each clipped to what its table answers for.

@@ -383,7 +383,7 @@ fn claims(version: &Version, request: &RangeRequest<'_>) -> Vec<Running> {
 /// Who waits for all looks at least so often.
 const LOOK_AGAIN_MICROS: u64 = 100_000;
 
-/// Waits until no flush, no compaction and no collection is due or running, paused ones apart.
+/// Waits until no flush, no compaction and no collection is due or running, paused ones apart, and no file is being deleted.
 ///
 /// # Errors
 /// What background work met; `NoSpace` also if compactions are put off for lack of it; `Closed`.
@@ -430,7 +430,13 @@ pub(crate) fn wait_until_idle(context: &Context) -> Result<()> {
             if context.progress.count() != seen {
                 continue;
             }
-            return Ok(());
+            obsolete::purge(context);
+            let seen = context.progress.count();
+            if context.purges_running.load(Ordering::Acquire) == 0 {
+                return Ok(());
+            }
+            context.progress.wait_after_for(seen, LOOK_AGAIN_MICROS);
+            continue;
         }
         // What is due may be so no more without a job, and nobody tells: a snapshot was taken, a table is damaged.
         context.progress.wait_after_for(seen, LOOK_AGAIN_MICROS);

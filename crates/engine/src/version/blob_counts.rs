@@ -75,6 +75,20 @@ impl BlobCounts {
         self.0.first_key_value().map_or(0, |(&file, _)| file)
     }
 
+    /// What was counted of one file.
+    #[must_use]
+    pub fn of(&self, file: FileNo) -> BlobCount {
+        self.0.get(&file).copied().unwrap_or_default()
+    }
+
+    /// Bytes of the records of all files.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.0
+            .values()
+            .fold(0, |sum, c| sum.saturating_add(c.bytes))
+    }
+
     /// The files with what was counted of each, by number.
     pub fn iter(&self) -> impl Iterator<Item = (FileNo, BlobCount)> + '_ {
         self.0.iter().map(|(&file, &count)| (file, count))

@@ -14,7 +14,7 @@ use orogen_testkit::Rng;
 
 use crate::blobs::{assert_exact, assert_no_strays, key};
 use crate::holes::punching;
-use crate::steer::{HookFileSystem, Op, until};
+use crate::steer::{Gate, HookFileSystem, Op, ends, on_thread, until};
 use crate::support::{DIR, scan};
 
 /// 300 values of 9,000 bytes that are written over `rounds` times, in no order.
@@ -273,6 +273,93 @@ fn values_are_moved_for_less_garbage_when_flushes_no_longer_wait() {
     settle();
     assert_eq!(moved(), 3);
     assert_exact(&db, &family);
+}
+
+#[test]
+fn while_flushes_come_compactions_take_garbage_along_and_steps_follow_when_none_come() {
+    let fs = MemFileSystem::new();
+    let clock = Arc::new(ManualClock::new());
+    let mut options = automatic(&fs);
+    options.cf.blob_hole_punching = false;
+    options.cf.level0_file_num_compaction_trigger = 2;
+    options.db.clock = clock.clone();
+    let db = Db::open(DIR, &options).expect("it opens");
+    let family = db.default_column_family();
+    let flush = |keys: std::ops::Range<usize>| {
+        clock.advance(Duration::from_millis(1));
+        keys.for_each(|n| db.put(&key(n), &[7; 9000]).expect("the disk is well"));
+        db.flush().expect("the disk is well");
+    };
+    let compact = || {
+        db.compact_range(&Default::default(), &family, None, None)
+            .expect("the disk is well");
+    };
+    let moved = || db.statistics().get(Ticker::BlobDbGcNumKeysRelocated);
+    let collected = || db.statistics().get(Ticker::BlobDbGcNumFiles);
+    flush(0..10);
+    compact();
+    flush(0..6);
+    compact();
+    // Six of ten are dead, and somebody may flush the next moment.
+    SystemClock.sleep(Duration::from_millis(300));
+    assert_eq!((moved(), collected()), (0, 0));
+    // The compaction of two flushes meets what lives.
+    flush(9..12);
+    flush(9..12);
+    until(|| moved() == 3);
+    assert_eq!(collected(), 0);
+    // Nine of ten of the next file, and then nothing more is flushed.
+    flush(30..40);
+    compact();
+    flush(30..39);
+    compact();
+    SystemClock.sleep(Duration::from_millis(300));
+    assert_eq!((moved(), collected()), (3, 0));
+    clock.advance(Duration::from_secs(2));
+    until(|| collected() == 1);
+    db.wait_for_background_work().expect("the disk is well");
+    assert_eq!(moved(), 4);
+    assert_exact(&db, &family);
+}
+
+#[test]
+fn who_waits_for_all_work_waits_until_files_are_deleted() {
+    let fs = MemFileSystem::new();
+    let gate = Gate::new();
+    let mut options = automatic(&fs);
+    let passed = gate.clone();
+    let is_held = Arc::new(AtomicBool::new(false));
+    let held = is_held.clone();
+    options.db.fs = Arc::new(HookFileSystem::new(&fs, move |op, path| {
+        let is_blob = path.extension().is_some_and(|e| e == "blob");
+        if op == Op::Remove && is_blob && held.swap(false, Ordering::AcqRel) {
+            passed.pass();
+        }
+    }));
+    let db = Arc::new(Db::open(DIR, &options).expect("it opens"));
+    db.put(&key(1), &[7; 9000]).expect("the disk is well");
+    db.flush().expect("the disk is well");
+    is_held.store(true, Ordering::Release);
+    let theirs = db.clone();
+    let compaction = on_thread(move || {
+        theirs.put(&key(1), &[8; 9000])?;
+        theirs.flush()?;
+        theirs.compact_range(
+            &Default::default(),
+            &theirs.default_column_family(),
+            None,
+            None,
+        )
+    });
+    gate.wait_for(1);
+    let theirs = db.clone();
+    let waiter = on_thread(move || theirs.wait_for_background_work());
+    SystemClock.sleep(Duration::from_millis(200));
+    assert!(waiter.try_recv().is_err(), "a file is being deleted");
+    gate.open();
+    ends(&compaction).expect("the disk is well");
+    ends(&waiter).expect("the disk is well");
+    assert_no_strays(&fs, &db);
 }
 
 /// Bytes that blob files take of the disk, for each byte of the values that a reader sees.

@@ -160,6 +160,7 @@ pub(crate) enum Op {
     Lock,
     PunchHole,
     Link,
+    Remove,
 }
 
 type Hook = Arc<dyn Fn(Op, &Path) + Send + Sync>;
@@ -276,6 +277,7 @@ impl FileSystem for HookFileSystem {
         self.below.create_dir_all(dir)
     }
     fn remove_file(&self, path: &Path) -> Result<()> {
+        (self.hook)(Op::Remove, path);
         self.below.remove_file(path)
     }
     fn remove_dir(&self, dir: &Path) -> Result<()> {

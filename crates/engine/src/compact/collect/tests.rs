@@ -5,6 +5,7 @@ use orogen_blob::BlobPointer;
 use orogen_sst::CompressionType;
 
 use super::*;
+use crate::version::blob_counts::BlobCount;
 use crate::version::builder::VersionBuilder;
 use crate::version::edit::VersionEdit;
 use crate::version::{BlobFileAddition, BlobFileGarbage, text};
@@ -42,6 +43,7 @@ fn version(drawing: &str, blobs: &[(FileNo, u64, u64)]) -> Version {
 fn half() -> Rules {
     Rules {
         discardable_ratio: 0.5,
+        garbage_share_max: 1.0,
         min_batch_bytes: 0,
         max_batch_bytes: u64::MAX,
         small_file_bytes: 0,
@@ -53,6 +55,7 @@ fn half() -> Rules {
         by_cost: false,
         made_before: FileNo::MAX,
         after_holes: false,
+        spared_level: None,
     }
 }
 
@@ -193,7 +196,11 @@ fn by_default_what_holes_leave_is_emptied_from_half_of_it_on() {
         merge_small_file_threshold: 0,
         ..ColumnFamilyOptions::default()
     };
-    let files = [(10, 100 * MIB, 60 * MIB), (11, 100 * MIB, 40 * MIB)];
+    let files = [
+        (10, 100 * MIB, 60 * MIB),
+        (11, 100 * MIB, 40 * MIB),
+        (12, 200 * MIB, 0),
+    ];
     let v = version(TABLES, &files);
     let chosen_by = |options: &ColumnFamilyOptions| chosen(&v, &Rules::of(&v, options));
     // Nobody has looked for holes yet.
@@ -229,6 +236,113 @@ fn by_default_what_holes_leave_is_emptied_from_half_of_it_on() {
     let v = version(TABLES, &files);
     v.blob_files()[&10].file.leave_holes.set(true);
     assert_eq!(chosen(&v, &Rules::of(&v, &options)), [10]);
+}
+
+#[test]
+fn where_much_of_all_is_garbage_the_worst_files_go_before_they_are_half_empty() {
+    let options = ColumnFamilyOptions {
+        blob_hole_punching: false,
+        merge_small_file_threshold: 0,
+        min_gc_batch_size: 0,
+        ..ColumnFamilyOptions::default()
+    };
+    let chosen_of = |files: &[(FileNo, u64, u64)]| {
+        let v = version(TABLES, files);
+        chosen(&v, &Rules::of(&v, &options))
+    };
+    // A quarter of all, and a little more.
+    let quarter = [(10, 1000, 400), (11, 1000, 300), (12, 1000, 50)];
+    assert!(chosen_of(&quarter).is_empty());
+    let more = [(10, 1000, 400), (11, 1000, 310), (12, 1000, 50)];
+    assert_eq!(chosen_of(&more), [10], "which leaves 360 of 2600");
+    // As after a load, of which as much has died everywhere: no more than brings it down.
+    let alike: Vec<_> = (10..20).map(|n| (n, 1000, 300 + n)).collect();
+    assert_eq!(chosen_of(&alike), [17, 18, 19]);
+    // Those at half go anyway, and count.
+    let worst = [(10, 1000, 900), (11, 1000, 300), (12, 1000, 210)];
+    assert_eq!(chosen_of(&worst), [10]);
+    // What cannot go has the others go no further than to a quarter.
+    let stays = [(10, 10_000, 9000), (11, 1000, 249), (12, 1000, 251)];
+    let v = version(TABLES, &stays);
+    v.blob_files()[&10].file.damaged.set(true);
+    assert_eq!(chosen(&v, &Rules::of(&v, &options)), [12]);
+    // Where the worst cannot be emptied, those behind them have their turn.
+    let v = version(TABLES, &alike);
+    let of: &[(FileNo, &[(FileNo, u64)])] = &[(2, &[(10, 684), (11, 683)]), (4, &[(12, 682)])];
+    let reached = Rules {
+        at_any_cost: true,
+        ..Rules::of(&v, &options)
+    };
+    assert_eq!(
+        selected(&v, &reached, of),
+        "[2, 4] empty [10, 11, 12] move 2049"
+    );
+    // Who says a ratio gets that.
+    let told = ColumnFamilyOptions {
+        blob_file_discardable_ratio: 0.5,
+        ..options
+    };
+    let v = version(TABLES, &alike);
+    assert!(chosen(&v, &Rules::of(&v, &told)).is_empty());
+}
+
+#[test]
+fn a_compaction_moves_no_more_than_so_many_bytes_but_one_file() {
+    let files = [(10, 1000, 900), (11, 1000, 800), (12, 1000, 500)];
+    let v = version(TABLES, &files);
+    let count = |bytes| BlobCount { values: 1, bytes };
+    // Not all that lives in the files is in the tables that it reads.
+    let inputs: BlobCounts = [(10, count(100)), (11, count(150)), (12, count(30))]
+        .into_iter()
+        .collect();
+    let within = |bytes| {
+        let chosen = discardable_within(&v, &half(), &inputs, bytes);
+        let mut chosen: Vec<_> = chosen.into_iter().collect();
+        chosen.sort_unstable();
+        chosen
+    };
+    assert_eq!(within(0), [10]);
+    assert_eq!(within(129), [10]);
+    assert_eq!(within(130), [10, 12]);
+    assert_eq!(within(250), [10, 11]);
+    assert_eq!(within(280), [10, 11, 12]);
+    // A file that it does not meet is no file.
+    let inputs: BlobCounts = [(11, count(150)), (12, count(30))].into_iter().collect();
+    let chosen = discardable_within(&v, &half(), &inputs, 0);
+    assert_eq!(chosen.into_iter().collect::<Vec<_>>(), [11]);
+}
+
+#[test]
+fn beside_flushes_the_level_below_them_is_left_to_compactions() {
+    let v = version(TABLES, &[(10, 1000, 900), (11, 1000, 900)]);
+    let of: &[(FileNo, &[(FileNo, u64)])] =
+        &[(2, &[(10, 50)]), (3, &[(11, 100)]), (4, &[(10, 50)])];
+    let cheap = Rules {
+        at_any_cost: true,
+        ..half()
+    };
+    assert_eq!(
+        selected(&v, &cheap, of),
+        "[2, 3, 4] empty [10, 11] move 200"
+    );
+    let beside = Rules {
+        spared_level: Some(5),
+        ..cheap
+    };
+    assert_eq!(selected(&v, &beside, of), "[4] empty [10] move 50");
+    assert!(may_rewrite(&v, &beside));
+    let one = version(
+        "L0\n1: a..z blob=10\nL5\n2: a..c blob=10\nL6\n4: a..b\n",
+        &[(10, 1000, 900)],
+    );
+    assert!(!may_rewrite(&one, &beside));
+    assert!(may_rewrite(&one, &cheap));
+    // Beyond a ceiling nothing waits.
+    let two = version(TABLES, &[(10, 1000, 900), (11, 1000, 100)]);
+    assert_eq!(cheap.beside_flushes(&two, 5).spared_level, None);
+    assert_eq!(half().beside_flushes(&two, 5).spared_level, Some(5));
+    // Where there is as much garbage as that compactions do not come by it.
+    assert_eq!(half().beside_flushes(&v, 5).spared_level, None);
 }
 
 #[test]
