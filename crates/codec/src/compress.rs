@@ -16,7 +16,7 @@ use std::cell::RefCell;
 use orogen_base::coding::{get_fixed32, get_varint32, put_varint32};
 use orogen_base::limits::BLOCK_SIZE_MAX;
 use orogen_base::{Error, Result, memory};
-use zstd::zstd_safe::{CCtx, CDict, CParameter, DCtx, DDict};
+use zstd::zstd_safe::{CCtx, CParameter, DCtx, DDict};
 
 use crate::options::{CompressionOptions, DEFAULT_COMPRESSION_LEVEL};
 
@@ -133,7 +133,6 @@ pub struct Compressor {
     level: i32,
     snappy: Option<Box<snap::raw::Encoder>>,
     zstd: Option<CCtx<'static>>,
-    dict: Option<CDict<'static>>,
 }
 
 impl Compressor {
@@ -160,7 +159,6 @@ impl Compressor {
             level,
             snappy: None,
             zstd: None,
-            dict: None,
         };
         match kind {
             CompressionType::Snappy => this.snappy = Some(Box::new(snap::raw::Encoder::new())),
@@ -173,7 +171,8 @@ impl Compressor {
                     .set_parameter(CParameter::ChecksumFlag(options.checksum))
                     .map_err(zstd_error)?;
                 if !dict.is_empty() {
-                    this.dict = Some(CDict::create(dict, level));
+                    // With the parameters above: those of a prepared one would leave the checksum out.
+                    context.load_dictionary(dict).map_err(zstd_error)?;
                 }
                 this.zstd = Some(context);
             }
@@ -237,11 +236,7 @@ impl Compressor {
                 let context = self.zstd.as_mut().expect("made with the compressor");
                 memory::resize(out, limit, COMPRESSED)?;
                 let room = &mut out[header..];
-                let result = match &self.dict {
-                    Some(dict) => context.compress_using_cdict(room, raw, dict),
-                    None => context.compress2(room, raw),
-                };
-                match result {
+                match context.compress2(room, raw) {
                     Ok(n) => {
                         out.truncate(header + n);
                         Ok(true)
@@ -325,6 +320,9 @@ thread_local! {
     static ZSTD: RefCell<DCtx<'static>> = RefCell::new(DCtx::create());
 }
 
+/// What a dictionary begins with that was trained (RFC 8878, 5).
+const TRAINED_MAGIC: [u8; 4] = 0xec30_a437_u32.to_le_bytes();
+
 /// A dictionary of at most `size` bytes, trained on `samples`.
 ///
 /// Empty where zstd finds too little to learn from.
@@ -370,6 +368,9 @@ pub fn make_dictionary<B: AsRef<[u8]>>(
     }
     if train_len > 0 {
         train_dictionary(&samples, &lens, dict_len)
+    } else if samples.starts_with(&TRAINED_MAGIC) {
+        // zstd would take it for one that was trained, and refuse it.
+        Ok(Vec::new())
     } else {
         Ok(samples)
     }

@@ -25,10 +25,12 @@ fn c_len(n: usize) -> Option<c_int> {
 /// Appends the compressed `raw` to `out`, which has room for as much; false if that takes more than
 /// `room` bytes.
 pub(super) fn compress(raw: &[u8], acceleration: i32, room: usize, out: &mut Vec<u8>) -> bool {
-    let (Some(src_len), Some(capacity)) = (c_len(raw.len()), c_len(room)) else {
+    let Some(src_len) = c_len(raw.len()) else {
         return false;
     };
-    let capacity = capacity.min(c_len(out.capacity() - out.len()).unwrap_or(c_int::MAX));
+    // The bound of an output may be more than the library can be told, an output never is.
+    let room = room.min(out.capacity() - out.len());
+    let capacity = c_len(room).unwrap_or(c_int::MAX);
     let spare = out.spare_capacity_mut().as_mut_ptr().cast::<c_char>();
     // SAFETY: `raw` is readable for `src_len` bytes, `spare` writable for `capacity` bytes.
     let n = unsafe {
@@ -39,10 +41,12 @@ pub(super) fn compress(raw: &[u8], acceleration: i32, room: usize, out: &mut Vec
 
 /// As [`compress`] with the slow search.
 pub(super) fn compress_hc(raw: &[u8], level: i32, room: usize, out: &mut Vec<u8>) -> bool {
-    let (Some(src_len), Some(capacity)) = (c_len(raw.len()), c_len(room)) else {
+    let Some(src_len) = c_len(raw.len()) else {
         return false;
     };
-    let capacity = capacity.min(c_len(out.capacity() - out.len()).unwrap_or(c_int::MAX));
+    // The bound of an output may be more than the library can be told, an output never is.
+    let room = room.min(out.capacity() - out.len());
+    let capacity = c_len(room).unwrap_or(c_int::MAX);
     let spare = out.spare_capacity_mut().as_mut_ptr().cast::<c_char>();
     // SAFETY: `raw` is readable for `src_len` bytes, `spare` writable for `capacity` bytes.
     let n =

@@ -151,3 +151,53 @@ fn what_must_be_compressed_is_also_where_it_does_not_shrink() {
     assert!(decompressed_len(CompressionType::Zstd, &[]).is_err());
     assert!(decompressed_len(CompressionType::Xpress, &noise).is_err());
 }
+
+#[test]
+fn lz4_takes_a_bound_that_is_more_than_its_lengths_go() {
+    let raw = text(5000);
+    let bounds = [6000, c_int_max() + 1, usize::MAX];
+    for room in bounds {
+        let mut out = Vec::with_capacity(6000);
+        assert!(lz4::compress(&raw, 1, room, &mut out), "{room}");
+        let mut out = Vec::with_capacity(6000);
+        assert!(lz4::compress_hc(&raw, 9, room, &mut out), "{room}");
+    }
+    let mut out = Vec::with_capacity(6000);
+    assert!(!lz4::compress(&raw, 1, 10, &mut out));
+}
+
+fn c_int_max() -> usize {
+    usize::try_from(i32::MAX).unwrap()
+}
+
+#[test]
+fn samples_that_look_like_a_trained_dictionary_are_none() {
+    let mut sample = TRAINED_MAGIC.to_vec();
+    sample.extend([0; 200]);
+    let samples = vec![sample; 64];
+    let options = CompressionOptions {
+        max_dict_bytes: 1024,
+        ..CompressionOptions::default()
+    };
+    assert!(make_dictionary(&samples, &options).unwrap().is_empty());
+    let others = vec![text(200); 64];
+    assert_eq!(make_dictionary(&others, &options).unwrap().len(), 1024);
+}
+
+#[test]
+fn frames_of_zstd_have_the_checksum_that_is_asked_for_with_a_dictionary_too() {
+    let raw = text(3000);
+    for dict in [&[][..], &text(500)] {
+        let len = |checksum| {
+            let options = CompressionOptions {
+                checksum,
+                ..CompressionOptions::default()
+            };
+            let mut c = Compressor::new(CompressionType::Zstd, &options, dict).unwrap();
+            let mut out = Vec::new();
+            assert!(c.compress(&raw, 3000, &mut out).unwrap());
+            out.len()
+        };
+        assert_eq!(len(true), len(false) + 4);
+    }
+}
