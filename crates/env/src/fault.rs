@@ -526,6 +526,11 @@ impl FileSystem for FaultFileSystem {
             .call(OpKind::Lock, path, || self.below.lock(path))
     }
 
+    fn lock_by_flock(&self, path: &Path) -> Result<Box<dyn FileLock>> {
+        self.faults
+            .call(OpKind::Lock, path, || self.below.lock_by_flock(path))
+    }
+
     fn free_space(&self, dir: &Path) -> Result<u64> {
         let Some(fault) = self.faults.meet(OpKind::FreeSpace, dir) else {
             return self.below.free_space(dir);

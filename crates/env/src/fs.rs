@@ -328,6 +328,14 @@ pub trait FileSystem: Send + Sync {
     /// # Errors
     /// `Busy` if this process or another holds it; `Io`.
     fn lock(&self, path: &Path) -> Result<Box<dyn FileLock>>;
+    /// The same against programs that lock the file by `flock`, which those that lock it by `fcntl` do not notice, as
+    /// [`Self::lock`] and RocksDB do.
+    ///
+    /// # Errors
+    /// As [`Self::lock`].
+    fn lock_by_flock(&self, path: &Path) -> Result<Box<dyn FileLock>> {
+        self.lock(path)
+    }
     /// Bytes free to this user on the file system of `dir`.
     ///
     /// # Errors

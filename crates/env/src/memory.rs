@@ -17,7 +17,7 @@ use parking_lot::Mutex;
 pub use file_buffer::FileBuffer;
 pub use pool::PagePool;
 use rustix::fs::{FallocateFlags, Mode, OFlags, fallocate, open, unlink};
-use rustix::io::{Errno, pwrite};
+use rustix::io::{Errno, pwrite, retry_on_intr};
 use rustix::mm::{
     Advice, MapFlags, MprotectFlags, ProtFlags, madvise, mmap, mmap_anonymous, mprotect, munmap,
 };
@@ -439,7 +439,7 @@ fn unnamed_file(dir: &Path) -> rustix::io::Result<OwnedFd> {
 
 /// Makes a file longer by zeros that have their place on disk.
 fn take_blocks(file: &OwnedFd, from: u64, len: u64) -> rustix::io::Result<()> {
-    let taken = fallocate(file, FallocateFlags::empty(), from, len);
+    let taken = retry_on_intr(|| fallocate(file, FallocateFlags::empty(), from, len));
     if taken != Err(Errno::OPNOTSUPP) {
         return taken;
     }
@@ -447,7 +447,7 @@ fn take_blocks(file: &OwnedFd, from: u64, len: u64) -> rustix::io::Result<()> {
     let mut at = from;
     while at < from + len {
         let some = (from + len - at).min(zeros.len() as u64);
-        at += pwrite(file, &zeros[..some as usize], at)? as u64;
+        at += retry_on_intr(|| pwrite(file, &zeros[..some as usize], at))? as u64;
     }
     Ok(())
 }

@@ -29,7 +29,7 @@ use std::sync::Arc;
 use orogen_base::perf::{self, PerfCounter};
 use orogen_base::{Error, Result};
 use rustix::fs::{Advice, FallocateFlags};
-use rustix::io::Errno;
+use rustix::io::{Errno, retry_on_intr};
 
 use calls::{Calls, System};
 use mapped::MappedFile;
@@ -150,6 +150,15 @@ fn open<C: Calls>(path: &Path, access: Access, calls: C) -> Result<Arc<dyn Rando
     Ok(Arc::new(file))
 }
 
+/// True of errors of a link where a copy serves: to another file system, on one without links, to a file with too many, or
+/// to one that the system does not let this user link.
+fn has_no_links(error: &io::Error) -> bool {
+    matches!(
+        Errno::from_io_error(error),
+        Some(Errno::XDEV | Errno::OPNOTSUPP | Errno::PERM | Errno::MLINK)
+    )
+}
+
 impl FileSystem for PosixFileSystem {
     fn create(&self, path: &Path) -> Result<Box<dyn WritableFile>> {
         create(path, System)
@@ -212,7 +221,7 @@ impl FileSystem for PosixFileSystem {
         let doing = "cannot punch a hole into the file";
         let file = opened_to_write(path, doing)?;
         let how = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-        match rustix::fs::fallocate(&file, how, offset, len) {
+        match retry_on_intr(|| rustix::fs::fallocate(&file, how, offset, len)) {
             Ok(()) => Ok(()),
             Err(Errno::OPNOTSUPP | Errno::NOSYS) => Err(Error::not_supported(
                 "the file system has no holes in files",
@@ -280,13 +289,12 @@ impl FileSystem for PosixFileSystem {
 
     fn hard_link(&self, from: &Path, to: &Path) -> Result<()> {
         fs::hard_link(from, to).map_err(|e| {
-            let error = match e.kind() {
-                io::ErrorKind::CrossesDevices => {
-                    Error::not_supported("cannot link across file systems")
-                        .with("file", from.display())
-                        .caused_by(e)
-                }
-                _ => failed("cannot link the file", from, e),
+            // That of a directory is refused everywhere.
+            let error = match has_no_links(&e) && from.is_file() {
+                true => Error::not_supported("cannot link the file here")
+                    .with("file", from.display())
+                    .caused_by(e),
+                false => failed("cannot link the file", from, e),
             };
             error.with("new_name", to.display())
         })
@@ -307,7 +315,11 @@ impl FileSystem for PosixFileSystem {
     }
 
     fn lock(&self, path: &Path) -> Result<Box<dyn FileLock>> {
-        lock::lock(path)
+        lock::lock(path, lock::By::Fcntl)
+    }
+
+    fn lock_by_flock(&self, path: &Path) -> Result<Box<dyn FileLock>> {
+        lock::lock(path, lock::By::Flock)
     }
 
     fn free_space(&self, dir: &Path) -> Result<u64> {
@@ -455,7 +467,11 @@ impl<C: Calls> WritableFile for PosixWritableFile<C> {
                 }
                 Err(Errno::INTR) => continue,
                 Err(Errno::OPNOTSUPP | Errno::NOSYS) => Ok(()),
-                Err(e) => Err(failed("cannot reserve disk space", &self.path, e)),
+                Err(e) => {
+                    // ext4 keeps what it found before there was no more.
+                    self.reserved = self.reserved.max(self.position.saturating_add(bytes));
+                    Err(failed("cannot reserve disk space", &self.path, e))
+                }
             };
         }
     }
@@ -474,7 +490,15 @@ impl<C: Calls> WritableFile for PosixWritableFile<C> {
                 }
                 Err(Errno::INTR) => continue,
                 Err(Errno::OPNOTSUPP | Errno::NOSYS) => Ok(()),
-                Err(e) => Err(failed("cannot make the file longer", &self.path, e)),
+                Err(e) => {
+                    // It may be longer by what was found before there was no more.
+                    let len = self.file.metadata().map_or(0, |meta| meta.len());
+                    if len > self.end {
+                        self.end = len;
+                        self.is_longer = true;
+                    }
+                    Err(failed("cannot make the file longer", &self.path, e))
+                }
             };
         }
     }

@@ -232,7 +232,7 @@ impl Dirs {
     pub(crate) fn open(&self, fs: &dyn FileSystem) -> Result<Vec<Box<dyn FileLock>>> {
         let open = |dir: &Arc<Path>| {
             make_dir(fs, dir)?;
-            fs.lock(&dir.join(LOCK_NAME))
+            fs.lock_by_flock(&dir.join(LOCK_NAME))
         };
         self.all.iter().map(open).collect()
     }
@@ -243,7 +243,7 @@ impl Dirs {
     /// `InvalidArgument` if one is not there; `Busy` if it is open; those of the file system.
     pub(crate) fn lock(&self, fs: &dyn FileSystem) -> Result<Vec<Box<dyn FileLock>>> {
         let lock = |dir: &Arc<Path>| match fs.exists(dir)? {
-            true => fs.lock(&dir.join(LOCK_NAME)),
+            true => fs.lock_by_flock(&dir.join(LOCK_NAME)),
             false => Err(Error::invalid_argument("there is no such directory")
                 .with("directory", dir.display())),
         };

@@ -4,6 +4,7 @@ mod aligned;
 mod calls;
 mod filling;
 mod histories;
+mod locks;
 mod repair;
 mod spill;
 mod theirs;

@@ -69,6 +69,15 @@ fn config(dir: &Path, options: &Options) -> Config {
 }
 
 impl Theirs {
+    /// Why it does not open.
+    pub(crate) fn refusal(dir: &Path, options: &Options) -> String {
+        let fs = Arc::new(DefaultFileSystem);
+        match Engine::<DefaultFileSystem>::open_with_file_system(config(dir, options), fs) {
+            Ok(_) => "it opens".to_owned(),
+            Err(e) => e.to_string(),
+        }
+    }
+
     pub(crate) fn open(dir: &Path, options: &Options) -> Self {
         let fs = Arc::new(DefaultFileSystem);
         let config = config(dir, options);

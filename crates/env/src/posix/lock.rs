@@ -9,6 +9,9 @@
 //!    table is never opened here, and nobody may open a lock file by another way. Giving back
 //!    and taking happen under the table's mutex, for the same reason.
 //!
+//! The raft log's directories are locked by `flock`, as raft-engine locks them. Neither lock knows of the other, and
+//! on NFS they are the same, so that a file is locked in one way only.
+//!
 //! The file stays when the lock is given back: removing it would let two holders exist, one on
 //! the old and one on the new file.
 
@@ -60,7 +63,14 @@ fn id(meta: &fs::Metadata) -> FileId {
     (meta.dev(), meta.ino())
 }
 
-pub(super) fn lock(path: &Path) -> Result<Box<dyn FileLock>> {
+/// How a file is locked.
+#[derive(Clone, Copy)]
+pub(super) enum By {
+    Fcntl,
+    Flock,
+}
+
+pub(super) fn lock(path: &Path, by: By) -> Result<Box<dyn FileLock>> {
     let doing = "cannot lock the file";
     let mut held = HELD.lock();
     let held = held.get_or_insert_default();
@@ -84,8 +94,13 @@ pub(super) fn lock(path: &Path) -> Result<Box<dyn FileLock>> {
         std::mem::forget(file);
         return Err(busy("this process", path));
     }
+    let how = FlockOperation::NonBlockingLockExclusive;
     loop {
-        match rustix::fs::fcntl_lock(&file, FlockOperation::NonBlockingLockExclusive) {
+        let locked = match by {
+            By::Fcntl => rustix::fs::fcntl_lock(&file, how),
+            By::Flock => rustix::fs::flock(&file, how),
+        };
+        match locked {
             Ok(()) => break,
             Err(Errno::INTR) => {}
             Err(Errno::AGAIN | Errno::ACCESS) => return Err(busy("another process", path)),

@@ -120,6 +120,10 @@ impl FileSystem for ShortCallsFileSystem {
         PosixFileSystem.lock(path)
     }
 
+    fn lock_by_flock(&self, path: &Path) -> Result<Box<dyn FileLock>> {
+        PosixFileSystem.lock_by_flock(path)
+    }
+
     fn free_space(&self, dir: &Path) -> Result<u64> {
         PosixFileSystem.free_space(dir)
     }

@@ -1,3 +1,4 @@
+use std::os::unix::fs::MetadataExt;
 use std::process::{Command, Stdio};
 
 use orogen_base::ErrorKind;
@@ -252,6 +253,80 @@ fn zeros_ahead_of_appends_are_given_up() {
         file.append(b"F").unwrap();
         drop(file);
         assert_eq!(len(), 20_009);
+    }
+}
+
+/// Calls that reserve half of what is asked for, and then refuse it, as ext4 does on a full disk.
+#[derive(Clone)]
+struct Meagre;
+
+impl Calls for Meagre {
+    fn read_at(&self, file: &File, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+        System.read_at(file, buf, offset)
+    }
+    fn append_at(&self, file: &File, out: &mut Vec<u8>, offset: u64) -> Result<usize, Errno> {
+        System.append_at(file, out, offset)
+    }
+    fn read_at_without_waiting(
+        &self,
+        file: &File,
+        buf: &mut [u8],
+        offset: u64,
+    ) -> Result<usize, Errno> {
+        System.read_at_without_waiting(file, buf, offset)
+    }
+    fn write_at(&self, file: &File, bytes: &[u8], offset: u64) -> io::Result<usize> {
+        System.write_at(file, bytes, offset)
+    }
+    fn write_both_at(
+        &self,
+        file: &File,
+        bytes: &[u8],
+        more: &[u8],
+        offset: u64,
+    ) -> io::Result<usize> {
+        System.write_both_at(file, bytes, more, offset)
+    }
+    fn reserve(&self, file: &File, offset: u64, len: u64) -> Result<(), Errno> {
+        System.reserve(file, offset, len / 2)?;
+        Err(Errno::NOSPC)
+    }
+    fn lengthen(&self, file: &File, offset: u64, len: u64) -> Result<(), Errno> {
+        System.lengthen(file, offset, len / 2)?;
+        Err(Errno::NOSPC)
+    }
+}
+
+#[test]
+fn what_a_refused_reservation_got_is_given_back() {
+    let dir = temp_dir("meagre");
+    let path = dir.join("one");
+    let new = || {
+        let file = File::create(&path).unwrap();
+        PosixWritableFile::new(file, Meagre, &path, 0, 0)
+    };
+    let mut file = new();
+    assert!(file.preallocate(1 << 20).is_err());
+    file.append(b"first").unwrap();
+    drop(file);
+    let left = fs::metadata(&path).unwrap();
+    assert!(left.blocks() * 512 < 64 << 10, "{} blocks", left.blocks());
+    assert_eq!(left.len(), 5);
+    let mut file = new();
+    assert!(file.lengthen(1 << 20).is_err());
+    file.append(b"first").unwrap();
+    file.seal();
+    assert_eq!(fs::metadata(&path).unwrap().len(), 5);
+    fs::remove_dir_all(dir).unwrap();
+}
+
+#[test]
+fn where_there_can_be_no_link_a_copy_serves() {
+    for errno in [Errno::XDEV, Errno::OPNOTSUPP, Errno::PERM, Errno::MLINK] {
+        assert!(has_no_links(&errno.into()), "{errno:?}");
+    }
+    for errno in [Errno::IO, Errno::NOSPC, Errno::EXIST, Errno::NOENT] {
+        assert!(!has_no_links(&errno.into()), "{errno:?}");
     }
 }
 

@@ -243,6 +243,9 @@ impl<F: FileSystem> OwnFileSystem for Adapted<F> {
     fn lock(&self, path: &Path) -> Result<Box<dyn FileLock>> {
         self.posix.lock(path)
     }
+    fn lock_by_flock(&self, path: &Path) -> Result<Box<dyn FileLock>> {
+        self.posix.lock_by_flock(path)
+    }
 
     fn free_space(&self, dir: &Path) -> Result<u64> {
         self.posix.free_space(dir)
