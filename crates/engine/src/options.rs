@@ -346,7 +346,11 @@ impl MemTableKind {
             {
                 return trie;
             }
-            GuidedListMemTable::new(request.comparator.clone())
+            let order = request.comparator.clone();
+            match self == Self::Adaptive && order.is_bytewise() {
+                true => GuidedListMemTable::beside_tries(order, request.write_buffer_size),
+                false => GuidedListMemTable::new(order),
+            }
         })
     }
 }

@@ -17,6 +17,7 @@ use crate::iter::Iter;
 use crate::list::List;
 use crate::node::Node;
 use crate::range_tombstones::RangeTombstones;
+use crate::trie;
 use crate::{Growth, MemTable, Visit};
 
 /// A memtable that is a sorted list with a tree that guides into it.
@@ -27,6 +28,8 @@ pub struct GuidedListMemTable {
     deletions: AtomicU64,
     /// Behind each value stands the entry's checksum.
     protected: bool,
+    /// The write buffer of tries beside which it is made.
+    beside_tries: Option<u64>,
 }
 
 /// What entries take of the arena beside their bytes: node, trailer, checksum, alignment, and their
@@ -51,8 +54,20 @@ impl GuidedListMemTable {
     /// whenever the entry is read.
     #[must_use]
     pub fn with_protection(comparator: UserComparator, protected: bool) -> Arc<Self> {
+        Self::with(comparator, protected, None)
+    }
+
+    /// The same for a family that has tries of such a write buffer at other times: what those would refuse is
+    /// refused, so that a log or a prepared transaction never has what only a list takes.
+    #[must_use]
+    pub fn beside_tries(comparator: UserComparator, write_buffer_size: u64) -> Arc<Self> {
+        Self::with(comparator, false, Some(write_buffer_size))
+    }
+
+    fn with(comparator: UserComparator, protected: bool, beside_tries: Option<u64>) -> Arc<Self> {
         Arc::new(Self {
             protected,
+            beside_tries,
             list: List::new(comparator),
             range_tombstones: RangeTombstones::default(),
             entries: AtomicU64::new(0),
@@ -96,8 +111,16 @@ impl GuidedListMemTable {
 }
 
 impl MemTable for GuidedListMemTable {
+    fn check_group(&self, entries: usize, bytes: usize) -> Result<()> {
+        match self.beside_tries {
+            Some(write_buffer_size) => trie::check_group_of(write_buffer_size, entries, bytes),
+            None => Ok(()),
+        }
+    }
+
     #[inline]
     fn promise(&self, entries: usize, bytes: usize) -> Result<()> {
+        self.check_group(entries, bytes)?;
         self.list.promise(arena_bytes(entries, bytes))
     }
 

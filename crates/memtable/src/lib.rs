@@ -11,8 +11,8 @@ mod guide;
 mod list;
 mod range_tombstones;
 mod iter;
-pub mod guided_list;
 pub mod trie;
+pub mod guided_list;
 pub mod vector;
 #[cfg(all(test, orogen_shuttle))]
 mod model;

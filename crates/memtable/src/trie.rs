@@ -74,6 +74,31 @@ fn capacity_for(write_buffer_size: u64) -> Result<usize> {
         })
 }
 
+/// # Errors
+/// `TooLarge` of more than a trie of so many words takes at once.
+fn check_group(capacity_words: u64, entries: usize, bytes: usize) -> Result<()> {
+    let words = TrieMemTable::words_max(entries as u64, bytes as u64, 0);
+    let message = if bytes > GROUP_MAX {
+        "more bytes than a memtable takes at once"
+    } else if words > capacity_words {
+        "more operations than a memtable takes at once"
+    } else {
+        return Ok(());
+    };
+    Err(Error::too_large(message)
+        .with("operations", entries)
+        .with("bytes", bytes)
+        .with("bytes_max", GROUP_MAX))
+}
+
+/// The same of a trie of a family with such a write buffer; all goes where there can be none.
+pub(crate) fn check_group_of(write_buffer_size: u64, entries: usize, bytes: usize) -> Result<()> {
+    match capacity_for(write_buffer_size) {
+        Ok(capacity) => check_group(Trie::words_of(capacity), entries, bytes),
+        Err(_) => Ok(()),
+    }
+}
+
 impl TrieMemTable {
     /// An empty memtable that takes at least `write_buffer_size` bytes, and 2 GiB more in one promise.
     ///
@@ -139,18 +164,7 @@ impl MemTable for TrieMemTable {
     /// # Errors
     /// `TooLarge` of more than 2 GiB, or of so many entries that an empty memtable may not hold them.
     fn check_group(&self, entries: usize, bytes: usize) -> Result<()> {
-        let words = Self::words_max(entries as u64, bytes as u64, 0);
-        let message = if bytes > GROUP_MAX {
-            "more bytes than a memtable takes at once"
-        } else if words > self.trie.capacity_words() {
-            "more operations than a memtable takes at once"
-        } else {
-            return Ok(());
-        };
-        Err(Error::too_large(message)
-            .with("operations", entries)
-            .with("bytes", bytes)
-            .with("bytes_max", GROUP_MAX))
+        check_group(self.trie.capacity_words(), entries, bytes)
     }
 
     fn promise(&self, entries: usize, bytes: usize) -> Result<()> {

@@ -120,7 +120,7 @@ impl Trie {
     fn with(memory: Reserved, capacity: usize, cell_words: usize, roots: u32) -> Result<Self> {
         let refused = || memory::refused("trie", capacity);
         let taken = u64::from(roots) + 1;
-        let capacity = (capacity / WORD) as u64;
+        let capacity = Self::words_of(capacity);
         if taken > capacity || !memory.commit(taken as usize * WORD) {
             return Err(refused());
         }
@@ -132,8 +132,7 @@ impl Trie {
             promised: Mutex::new(0),
             taken: AtomicU64::new(taken),
             backed,
-            // The last word's number has to fit, too.
-            capacity: capacity.min(u64::from(u32::MAX)),
+            capacity,
             cell_words,
             roots,
             number: map_number(),
@@ -331,6 +330,13 @@ impl Trie {
         }
         *promised += words;
         Ok(())
+    }
+
+    /// Words that one of so many bytes may take in all.
+    #[must_use]
+    pub fn words_of(capacity: usize) -> u64 {
+        // The last word's number has to fit, too.
+        ((capacity / WORD) as u64).min(u64::from(u32::MAX))
     }
 
     /// Words that it may take in all.

@@ -551,3 +551,26 @@ fn what_no_memtable_takes_at_once_is_refused_and_nothing_fails() {
     db.commit_prepared(&plain(), b"t").unwrap();
     assert_eq!(get(&db, "b").as_deref(), Some("1"));
 }
+
+#[test]
+fn what_a_trie_would_not_take_is_refused_while_keys_rise_too() {
+    let fs = MemFileSystem::new();
+    let mut options = options(&fs);
+    options.cf.memtable_factory = MemTableKind::Adaptive.factory();
+    let db = Db::open(DIR, &options).unwrap();
+    // Behind flushes of rising keys lists take the place of tries.
+    for n in 0..2000u32 {
+        db.put(&n.to_be_bytes(), b"1").unwrap();
+        if n % 1000 == 999 {
+            db.flush().unwrap();
+        }
+    }
+    let mut batch = WriteBatch::new();
+    for n in 0..20_000_000u32 {
+        batch.delete(0, &n.to_be_bytes());
+    }
+    let told = db.prepare(&plain(), b"t", batch).unwrap_err();
+    assert_eq!(told.kind(), ErrorKind::TooLarge);
+    db.put(b"a", b"1").unwrap();
+    assert_eq!(get(&db, "a").as_deref(), Some("1"));
+}
