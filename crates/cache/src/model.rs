@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use orogen_base::sync::{explore, thread};
 
-use crate::{Cache, CacheKey};
+use crate::{Cache, CacheKey, Reservation};
 
 const CHARGE: usize = 100;
 
@@ -55,4 +55,37 @@ fn turns() {
 #[test]
 fn holds() {
     explore("cache", turns);
+}
+
+/// One thread reserves while another gives back: what is reserved has left the shards.
+fn reservations() {
+    let cache = Arc::new(Cache::<u64>::new(64 * CHARGE));
+    let id = cache.new_id();
+    let mut first = Reservation::new(cache.clone());
+    first.set(32 * CHARGE);
+    let theirs = cache.clone();
+    let thread = thread::Builder::new().name("model".to_owned());
+    let body = move || {
+        let mut second = Reservation::new(theirs.clone());
+        second.set(32 * CHARGE);
+        for offset in 0..5 {
+            let key = CacheKey { id, offset };
+            theirs.insert(key, Arc::new(offset), 16 * CHARGE);
+        }
+        let usage = theirs.usage();
+        assert!(
+            usage <= 32 * CHARGE,
+            "{usage} bytes beside what is reserved"
+        );
+        second
+    };
+    let thread = thread.spawn(body).unwrap();
+    first.set(0);
+    drop(thread.join().unwrap());
+    assert_eq!(cache.reserved_usage(), 0);
+}
+
+#[test]
+fn reserves() {
+    explore("cache-reservations", reservations);
 }

@@ -61,16 +61,33 @@ impl<V: Send + Sync + 'static> Cache<V> {
     /// Tells the shards what is theirs.
     pub(crate) fn size_shards(&self) {
         let sizing = self.sizing.lock();
-        let capacity = self.capacity();
-        let withdrawn = self.reserved_usage() + capacity / MARGIN_PART;
-        // With nothing reserved all is the shards'.
-        let withdrawn = if self.reserved_usage() == 0 {
-            0
-        } else {
-            withdrawn
-        };
-        self.withdrawn.store(withdrawn, Ordering::SeqCst);
-        let rest = capacity.saturating_sub(withdrawn);
+        // Who reserves goes on where enough is withdrawn: that is said after the shards have given it up, and taken back before
+        // they have it.
+        loop {
+            let capacity = self.capacity();
+            let withdrawn = match self.reserved.load(Ordering::SeqCst) {
+                // All is the shards'.
+                0 => 0,
+                reserved => reserved + capacity / MARGIN_PART,
+            };
+            let rest = capacity.saturating_sub(withdrawn);
+            if withdrawn > self.withdrawn.load(Ordering::SeqCst) {
+                self.share_out(rest);
+                self.withdrawn.store(withdrawn, Ordering::SeqCst);
+                break;
+            }
+            self.withdrawn.store(withdrawn, Ordering::SeqCst);
+            // Somebody may have found enough the moment before.
+            if self.reserved.load(Ordering::SeqCst) <= withdrawn {
+                self.share_out(rest);
+                break;
+            }
+        }
+        drop(sizing);
+    }
+
+    /// Gives each shard its share of `rest` bytes; under the lock.
+    fn share_out(&self, rest: usize) {
         let mut share = None;
         for _ in 0..SIZINGS_MAX {
             // What a shard gives up may be held.
@@ -83,7 +100,6 @@ impl<V: Send + Sync + 'static> Cache<V> {
             }
             share = Some(fair);
         }
-        drop(sizing);
     }
 
     /// Has the other shards give way to what one holds beyond its share, if that `changed`.
