@@ -15,6 +15,7 @@ use orogen_env::{Clock as _, FileSystem, Stopwatch, SystemClock};
 use orogen_raftlog::raw::{Command, Engine, LogBatch, Metrics, Options as LogOptions};
 use serde_json::json;
 
+use super::change;
 use crate::failure::{Failure, after_help};
 use crate::terminal::Terminal;
 use crate::text;
@@ -207,10 +208,7 @@ pub(crate) fn run(args: &BenchArgs, terminal: &mut Terminal) -> Result<(), Failu
         record_alignment: args.record_alignment,
         ..LogOptions::default()
     };
-    let engine = Engine::open(&fs, &args.path, options).map_err(|e| match e.kind() {
-        orogen::ErrorKind::InvalidArgument => Failure::Usage(e.to_string()),
-        _ => Failure::Engine(e),
-    })?;
+    let engine = Engine::open(&fs, &args.path, options).map_err(change::refused)?;
     let measured = measure(args, &engine, terminal)?;
     engine.close()?;
     tell(args, &measured, terminal)

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use clap::ValueEnum;
-use orogen::{Error, Options};
+use orogen::{Error, ErrorKind, Options};
 use orogen_env::FileSystem;
 use orogen_env::fs::read_file;
 use orogen_raftlog::raw::{
@@ -65,6 +65,14 @@ pub(crate) struct PurgeArgs {
 /// What the arguments make impossible is no fault of the directory.
 fn usage(e: &Error) -> Failure {
     Failure::Usage(e.to_string())
+}
+
+/// The same of an open that is refused for what it is told.
+pub(super) fn refused(e: Error) -> Failure {
+    match e.kind() {
+        ErrorKind::InvalidArgument => usage(&e),
+        _ => Failure::Engine(e),
+    }
 }
 
 pub(crate) fn repair(args: &RepairArgs, terminal: &mut Terminal) -> Result<(), Failure> {
@@ -140,7 +148,7 @@ pub(crate) fn purge(args: &PurgeArgs, terminal: &mut Terminal) -> Result<(), Fai
         purge_threshold: args.purge_threshold,
         ..LogOptions::default()
     };
-    let engine = Engine::open(&fs, &args.path, options)?;
+    let engine = Engine::open(&fs, &args.path, options).map_err(refused)?;
     let files = |engine: &Engine| {
         let count = engine.metrics().log_file_count;
         (count.append, count.rewrite)

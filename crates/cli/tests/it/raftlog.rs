@@ -244,6 +244,8 @@ fn a_purge_makes_a_directory_shorter() {
         3,
         &["raftlog", "purge", "--path", &format!("{path}/nowhere")],
     );
+    // Less than a file has.
+    fails(2, &[&purge[..], &["--purge-threshold", "1000"]].concat());
 }
 
 #[test]

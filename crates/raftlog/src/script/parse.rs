@@ -433,9 +433,11 @@ impl Parser {
         if !is_block {
             self.ends()?;
         }
-        let before = self.at.checked_sub(1).and_then(|at| self.tokens.get(at));
-        let is_ended = matches!(before, Some((Token::Symbol(";"), _)));
-        let is_last = !is_ended && matches!(self.peek(), Token::Symbol("}"));
+        // The last one is the block's value, whether a semicolon stands behind it or not.
+        while matches!(self.peek(), Token::Symbol(";")) {
+            self.at += 1;
+        }
+        let is_last = matches!(self.peek(), Token::Symbol("}"));
         Ok(Statement::Value { value, is_last })
     }
 

@@ -114,6 +114,11 @@ fn expressions_have_the_values_that_rhai_gives_them() {
         "let x = 5; if true { x = 1 } x",
         "let x = if id == 7 { 1 } else { 0 }; x",
         "; 1",
+        "1;",
+        "1;;",
+        "if id == 7 { 1; } else { 0; };",
+        "if id == 7 { 1 } else { 0 };",
+        "let x = { 1; }; x",
     ] {
         assert_eq!(appended(body).unwrap(), Verdict::DropIncoming, "{body}");
     }
@@ -126,7 +131,6 @@ fn what_is_no_such_script_is_an_error_and_nothing_else() {
         "-1",
         "true",
         "",
-        "0;",
         "x",
         "x = 1; 0",
         "1 + true",
