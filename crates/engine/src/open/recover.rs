@@ -363,6 +363,7 @@ pub(crate) fn assemble_recovered(
     }
     let icmp = InternalKeyComparator::new(cf.comparator.clone());
     let version = family.version(&icmp, cf.num_levels)?;
+    refuse_features(family, &version).map_err(|e| e.with("column_family", &family.name))?;
     assemble(
         context,
         id,
@@ -371,6 +372,22 @@ pub(crate) fn assemble_recovered(
         Arc::new(version),
         family.log_number,
     )
+}
+
+/// Refuses what the next MANIFEST would lose, and reads would answer wrongly: nothing was written yet.
+fn refuse_features(family: &RecoveredFamily, version: &Version) -> Result<()> {
+    let elsewhere = version.iter_files().find(|(_, f)| f.path_id != 0);
+    if let Some((_, file)) = elsewhere {
+        return Err(Error::not_supported(
+            "table is in another of several paths (db_paths, cf_paths)",
+        )
+        .with("table", file.number)
+        .with("path_id", file.path_id));
+    }
+    if family.full_history_ts_low.is_some() || !family.persist_user_defined_timestamps {
+        return Err(Error::not_supported("keys have user-defined timestamps"));
+    }
+    Ok(())
 }
 
 /// What a follower of the database in `dir` shares. Its LOG is in `own_dir`, or nowhere.

@@ -6,6 +6,9 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use orogen_base::ErrorKind;
+use orogen_base::key::InternalKeyComparator;
+use orogen_engine::version::edit::VersionEdit;
+use orogen_engine::version::{FileMeta, manifest};
 use orogen_engine::{
     BottommostLevelCompaction, CompactRangeOptions, Db, FlushOptions, ReadOptions, WriteBatch,
     WriteOptions,
@@ -14,6 +17,7 @@ use orogen_env::fault::{Fault, OpKind};
 use orogen_env::fs::write_file;
 use orogen_env::{FaultFileSystem, FileSystem, MemFileSystem, PowerCut};
 
+use crate::hole_hazards::add_edit;
 use crate::steer::{
     Gate, HookFileSystem, LONG, Op, Told, ends, hold_flushes_of, on_thread, settle, until,
 };
@@ -561,4 +565,62 @@ fn nothing_of_a_database_whose_destruction_was_cut_short_comes_back() {
         }
     }
     assert!(refused > 0);
+}
+
+#[test]
+fn what_the_next_manifest_would_lose_is_refused_and_nothing_is_written() {
+    type Change = Box<dyn Fn(&mut VersionEdit, FileMeta)>;
+    let changes: [(&str, Change); 3] = [
+        (
+            "a table in another path",
+            Box::new(|edit, table| {
+                edit.delete_file(0, table.number);
+                let moved = FileMeta {
+                    path_id: 1,
+                    ..table
+                };
+                edit.add_file(0, Arc::new(moved));
+            }),
+        ),
+        (
+            "history that was trimmed",
+            Box::new(|edit, _| edit.full_history_ts_low = Some(vec![0; 8])),
+        ),
+        (
+            "timestamps that are not kept",
+            Box::new(|edit, _| {
+                // RocksDB says both together.
+                edit.comparator = Some("leveldb.BytewiseComparator".to_owned());
+                edit.persist_user_defined_timestamps = Some(false);
+            }),
+        ),
+    ];
+    for (what, change) in changes {
+        let fs = MemFileSystem::new();
+        let options = small(&fs);
+        let db = Db::open(DIR, &options).unwrap();
+        db.put(b"a", b"1").unwrap();
+        db.flush().unwrap();
+        db.close().unwrap();
+        drop(db);
+        let (_, found) = manifest::recover_current(&fs, Path::new(DIR)).unwrap();
+        let family = &found.families[&0];
+        let version = family
+            .version(&InternalKeyComparator::default(), 7)
+            .unwrap();
+        let (_, table) = version.iter_files().next().unwrap();
+        let mut edit = VersionEdit::of_column_family(0);
+        change(&mut edit, FileMeta::clone(table));
+        add_edit(&fs, &edit);
+        let before = fs.list(Path::new(DIR)).unwrap();
+        let refused = Db::open(DIR, &options).err().map(|e| e.kind());
+        assert_eq!(refused, Some(ErrorKind::NotSupported), "{what}");
+        let refused = Db::open_read_only(DIR, &options).err().map(|e| e.kind());
+        assert_eq!(refused, Some(ErrorKind::NotSupported), "{what}");
+        let mut after = fs.list(Path::new(DIR)).unwrap();
+        after.retain(|name| !name.starts_with("LOG"));
+        let mut before = before;
+        before.retain(|name| !name.starts_with("LOG"));
+        assert_eq!(after, before, "{what}");
+    }
 }
