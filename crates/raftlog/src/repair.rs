@@ -2,12 +2,13 @@
 //!
 //! Operations are replayed, the append queue first and then the other, and somebody decides of each whether it stays: a
 //! script ([`RepairScript`](crate::raw::RepairScript)) or any code. Keys and their values are never asked about. Files of which nothing is taken away
-//! are left as they are, damage behind their last record included; the others are written anew, each with what came before its damage.
+//! are left as they are, damage behind their last record included; the others are written anew, each with what came before its damage:
+//! then the original stays beside it, for nobody can tell what is behind.
 //!
 //! ```text
 //! decide and write:  0000000000000003.raftlog           0000000000000003.raftlog.repaired, synced
 //! put in place:      ..3.raftlog -> ..3.raftlog.bak     ..3.raftlog.repaired -> ..3.raftlog     for each file
-//! end:               names synced, then every .bak is removed
+//! end:               names synced, then every .bak is removed, but of a damaged file, which becomes ..3.raftlog.damaged
 //! ```
 //! 1. No file has its name taken before all are decided, written and synced.
 //! 2. After an error every file has its name and its bytes again; if that fails, too, the error names the `.bak`.
@@ -98,6 +99,8 @@ pub struct Repaired {
     pub added: u64,
     /// Originals that could not be removed at the end.
     pub left: Vec<PathBuf>,
+    /// Originals that are kept under another name, `.damaged` at its end: what is behind the damage in them is in no other file.
+    pub damaged: Vec<PathBuf>,
 }
 
 /// What was replayed of a group.
@@ -186,6 +189,8 @@ struct Kept {
     records: Vec<(Vec<Item>, Block)>,
     dropped: u64,
     added: u64,
+    /// Records may be behind the last one that is kept. A crash leaves the newest file so.
+    is_cut: bool,
 }
 
 type Decide<'d> = &'d mut dyn FnMut(&Incoming) -> Result<Verdict>;
@@ -201,7 +206,7 @@ fn decide_file(
     let mut kept = Kept::default();
     // Damage ends the file here as it does when a directory is opened that tolerates any. A damaged block of an earlier file is
     // none there: if entries in it are to be kept writing them anew fails, and nothing is changed.
-    look(fs, path, id, is_newest, |items, block| {
+    let damage = look(fs, path, id, is_newest, |items, block| {
         let mut staying = Vec::with_capacity(items.len());
         for item in items {
             let Some(change) = change_of(&item.op) else {
@@ -238,6 +243,7 @@ fn decide_file(
         kept.records.push((staying, block));
         Ok(())
     })?;
+    kept.is_cut = damage.is_some() && !is_newest;
     Ok(kept)
 }
 
@@ -349,15 +355,34 @@ struct Swap {
     original: PathBuf,
     repaired: PathBuf,
     backup: PathBuf,
+    /// The original has what is in no other file.
+    is_kept: bool,
 }
 
 impl Swap {
+    /// Gives the original a name to stay under.
+    fn keep(&self, fs: &dyn FileSystem) -> Result<PathBuf> {
+        let mut at = 0;
+        loop {
+            let name = match at {
+                0 => self.original.with_added_extension("damaged"),
+                _ => self.original.with_added_extension(format!("damaged.{at}")),
+            };
+            if !fs.exists(&name)? {
+                fs.rename(&self.backup, &name)?;
+                return Ok(name);
+            }
+            at += 1;
+        }
+    }
+
     fn new(place: &Place) -> Self {
         let (dir, id) = (&place.dir, place.id);
         Self {
             original: place.path(),
             repaired: dir.join(format!("{}.repaired", id.name())),
             backup: dir.join(format!("{}.bak", id.name())),
+            is_kept: false,
         }
     }
 
@@ -402,7 +427,7 @@ fn repair_all(
         // As an open has it.
         let newest = newest_of(fs, &places)?;
         for (at, place) in places.iter().enumerate() {
-            let (id, swap) = (place.id, Swap::new(place));
+            let (id, mut swap) = (place.id, Swap::new(place));
             let is_newest = at >= newest;
             let place = |e: Error| e.with("file", id.name());
             let kept = decide_file(fs, &swap.original, id, is_newest, &mut states, decide)
@@ -413,6 +438,7 @@ fn repair_all(
             repaired.files.push(id);
             repaired.dropped += kept.dropped;
             repaired.added += kept.added;
+            swap.is_kept = kept.is_cut;
             swaps.push(swap);
             if let Some(swap) = swaps.last() {
                 write_kept(fs, &swap.original, id, &swap.repaired, kept).map_err(place)?;
@@ -465,7 +491,10 @@ pub fn repair(
     match repair_all(fs, &dirs, queue, &mut decide, &mut swaps) {
         Ok(mut repaired) => {
             for swap in swaps {
-                if fs.remove_file(&swap.backup).is_err() {
+                if swap.is_kept {
+                    // It stays in any case.
+                    repaired.damaged.push(swap.keep(fs).unwrap_or(swap.backup));
+                } else if fs.remove_file(&swap.backup).is_err() {
                     repaired.left.push(swap.backup);
                 }
             }

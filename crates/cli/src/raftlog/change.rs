@@ -115,6 +115,7 @@ pub(crate) fn repair(args: &RepairArgs, terminal: &mut Terminal) -> Result<(), F
             "dropped": done.dropped,
             "added": done.added,
             "files": files,
+            "damaged": done.damaged,
         }))?;
     } else {
         for file in &done.files {
@@ -127,6 +128,12 @@ pub(crate) fn repair(args: &RepairArgs, terminal: &mut Terminal) -> Result<(), F
             text::plural(asked, "operation"),
             text::plural(done.added, "command"),
         ))?;
+    }
+    for damaged in &done.damaged {
+        terminal.note(&format!(
+            "what is behind damage was not kept; the original is {}",
+            damaged.display()
+        ));
     }
     for left in &done.left {
         terminal.note(&format!(

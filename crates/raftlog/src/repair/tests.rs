@@ -306,3 +306,44 @@ fn damage_in_a_block_costs_no_record_behind_it() {
     by_script(&fs, None, &DROP_GROUP_ONE.replace("id == 1", "id == 2")).unwrap();
     assert_eq!(last(), [None, Some(4)]);
 }
+
+#[test]
+fn what_is_behind_damage_is_told_of_and_stays_in_the_original() {
+    let fs = sample();
+    let (id, path) = {
+        let dirs = Dirs::new(dir(), None).unwrap();
+        let places = list(&fs, &dirs, Queue::Append).unwrap();
+        (places[0].id, places[0].path())
+    };
+    // In the middle of the file.
+    let mut bytes = read_file(&fs, &path).unwrap();
+    let mut ends = Vec::new();
+    look(&fs, &path, id, false, |_, block| {
+        ends.push(block.offset + u64::from(block.len));
+        Ok(())
+    })
+    .unwrap();
+    assert!(ends.len() > 2, "{ends:?}");
+    bytes[ends[1] as usize + 2] ^= 1;
+    fs.remove_file(&path).unwrap();
+    let mut file = fs.create(&path).unwrap();
+    file.append(&bytes).unwrap();
+    file.sync().unwrap();
+    drop(file);
+    let dropping = "fn filter_append(id, first, count, rewrite_count, queue, ifirst, ilast) { 1 }";
+    let done = by_script(&fs, Some(Queue::Append), dropping).unwrap();
+    let kept = path.with_added_extension("damaged");
+    assert_eq!(done.damaged, [kept.clone()]);
+    assert!(done.left.is_empty() && done.dropped > 0);
+    assert_eq!(read_file(&fs, &kept).unwrap(), bytes);
+    let names = fs.list(dir()).unwrap();
+    assert!(
+        names.iter().all(|name| !name.ends_with(".bak")),
+        "{names:?}"
+    );
+    // It is no file of the log, and none is in the way of the next repair.
+    let again = by_script(&fs, Some(Queue::Append), dropping).unwrap();
+    assert_eq!(again, Repaired::default());
+    open(&fs).close().unwrap();
+    assert_eq!(read_file(&fs, &kept).unwrap(), bytes);
+}
