@@ -114,6 +114,8 @@ pub(crate) struct Context {
     waiting_for_all: AtomicU64,
     /// How many delete files that nothing needs any more.
     pub(crate) purges_running: AtomicU64,
+    /// How many wait until none does: first counted, then looked, as the others do it the other way.
+    pub(crate) waiting_for_purges: AtomicU64,
     /// The LOG tells that RocksDB cannot read new blob files.
     pub(crate) told_of_dictionary: AtomicBool,
     next_memtable_id: AtomicU64,
@@ -239,6 +241,7 @@ impl Context {
             opened_micros,
             waiting_for_all: AtomicU64::new(0),
             purges_running: AtomicU64::new(0),
+            waiting_for_purges: AtomicU64::new(0),
             told_of_dictionary: AtomicBool::new(false),
             next_memtable_id: AtomicU64::new(1),
             next_job_id: AtomicU64::new(1),

@@ -880,7 +880,7 @@ impl Db {
     }
 
     /// Waits until no flush, no compaction and no collection of garbage in blob files is due, and files that nobody needs any more are
-    /// deleted, but for those that readers hold.
+    /// deleted, but for those that readers hold, or a look of a background thread for a moment.
     ///
     /// # Errors
     /// The error that background work met.

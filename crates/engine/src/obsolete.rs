@@ -54,7 +54,6 @@ pub(crate) fn purge(context: &Context) {
         context.logs.note_archived(&gone);
         expire_archive(context);
     }
-    let has_deleted = !(tables.is_empty() && blobs.is_empty());
     // Listeners may wait for all that there is to do.
     drop(purging);
     for number in tables {
@@ -63,10 +62,6 @@ pub(crate) fn purge(context: &Context) {
     for number in blobs {
         context.notify(|l| l.on_blob_file_deleted(number));
     }
-    // Who waits for all that there is to do waits for this, too.
-    if has_deleted && context.is_waited_for() {
-        context.progress.raise();
-    }
 }
 
 /// Files are being deleted, until it is dropped.
@@ -74,15 +69,31 @@ struct Purging<'a>(&'a Context);
 
 impl<'a> Purging<'a> {
     fn enter(context: &'a Context) -> Self {
-        context.purges_running.fetch_add(1, Ordering::AcqRel);
+        context.purges_running.fetch_add(1, Ordering::SeqCst);
         Self(context)
     }
 }
 
 impl Drop for Purging<'_> {
     fn drop(&mut self) {
-        self.0.purges_running.fetch_sub(1, Ordering::AcqRel);
+        self.0.purges_running.fetch_sub(1, Ordering::SeqCst);
+        if self.0.waiting_for_purges.load(Ordering::SeqCst) > 0 {
+            self.0.progress.raise();
+        }
     }
+}
+
+/// Waits until nobody deletes files.
+pub(crate) fn wait_for_purges(context: &Context) {
+    context.waiting_for_purges.fetch_add(1, Ordering::SeqCst);
+    loop {
+        let seen = context.progress.count();
+        if context.purges_running.load(Ordering::SeqCst) == 0 {
+            break;
+        }
+        context.progress.wait_after(seen);
+    }
+    context.waiting_for_purges.fetch_sub(1, Ordering::SeqCst);
 }
 
 /// A log that nothing needs goes, or is kept for readers of updates. False if it could not be

@@ -347,7 +347,7 @@ impl MemTableKind {
                 return trie;
             }
             let order = request.comparator.clone();
-            match self == Self::Adaptive && order.is_bytewise() {
+            match self != Self::GuidedList && order.is_bytewise() {
                 true => GuidedListMemTable::beside_tries(order, request.write_buffer_size),
                 false => GuidedListMemTable::new(order),
             }

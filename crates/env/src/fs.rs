@@ -316,7 +316,7 @@ pub trait FileSystem: Send + Sync {
     /// Gives a file a second name.
     ///
     /// # Errors
-    /// `Io`; `NotSupported` across file systems.
+    /// `Io`; `NotSupported` where a copy serves: across file systems, where there are no links, or too many to the file.
     fn hard_link(&self, from: &Path, to: &Path) -> Result<()>;
     /// Makes the names in a directory survive a power loss.
     ///

@@ -50,6 +50,8 @@ const AUTO_RATIO_BESIDE_FLUSHES: f64 = 0.8;
 const AUTO_SMALL_FILES: usize = 256;
 /// Where blob files have so many times the bytes that live in them, steps wait for no compaction.
 const SPARED_UP_TO: u64 = 2;
+/// The same of so many small files, which no compaction merges.
+const SPARED_SMALL_FILES: usize = 4 * AUTO_SMALL_FILES;
 /// Seconds that a step may take for what it writes.
 const STEP_SECS: u64 = 2;
 /// Tables of a step.
@@ -210,11 +212,15 @@ impl Rules {
 
     /// The same beside flushes of the family: the tables that level 0 comes down to are left to compactions, which
     /// take values along and would wait for a step. But not beyond a ceiling, nor where there is so much garbage that
-    /// compactions do not come by it.
+    /// compactions do not come by it, nor where there are very many small files.
     #[must_use]
     pub fn beside_flushes(self, version: &Version, base_level: usize) -> Self {
         let (records, live) = version.blob_space();
-        let is_spared = !self.at_any_cost && records <= live.saturating_mul(SPARED_UP_TO);
+        let small = version.blob_files().values();
+        let small = small.filter(|b| b.disk_bytes() < self.small_file_bytes);
+        let is_spared = !self.at_any_cost
+            && records <= live.saturating_mul(SPARED_UP_TO)
+            && small.count() <= SPARED_SMALL_FILES;
         Self {
             spared_level: is_spared.then_some(base_level),
             ..self

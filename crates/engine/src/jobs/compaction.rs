@@ -539,7 +539,7 @@ impl CompactionJob {
     /// then: what can stay where it is must not keep a compaction from its end, for which writers may wait.
     fn moves(&self, context: &Context, read: &[Inputs]) -> Result<Moves> {
         let options = self.family.options();
-        let (lull, pointed) = (context.lull(), self.pointed()?);
+        let (lull, pointed) = (context.lull(), self.pointed());
         let emptied = compact::blobs::emptied(&self.version, &options, lull, pointed.as_ref());
         let tables = &self.family.tables;
         let ordered = compact::locality::moved_by_compaction(
@@ -564,21 +564,22 @@ impl CompactionJob {
     }
 
     /// What the inputs point to; `None` if somebody waits for all that there is to do, or a table does not tell.
-    fn pointed(&self) -> Result<Option<Pointed>> {
+    fn pointed(&self) -> Option<Pointed> {
         if self.plan.reason == Reason::ManualCompaction {
-            return Ok(None);
+            return None;
         }
         let mut pointed = Pointed::default();
         for (level, file) in self.plan.input_files() {
-            let Some(counts) = self.family.tables.told_blob_references(file)? else {
-                return Ok(None);
+            // What is damaged there is no more than a hint, and is made anew.
+            let Ok(Some(counts)) = self.family.tables.told_blob_references(file) else {
+                return None;
             };
             if level == self.plan.start_level {
                 pointed.down.add_all(&counts);
             }
             pointed.all.add_all(&counts);
         }
-        Ok(Some(pointed))
+        Some(pointed)
     }
 
     /// The range tombstones of all inputs, each clipped to what its table answers for.

@@ -431,12 +431,8 @@ pub(crate) fn wait_until_idle(context: &Context) -> Result<()> {
                 continue;
             }
             obsolete::purge(context);
-            let seen = context.progress.count();
-            if context.purges_running.load(Ordering::Acquire) == 0 {
-                return Ok(());
-            }
-            context.progress.wait_after_for(seen, LOOK_AGAIN_MICROS);
-            continue;
+            obsolete::wait_for_purges(context);
+            return Ok(());
         }
         // What is due may be so no more without a job, and nobody tells: a snapshot was taken, a table is damaged.
         context.progress.wait_after_for(seen, LOOK_AGAIN_MICROS);

@@ -38,6 +38,7 @@ static HELD: Mutex<Option<HashSet<FileId>>> = Mutex::new(None);
 struct PosixLock {
     file: Option<File>,
     id: FileId,
+    by: By,
 }
 
 impl FileLock for PosixLock {}
@@ -45,6 +46,11 @@ impl FileLock for PosixLock {}
 impl Drop for PosixLock {
     fn drop(&mut self) {
         let mut held = HELD.lock();
+        if let (By::Flock, Some(file)) = (self.by, &self.file) {
+            // A child that was forked just now has the file open until it executes another program, and the lock with it. If
+            // this fails closing it does as much.
+            let _ = rustix::fs::flock(file, FlockOperation::Unlock);
+        }
         drop(self.file.take());
         if let Some(held) = held.as_mut() {
             held.remove(&self.id);
@@ -111,5 +117,6 @@ pub(super) fn lock(path: &Path, by: By) -> Result<Box<dyn FileLock>> {
     Ok(Box::new(PosixLock {
         file: Some(file),
         id,
+        by,
     }))
 }

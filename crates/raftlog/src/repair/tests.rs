@@ -333,7 +333,7 @@ fn what_is_behind_damage_is_told_of_and_stays_in_the_original() {
     let dropping = "fn filter_append(id, first, count, rewrite_count, queue, ifirst, ilast) { 1 }";
     let done = by_script(&fs, Some(Queue::Append), dropping).unwrap();
     let kept = path.with_added_extension("damaged");
-    assert_eq!(done.damaged, [kept.clone()]);
+    assert_eq!(done.damaged, std::slice::from_ref(&kept));
     assert!(done.left.is_empty() && done.dropped > 0);
     assert_eq!(read_file(&fs, &kept).unwrap(), bytes);
     let names = fs.list(dir()).unwrap();

@@ -343,6 +343,15 @@ fn beside_flushes_the_level_below_them_is_left_to_compactions() {
     assert_eq!(half().beside_flushes(&two, 5).spared_level, Some(5));
     // Where there is as much garbage as that compactions do not come by it.
     assert_eq!(half().beside_flushes(&v, 5).spared_level, None);
+    // No compaction merges small files.
+    let small = Rules {
+        small_file_bytes: 2000,
+        ..half()
+    };
+    let many = |n: u64| (10..10 + n).map(|n| (n, 1000, 0)).collect::<Vec<_>>();
+    let (few, many) = (version(TABLES, &many(1024)), version(TABLES, &many(1025)));
+    assert_eq!(small.beside_flushes(&few, 5).spared_level, Some(5));
+    assert_eq!(small.beside_flushes(&many, 5).spared_level, None);
 }
 
 #[test]
