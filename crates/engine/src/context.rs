@@ -4,7 +4,7 @@
 
 use orogen_base::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use orogen_base::sync::thread::{self, ThreadId};
-use std::collections::{BTreeMap, HashSet};
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -14,15 +14,14 @@ use orogen_base::sync::{ArcSwap, Mutex};
 use orogen_base::{Error, FileNo, Result};
 use orogen_env::memory::PagePool;
 use orogen_env::threads::Thread;
-use orogen_env::{Ahead, Clock, FileLock, FileSystem, IoPriority};
+use orogen_env::{Ahead, Clock, FileLock, FileSystem};
 use orogen_memtable::{GuidedListMemTable, MemTable, VectorMemTable};
 use orogen_sst::BlockCache;
 
 use crate::activity::Activity;
-use crate::column_family::{ColumnFamilyData, FamilyState};
-use crate::compact::collect::{self, Ceiling, Lull, Rules};
-use crate::compact::{self, Moment, Scores};
-use crate::events::{DamagedBlobFile, DamagedTable, EventListener, StallInfo};
+use crate::column_family::ColumnFamilyData;
+use crate::compact::Moment;
+use crate::events::{DamagedBlobFile, DamagedTable, EventListener};
 use crate::health::Health;
 use crate::holes::HolePunching;
 use crate::info_log::InfoLog;
@@ -34,21 +33,15 @@ use crate::retry::Retry;
 use crate::sequence::Sequence;
 use crate::shortage::{Followed, Shortage};
 use crate::signal::Signal;
-use crate::stall::{self, Debts, StallController};
+use crate::stall::StallController;
 use crate::super_version::MemHandle;
 use crate::version_set::VersionSet;
 
 /// Disk space that a new log reserves at most.
 const LOG_RESERVATION_MAX: u64 = 256 << 20;
 
-/// Writers are slowed so far beyond `max_space_amp`.
-const BLOB_SPACE_SLOWDOWN: f64 = 1.1;
-
 /// Bytes of pages that flushed memtables leave to later ones, at most.
 const SPARE_PAGES_MAX: u64 = 128 << 20;
-
-/// After so long without a flush there is time for what makes nothing but reads faster.
-const LONG_LULL_MICROS: u64 = 2_000_000;
 
 /// Databases that this process has opened.
 static OPENS: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(0);
@@ -151,15 +144,6 @@ impl Drop for CallersJob<'_> {
         }
         drop(callers);
         self.context.progress.raise();
-    }
-}
-
-/// Somebody waits for all that there is to do, until it is dropped.
-pub(crate) struct WaitingForAll<'a>(&'a Context);
-
-impl Drop for WaitingForAll<'_> {
-    fn drop(&mut self) {
-        self.0.waiting_for_all.fetch_sub(1, Ordering::AcqRel);
     }
 }
 
@@ -403,67 +387,6 @@ impl Context {
         }
     }
 
-    /// How much there is to do but for blob files.
-    pub(crate) fn lull(&self) -> Lull {
-        let limiter = self.options.rate_limiter.as_ref();
-        // They wait, or did within the last second.
-        if limiter.is_some_and(|limiter| limiter.is_short_above(IoPriority::Low)) {
-            return Lull::None;
-        }
-        match self.micros_to_long_lull() {
-            0 => Lull::Long,
-            _ => Lull::Short,
-        }
-    }
-
-    /// Microseconds until nothing was flushed for [`LONG_LULL_MICROS`] if nothing will be; 0 if that is so, or
-    /// somebody waits for all that there is to do.
-    pub(crate) fn micros_to_long_lull(&self) -> u64 {
-        if self.is_waited_for() {
-            return 0;
-        }
-        let now = self.clock.now_micros();
-        let families = self.set.families();
-        let ends = families.iter().map(|f| f.flush_progress.last_end(now));
-        let last = ends.fold(self.opened_micros, u64::max);
-        LONG_LULL_MICROS.saturating_sub(now.saturating_sub(last))
-    }
-
-    /// Microseconds until nothing was flushed in this family for [`LONG_LULL_MICROS`], if nothing will be.
-    pub(crate) fn micros_to_quiet(&self, family: &ColumnFamilyData) -> u64 {
-        let now = self.clock.now_micros();
-        let ended = family.flush_progress.last_end(now);
-        match ended {
-            // There was none.
-            0 => 0,
-            ended => LONG_LULL_MICROS.saturating_sub(now.saturating_sub(ended)),
-        }
-    }
-
-    /// True if flushes come to the level 0 of this family, and compactions from there.
-    pub(crate) fn is_fed(&self, family: &ColumnFamilyData, lull: Lull) -> bool {
-        if lull == Lull::Long || self.is_waited_for() || self.micros_to_quiet(family) == 0 {
-            return false;
-        }
-        let (version, options) = (family.version(), family.options());
-        if version.blob_files().is_empty() {
-            return false;
-        }
-        // No compaction comes where damaged tables are in the way of all.
-        !(collect::level0_waits(&version, &options) && self.compacts_nothing(family))
-    }
-
-    /// True if somebody waits for all that there is to do.
-    pub(crate) fn is_waited_for(&self) -> bool {
-        self.waiting_for_all.load(Ordering::Acquire) > 0
-    }
-
-    /// Notes that somebody waits for all that there is to do, until that is dropped.
-    pub(crate) fn wait_for_all(&self) -> WaitingForAll<'_> {
-        self.waiting_for_all.fetch_add(1, Ordering::AcqRel);
-        WaitingForAll(self)
-    }
-
     /// A number for a job, for log lines and events.
     pub(crate) fn new_job_id(&self) -> u64 {
         self.next_job_id.fetch_add(1, Ordering::Relaxed)
@@ -663,92 +586,6 @@ impl Context {
         self.set.families().iter().any(has)
     }
 
-    /// Looks at a family's debts, holds writers back as they ask, and tells of a change.
-    pub(crate) fn update_stall(&self, family: &ColumnFamilyData) {
-        if let Some(info) = self.judge_debts(family) {
-            self.tell_stall(&info);
-        }
-    }
-
-    /// Looks at a family's debts and holds writers back as they ask; returns what has changed.
-    pub(crate) fn judge_debts(&self, family: &ColumnFamilyData) -> Option<StallInfo> {
-        let state = family.state();
-        let options = family.options();
-        let scores = Scores::compute(&state.version, &options);
-        family
-            .pending_compaction_bytes
-            .store(scores.pending_compaction_bytes, Ordering::Relaxed);
-        let mut debts = Debts {
-            sealed_memtables: state.imm.len(),
-            level0_files: state.version.num_files(0),
-            pending_compaction_bytes: scores.pending_compaction_bytes,
-            blob_space: self.blob_space(&state, &options),
-        };
-        if self.can_compact_nothing(&state, &options, &scores) {
-            (debts.level0_files, debts.pending_compaction_bytes) = (0, 0);
-        }
-        let verdict = (!family.is_dropped()).then(|| stall::judge(&options, debts));
-        // Under the family's lock: an older look must not undo a newer one, or a writer would
-        // wait for a flush that has ended.
-        self.stall.set(family.id, &family.name, verdict)
-    }
-
-    /// True if damaged tables keep all others from being compacted: to hold writers back would help nobody, for ever.
-    fn can_compact_nothing(
-        &self,
-        state: &FamilyState,
-        options: &ColumnFamilyOptions,
-        scores: &Scores,
-    ) -> bool {
-        let mut files = state.version.iter_files();
-        files.any(|(_, file)| file.damaged.get()) && {
-            let taken = state.taken(None);
-            let moment = self.moment();
-            taken.is_empty()
-                && compact::pick(&state.version, options, scores, &taken, moment).is_none()
-        }
-    }
-
-    /// The same of a family as it is now.
-    pub(crate) fn compacts_nothing(&self, family: &ColumnFamilyData) -> bool {
-        let (state, options) = (family.state(), family.options());
-        let scores = Scores::compute(&state.version, &options);
-        self.can_compact_nothing(&state, &options, &scores)
-    }
-
-    /// Bytes that the blob files take, and those at which writers are slowed: a tenth beyond
-    /// `max_space_amp`, and what memtables add. `None` without a bound, or with nothing to be done.
-    fn blob_space(
-        &self,
-        state: &FamilyState,
-        options: &Arc<ColumnFamilyOptions>,
-    ) -> Option<(u64, u64)> {
-        let is_off = options.max_space_amp == 0.0
-            || options.disable_auto_compactions
-            || self.db_options().max_background_gc == 0;
-        if is_off || state.can_collect_nothing(options, Lull::Short) {
-            return None;
-        }
-        let ceiling = Ceiling::of(&state.version, options.max_space_amp)?;
-        let most = ceiling.most_bytes * BLOB_SPACE_SLOWDOWN;
-        let most = (most as u64).saturating_add(options.write_buffer_size.saturating_mul(2));
-        let disk = ceiling.disk_bytes as u64;
-        // Damaged files keep what is in them.
-        let is_chosen = || {
-            let rules = Rules::of(&state.version, options);
-            collect::choose(&state.version, &rules, &HashSet::new()).is_some()
-        };
-        (disk > most && is_chosen()).then_some((disk, most))
-    }
-
-    pub(crate) fn tell_stall(&self, info: &StallInfo) {
-        self.log.warn(format_args!(
-            "[{}] writers: {:?} {}",
-            info.column_family, info.condition, info.cause
-        ));
-        self.notify(|l| l.on_stall_conditions_changed(info));
-    }
-
     /// Enters a job that runs on its caller's thread: close waits for it.
     ///
     /// # Errors
@@ -850,5 +687,7 @@ impl LogHolders {
     }
 }
 
+mod lull;
+mod stalls;
 #[cfg(test)]
 mod tests;

@@ -563,7 +563,9 @@ pub struct ColumnFamilyOptions {
     /// Where no other way is asked for (`blob_file_discardable_ratio` is 1.0 and
     /// `enable_blob_garbage_collection` is false) choose by cost: dead places are given up as holes while a call brings
     /// enough, and what they leave, or all if holes cannot be had or cost too much, is emptied at a ratio of
-    /// 0.5, or of 0.8 while flushes wait for a rate limiter; small files are merged. When nothing else is to be done and
+    /// 0.5, or of 0.8 while flushes wait for a rate limiter; once a quarter of all is garbage the worst files are emptied
+    /// from a quarter on; small files are merged. While flushes come compactions do it for the level that they
+    /// go to. When nothing else is to be done and
     /// nothing was flushed for two seconds, values shorter than 4 KiB are put in key order, as with [`Self::range_merge`]
     /// and 8 runs at most. Default true; ours. False: values are never moved.
     pub blob_gc_auto: bool,

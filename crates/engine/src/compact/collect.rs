@@ -38,13 +38,13 @@ use crate::version::{FileMeta, Version};
 const TABLE_BYTES_PER_FREED: u64 = 4;
 /// The ratio where nobody has said one: as much is written as comes free.
 const AUTO_RATIO: f64 = 0.5;
+/// The same while flushes wait for what a limiter lets through: a quarter is written of what comes free. The rest can
+/// wait until they do not.
+const AUTO_RATIO_BESIDE_FLUSHES: f64 = 0.8;
 /// The share of garbage in all files from which on the worst of them are emptied where nobody has said a ratio. Files that
 /// were written one after the other have less on average while each goes at half; those of a load
 /// come to half all at once, and would take twice what lives in them.
 const AUTO_SHARE: f64 = 0.25;
-/// The same while flushes wait for what a limiter lets through: a quarter is written of what comes free. The rest can
-/// wait until they do not.
-const AUTO_RATIO_BESIDE_FLUSHES: f64 = 0.8;
 /// Small files that are no harm where nobody has said a ratio: merging them writes all of them once more and frees
 /// nothing, and where values are updated they empty themselves.
 const AUTO_SMALL_FILES: usize = 256;
