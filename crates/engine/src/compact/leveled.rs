@@ -19,6 +19,7 @@
 //!
 //! Source: RocksDB `db/compaction/compaction_picker_level.cc`, `compaction_picker.cc`.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use orogen_base::FileNo;
@@ -98,8 +99,8 @@ pub struct RangeRequest<'a> {
     pub begin: Option<&'a [u8]>,
     /// Last user key; `None` to the end.
     pub end: Option<&'a [u8]>,
-    /// Files with this number and newer ones need no rewriting: this request made them.
-    pub made_from: Option<FileNo>,
+    /// Tables that need no rewriting: those that this request wrote.
+    pub made: Option<&'a HashSet<FileNo>>,
     /// False where each value has to pass a compaction filter.
     pub allow_trivial_move: bool,
 }
@@ -139,7 +140,7 @@ pub fn pick_range(
     };
     let level = request.level;
     let mut inputs = version.overlapping_inputs(level, request.begin, request.end);
-    let is_old = |f: &Arc<FileMeta>| request.made_from.is_none_or(|made| f.number < made);
+    let is_old = |f: &Arc<FileMeta>| request.made.is_none_or(|made| !made.contains(&f.number));
     inputs.drain(..inputs.iter().position(is_old).unwrap_or(inputs.len()));
     let mut count = inputs.iter().take_while(|f| is_old(f)).count();
     if inputs.is_empty() {

@@ -265,17 +265,17 @@ impl CompactionJob {
         Ok(StepWatch::new(context, control, bytes, entries))
     }
 
-    /// As [`Self::run`] with somebody watching.
+    /// As [`Self::run`] with somebody watching; gives the tables that it wrote.
     ///
     /// # Errors
     /// As [`Self::run`], and those of the watch.
     pub(crate) fn run_watched(
         mut self,
         context: &Context,
-        watch: Option<Arc<StepWatch>>,
-    ) -> Result<()> {
-        self.watch = watch;
-        self.run(context)
+        watch: Arc<StepWatch>,
+    ) -> Result<Vec<FileNo>> {
+        self.watch = Some(watch);
+        self.run_to_end(context)
     }
 
     /// Runs the plan as a part of a collection, which installs what it writes.
@@ -345,6 +345,11 @@ impl CompactionJob {
     /// `Aborted` if the database closes meanwhile; damage in the inputs, `NoSpace`, `Io`. The
     /// inputs stay and the outputs are gone.
     pub(crate) fn run(self, context: &Context) -> Result<()> {
+        self.run_to_end(context).map(drop)
+    }
+
+    /// [`Self::run`]; the tables that were written.
+    fn run_to_end(self, context: &Context) -> Result<Vec<FileNo>> {
         let start = context.clock.now_micros();
         let mut info = CompactionInfo {
             column_family: self.family.name.clone(),
@@ -379,10 +384,10 @@ impl CompactionJob {
         info.micros = context.clock.now_micros().saturating_sub(start);
         match &result {
             Ok(()) => tell(context, &family, &info, score),
-            Err(_) if family.is_dropped() => return Ok(()),
+            Err(_) if family.is_dropped() => return Ok(Vec::new()),
             Err(_) => {}
         }
-        result
+        result.map(|()| info.outputs)
     }
 
     fn list<'a>(&self, context: &'a Context, info: &CompactionInfo) -> Listed<'a> {

@@ -7,9 +7,10 @@
 //! while. Claims and counts are given back by guards, whatever ends the compaction.
 
 use orogen_base::sync::atomic::Ordering;
+use std::collections::HashSet;
 use std::sync::Arc;
 
-use orogen_base::{Error, ErrorKind, Result};
+use orogen_base::{Error, ErrorKind, FileNo, Result};
 
 use crate::activity::{JobInfo, JobKind, JobState, Listed, RunningJob};
 use crate::column_family::{ColumnFamilyData, FamilyState, Look};
@@ -113,6 +114,13 @@ struct Manual<'a> {
     id: u64,
 }
 
+/// A step that was taken.
+struct Step {
+    written: Vec<FileNo>,
+    /// Where the next one begins, if there is one.
+    next: Option<Vec<u8>>,
+}
+
 /// The levels and keys that a compaction waits for, until it is dropped.
 struct Claim<'a>(&'a Manual<'a>);
 
@@ -176,7 +184,9 @@ impl Manual<'_> {
         let Some(mut last) = deepest(&family.state().version) else {
             return Ok(());
         };
-        let made_from = self.context.set.new_file_number();
+        // Others write tables meanwhile, too, and need not do to them what was asked for here: those that the
+        // filter is kept out of, or that its factory gives none for.
+        let mut made = HashSet::new();
         let rewrite_last = match self.request.options.bottommost_level_compaction {
             BottommostLevelCompaction::Skip => false,
             BottommostLevelCompaction::IfHaveCompactionFilter => {
@@ -209,10 +219,10 @@ impl Manual<'_> {
                 output_level,
                 begin,
                 end,
-                made_from: (output_level == level).then_some(made_from),
+                made: None,
                 allow_trivial_move: may_move,
             };
-            self.compact_level(&request)?;
+            self.compact_level(&request, &mut made)?;
             level = if level == 0 {
                 // Where it went may be another level than it seemed at first.
                 self.base_level(&family.state().version)
@@ -245,18 +255,26 @@ impl Manual<'_> {
         all
     }
 
-    /// Compacts the range of one level, step by step.
-    fn compact_level(&self, request: &RangeRequest<'_>) -> Result<()> {
+    /// Compacts the range of one level, step by step; in place only what is not in `made`, to which it adds.
+    fn compact_level(&self, request: &RangeRequest<'_>, made: &mut HashSet<FileNo>) -> Result<()> {
         let mut from: Option<Vec<u8>> = request.begin.map(<[u8]>::to_vec);
+        let in_place = request.output_level == request.level;
         loop {
             self.wait_while_paused()?;
             let step = self.step(&RangeRequest {
                 begin: from.as_deref(),
+                made: in_place.then_some(&*made),
                 ..*request
             });
             self.context.progress.raise();
             match step {
-                Ok(Some(next)) => from = Some(next),
+                Ok(Some(step)) => {
+                    made.extend(step.written);
+                    from = step.next;
+                    if from.is_none() {
+                        return Ok(());
+                    }
+                }
                 Ok(None) => return Ok(()),
                 Err(e) => {
                     // Why it was given up, in its own words; if for a pause, it begins anew.
@@ -269,16 +287,16 @@ impl Manual<'_> {
         }
     }
 
-    /// One step; where the next one begins, if there is one.
-    fn step(&self, request: &RangeRequest<'_>) -> Result<Option<Vec<u8>>> {
+    /// One step, if there is one.
+    fn step(&self, request: &RangeRequest<'_>) -> Result<Option<Step>> {
         let _running = self.count(|state| &mut state.manual_running);
         let Some((job, next)) = self.pick(request)? else {
             return Ok(None);
         };
         let watch = Arc::new(job.watch(self.context, self.control)?);
-        let result = job.run_watched(self.context, Some(watch.clone()));
+        let result = job.run_watched(self.context, watch.clone());
         watch.end(result.is_ok());
-        result.map(|()| next)
+        result.map(|written| Some(Step { written, next }))
     }
 
     fn wait_while_paused(&self) -> Result<()> {

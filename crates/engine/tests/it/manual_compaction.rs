@@ -5,6 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use orogen_base::ErrorKind;
+use orogen_engine::plugin::compaction_filter::{
+    CompactionFilter, CompactionFilterFactory, FilterContext, FilterDecision,
+};
 use orogen_engine::{
     BottommostLevelCompaction, CompactRangeOptions, CompactionHandle, Db, Options,
 };
@@ -306,4 +309,58 @@ fn a_paused_one_does_not_survive_that_all_are_disabled() {
     assert_eq!(handle.wait().unwrap_err().kind(), ErrorKind::Aborted);
     db.compact_range(&FORCE, &cf, None, None).unwrap();
     assert_eq!(scan(&db, &cf).len(), 2000);
+}
+
+/// Gives a filter to manual compactions only, which drops what [`halves`] left.
+#[derive(Debug)]
+struct HalvesGo;
+
+impl CompactionFilterFactory for HalvesGo {
+    fn name(&self) -> &'static str {
+        "HalvesGo"
+    }
+
+    fn create(&self, context: &FilterContext) -> Option<Box<dyn CompactionFilter>> {
+        context
+            .is_manual_compaction
+            .then(|| Box::new(Self) as Box<dyn CompactionFilter>)
+    }
+}
+
+impl CompactionFilter for HalvesGo {
+    fn filter(&mut self, _: usize, _: &[u8], value: &[u8]) -> FilterDecision {
+        match value {
+            [1, ..] => FilterDecision::Remove,
+            _ => FilterDecision::Keep,
+        }
+    }
+}
+
+#[test]
+fn forcing_takes_tables_that_others_wrote_meanwhile() {
+    let fs = MemFileSystem::new();
+    halves(&small(&fs)).close().unwrap();
+    let mut options = small(&fs);
+    let (gate, armed, automatic) = held(&mut options);
+    options.cf.max_compaction_bytes = 1;
+    options.cf.compaction_filter_factory = Some(Arc::new(HalvesGo));
+    let db = Db::open(DIR, &options).unwrap();
+    let cf = db.default_column_family();
+    armed.store(true, Ordering::SeqCst);
+    let handle = db.compact_range_async(&FORCE, &cf, None, None).unwrap();
+    gate.wait_for(1);
+    let before = automatic.load(Ordering::SeqCst);
+    // Automatic compactions write the second half anew, with every other key as it was.
+    for round in 2..8 {
+        for n in (1_000_000..1_001_000u32).step_by(2) {
+            db.put(&n.to_be_bytes(), &[round; 100]).unwrap();
+        }
+        db.flush().unwrap();
+    }
+    until(|| automatic.load(Ordering::SeqCst) > before);
+    gate.open();
+    handle.wait().unwrap();
+    let left = scan(&db, &cf);
+    assert_eq!(left.iter().filter(|(_, v)| v[0] == 1).count(), 0);
+    assert_eq!(left.len(), 500);
 }

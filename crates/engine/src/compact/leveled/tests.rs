@@ -443,7 +443,7 @@ const ALL: RangeRequest<'_> = RangeRequest {
     output_level: 2,
     begin: None,
     end: None,
-    made_from: None,
+    made: None,
     allow_trivial_move: true,
 };
 
@@ -518,9 +518,10 @@ fn a_large_manual_compaction_takes_steps() {
         "L1 [1 2 3] + L2 [6] -> L2, bottommost"
     );
     // What this request rewrote already is left alone.
+    let made = [4, 5, 7, 8].into();
     let rewrite = RangeRequest {
         output_level: 1,
-        made_from: Some(4),
+        made: Some(&made),
         ..ALL
     };
     assert_eq!(range(lsm, &[], &rewrite), "L1 [1 2 3] -> L1, below [6]");

@@ -257,7 +257,7 @@ fn by_compaction(
         output_level,
         begin: None,
         end: None,
-        made_from: None,
+        made: None,
         allow_trivial_move: false,
     };
     let RangePick::Plan(plan, _) = pick_range(version, options, &[], &request) else {

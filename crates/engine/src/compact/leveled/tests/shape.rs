@@ -108,7 +108,7 @@ impl Tree {
                 output_level: level + 1,
                 begin: None,
                 end: Some(end.as_bytes()),
-                made_from: None,
+                made: None,
                 allow_trivial_move: self.rng.below(2) == 0,
             };
             match pick_range(&self.version, &self.options, &others, &request) {
