@@ -532,7 +532,7 @@ fn load_options(context: &Context) -> Result<Option<StoredOptions>> {
     for _ in 0..TRIES_SAME_MAX {
         let names = context.fs.list(&context.dir)?;
         let is_there = |n: &String| matches!(filename::parse(n), Some(FileKind::Options(_)));
-        let stored = options_map::load_newest(&*context.fs, &context.dir, &names);
+        let stored = options_map::load_newest(&*context.fs, &context.dir, &names)?;
         if stored.is_some() || !names.iter().any(is_there) {
             return Ok(stored);
         }

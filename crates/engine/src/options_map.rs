@@ -274,7 +274,7 @@ pub fn logs_elsewhere(
         let mut kinds = names.iter().filter_map(|name| filename::parse(name));
         kinds.any(|kind| matches!(kind, FileKind::Wal(n) if n >= from))
     };
-    let stored = load_newest(fs, dir, names).and_then(|stored| stored.wal_dir());
+    let stored = load_newest(fs, dir, names)?.and_then(|stored| stored.wal_dir());
     let Some(path) = stored.map(PathBuf::from).filter(|path| path != dir) else {
         return Ok(None);
     };
@@ -319,17 +319,29 @@ pub fn check_logs_are_here(
 /// Settings that were found in a directory.
 pub(crate) struct StoredOptions(OptionsFile);
 
-/// The newest OPTIONS file among `names`; `None` if there is none that can be read.
+/// The newest OPTIONS file among `names`; `None` if it is gone, if it does not parse, or if there is none.
+///
+/// # Errors
+/// `Io` and `NoMemory` where nothing is known of what stands in it: it may say where the logs are.
 pub(crate) fn load_newest(
     fs: &dyn FileSystem,
     dir: &Path,
     names: &[String],
-) -> Option<StoredOptions> {
-    let newest = newest(names)?;
-    let bytes = read_file(fs, &filename::options_path(dir, newest)).ok()?;
-    OptionsFile::parse(std::str::from_utf8(&bytes).ok()?)
-        .ok()
-        .map(StoredOptions)
+) -> Result<Option<StoredOptions>> {
+    let Some(newest) = newest(names) else {
+        return Ok(None);
+    };
+    let bytes = match read_file(fs, &filename::options_path(dir, newest)) {
+        Err(e) if e.is_file_not_found() => return Ok(None),
+        Err(e) => {
+            let help = "to go on without what it says of merge operators and logs, move it away";
+            return Err(e.with("help", help));
+        }
+        Ok(bytes) => bytes,
+    };
+    let text = std::str::from_utf8(&bytes).ok();
+    let parsed = text.and_then(|text| OptionsFile::parse(text).ok());
+    Ok(parsed.map(StoredOptions))
 }
 
 impl StoredOptions {

@@ -177,7 +177,7 @@ impl<'a> Source<'a> {
                 _ => None,
             })
             .collect();
-        let stored = options_map::load_newest(fs, dir, &names);
+        let stored = options_map::load_newest(fs, dir, &names)?;
         let wal_dir = wal_dir(fs, dir, &names, titan)?;
         let oldest = recovered.families.values().map(|f| f.log_number).min();
         let from = recovered.min_log_number_to_keep.max(oldest.unwrap_or(0));

@@ -316,7 +316,7 @@ fn register_families(
         )?);
         return Ok(());
     };
-    let stored = options_map::load_newest(&*context.fs, &context.dir, on_disk);
+    let stored = options_map::load_newest(&*context.fs, &context.dir, on_disk)?;
     if let (None, Some(number)) = (&stored, options_map::newest(on_disk)) {
         context.log.warn(format_args!(
             "OPTIONS-{number:06} cannot be read: what the caller leaves open (merge operator, prefix extractor, levels) is not filled in from it"

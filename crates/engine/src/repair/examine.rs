@@ -99,7 +99,7 @@ pub(super) fn examine(
                 .with("path", dir.display()),
         );
     }
-    let stored = options_map::load_newest(fs, dir, &names);
+    let stored = options_map::load_newest(fs, dir, &names)?;
     let family_options = |name: &str, comparator: Option<&str>| {
         let mut cf = options.family(name).clone();
         if let Some(stored) = &stored {

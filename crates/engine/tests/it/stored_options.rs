@@ -61,6 +61,19 @@ fn a_directory_whose_logs_are_elsewhere_is_refused() {
         Db::open_as_secondary(DIR, None, &options).map(drop),
         "secondary",
     );
+    // Nor is it taken for another by an open that fails to read what says so.
+    let faulty = FaultFileSystem::over_memory(fs.clone());
+    let options_file = Fault::io().on(&[OpKind::Open]).path_with("OPTIONS-");
+    for read_only in [false, true] {
+        faulty.faults().add(options_file.clone());
+        let mut options = small(&fs);
+        options.db.fs = Arc::new(faulty.clone());
+        let e = match read_only {
+            false => Db::open(DIR, &options),
+            true => Db::open_read_only(DIR, &options),
+        };
+        assert_eq!(e.map(drop).unwrap_err().kind(), ErrorKind::Io);
+    }
     let examined = repair::examine(DIR, &options, &mut |_, _| {});
     refused(examined.map(drop), "repair");
     refused(
