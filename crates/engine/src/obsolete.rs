@@ -6,7 +6,7 @@
 //! leaves behind is found by [`remove_strays`] at the next open.
 
 use orogen_base::sync::atomic::Ordering;
-use std::collections::{BTreeSet, HashSet};
+use std::collections::HashSet;
 use std::path::Path;
 
 use orogen_base::{FileNo, Result};
@@ -226,15 +226,11 @@ pub(crate) fn discard(context: &Context, files: &[DataFile]) {
 }
 
 /// Deletes files of the database that an open which has just recovered does not know. Logs are
-/// archived if that is asked for, but for those that were `left_out`: they hold what never was.
+/// archived if that is asked for.
 ///
 /// # Errors
 /// `Io` if the directory cannot be read.
-pub(crate) fn remove_strays(
-    context: &Context,
-    newest_options: FileNo,
-    left_out: &BTreeSet<FileNo>,
-) -> Result<()> {
+pub(crate) fn remove_strays(context: &Context, newest_options: FileNo) -> Result<()> {
     let mut live: HashSet<DataFile> = HashSet::new();
     for family in context.set.families() {
         let version = family.state().version.clone();
@@ -247,7 +243,7 @@ pub(crate) fn remove_strays(
         let stray = match filename::parse(&name) {
             Some(FileKind::Table(n)) => !live.contains(&DataFile::table(n)),
             Some(FileKind::Blob(n)) => !live.contains(&DataFile::blob(n)),
-            Some(FileKind::Wal(n)) if !logs.contains(&n) && !left_out.contains(&n) => {
+            Some(FileKind::Wal(n)) if !logs.contains(&n) => {
                 if !give_up_log(context, n)
                     && let Ok(found) = context.fs.metadata(&filename::wal_path(&context.dir, n))
                 {
@@ -255,7 +251,6 @@ pub(crate) fn remove_strays(
                 }
                 false
             }
-            Some(FileKind::Wal(n)) => !logs.contains(&n),
             Some(FileKind::Manifest(n)) => n != manifest,
             Some(FileKind::Options(n)) => n != newest_options,
             Some(FileKind::Temporary) => true,

@@ -17,7 +17,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use orogen_base::seqno::SEQNO_MAX;
-use orogen_base::{Error, FileNo, Result, SeqNo};
+use orogen_base::{Error, ErrorKind, FileNo, Result, SeqNo};
 use orogen_env::{Access, RandomAccessFile};
 use orogen_wal::{ReadOutcome, Reader};
 
@@ -171,7 +171,20 @@ impl OpenLog {
             }
         };
         match outcome {
-            ReadOutcome::Record { .. } => Ok(true),
+            ReadOutcome::Record { offset } => {
+                match BatchReader::new(record).and_then(|batch| batch.check()) {
+                    Ok(()) => Ok(true),
+                    // Where recovery stopped, or what it passed over.
+                    Err(e) if e.kind() == ErrorKind::Corruption => {
+                        self.damage = Some(e.with("log", self.number).with("offset", offset));
+                        Ok(false)
+                    }
+                    Err(e) => {
+                        self.reader = reader_from(&self.file, self.number, at, self.bytes)?;
+                        Err(e)
+                    }
+                }
+            }
             ReadOutcome::EndOfLog { .. } => Ok(false),
             // Behind the end of a log that was written over, or that a crash cut off, anything
             // may stand. If the next log goes on with the next number, nothing is missing.
@@ -340,6 +353,8 @@ impl UpdatesIterator {
             if next + SeqNo::from(!is_all) > self.context.sequence.visible() + 1 {
                 return Ok(None);
             }
+            // Before it counts as read.
+            let update = WriteBatch::from_bytes(&self.record)?;
             if std::mem::take(&mut self.is_open) {
                 self.expected = self.expected.max(sequence);
             }
@@ -350,10 +365,9 @@ impl UpdatesIterator {
             self.damage = None;
             self.expected = next.max(self.expected);
             self.is_open = !is_all;
-            let batch = WriteBatch::from_bytes(&self.record)?;
             return Ok(Some(Update {
                 sequence,
-                batch,
+                batch: update,
                 next,
             }));
         }

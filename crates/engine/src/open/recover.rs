@@ -8,7 +8,6 @@
 //! removed; (2) the edit that lists what came from the logs is one atomic group over all
 //! families; (3) after one open the directory holds no file that the database does not know.
 
-use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -252,6 +251,11 @@ fn finish_open(
         context.set.mark_file_number_used(log);
     }
     let replayed = replay(context, &families, &logs)?;
+    if !context.read_only {
+        // Before numbers of logs are taken over: it must not say more than tables hold, or a second open, after a crash before
+        // the edit below, judges the logs by what stands in them.
+        context.set.roll_manifest()?;
+    }
     let last = context.sequence.visible().max(replayed.last_seqno);
     context.sequence.reset(last);
     if !logs.is_empty() {
@@ -264,21 +268,21 @@ fn finish_open(
     }
     if context.read_only {
         // A checkpoint copies them.
-        for &(log, bytes) in &replayed.logs {
-            context.logs.keep(log, bytes);
+        for log in &replayed.taken {
+            let end = replayed.ends.get(log).copied().unwrap_or(0);
+            context.logs.keep(*log, end);
         }
         // One of them has each: all are kept.
-        let oldest = replayed.logs.first().map_or(0, |&(log, _)| log);
+        let oldest = replayed.taken.first().copied().unwrap_or(0);
         for (name, batch) in replayed.prepared.left() {
             let batch = batch.into_prepare(&name, Arc::default())?;
             context.prepared.restore(name, batch, oldest);
         }
         return Ok((default_family, WritePath::new(context.clone())));
     }
-    context.set.roll_manifest()?;
-    let mut left_out: BTreeSet<FileNo> = logs.iter().copied().collect();
+    let mut left_out = logs;
     left_out.retain(|log| !replayed.taken.contains(log));
-    start_clean(context, &families, replayed)?;
+    start_clean(context, &families, replayed, &left_out)?;
     let write = WritePath::new(context.clone());
     for (name, family_options) in missing {
         crate::open::families::create(context, &write, name, family_options.clone())?;
@@ -286,7 +290,7 @@ fn finish_open(
     let all = options_map::current(&context.set.families());
     let newest_options = write_options_file(context, &context.db_options(), &all)?;
     obsolete::purge(context);
-    obsolete::remove_strays(context, newest_options, &left_out)?;
+    obsolete::remove_strays(context, newest_options)?;
     for family in context.set.families() {
         context.update_stall(&family);
     }
@@ -467,15 +471,33 @@ fn rewrite_log(context: &Context, number: FileNo, end: u64) -> Result<()> {
     context.fs.rename(&temporary, &path)
 }
 
+/// Removes logs that recovery left out: they hold what never was, and must neither be archived nor be found by another open,
+/// which would not know any more why they do not count. Newest first and each for good: of one that is gone nothing
+/// contradicts the log behind it.
+fn remove_left_out(context: &Context, left_out: &[FileNo]) -> Result<()> {
+    for &log in left_out.iter().rev() {
+        match context
+            .fs
+            .remove_file(&filename::wal_path(&context.dir, log))
+        {
+            Err(e) if !e.is_file_not_found() => return Err(e),
+            _ => context.fs.sync_dir(&context.dir)?,
+        }
+    }
+    Ok(())
+}
+
 /// Starts a log; what the old logs held goes into tables, unless the options leave it in memory.
 fn start_clean(
     context: &Context,
     families: &[Arc<ColumnFamilyData>],
     mut replayed: Replayed,
+    left_out: &[FileNo],
 ) -> Result<()> {
     let stays_in_memory = context.options.avoid_flush_during_recovery
         && replayed.tables.is_empty()
         && replayed.bytes_dropped == 0
+        && left_out.is_empty()
         // The log of a commit would be kept and that of what it commits would go.
         && !replayed.prepared.crossed_logs();
     if stays_in_memory {
@@ -531,6 +553,7 @@ fn start_clean(
             install: Some(Box::new(move |state| state.mem = fresh)),
         });
     }
+    remove_left_out(context, left_out)?;
     context.set.apply(changes)
 }
 

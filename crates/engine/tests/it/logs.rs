@@ -292,7 +292,7 @@ fn a_log_behind_one_that_lost_a_prepared_write_is_not_taken() {
 }
 
 /// A record of a log that puts `keys` and says that it puts `count`.
-fn record(seqno: u64, count: u32, keys: &[&[u8]]) -> Vec<u8> {
+pub(crate) fn record(seqno: u64, count: u32, keys: &[&[u8]]) -> Vec<u8> {
     let mut record = [seqno.to_le_bytes().as_slice(), &count.to_le_bytes()].concat();
     for key in keys {
         record.extend([1, key.len() as u8]);
