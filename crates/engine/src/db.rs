@@ -144,7 +144,7 @@ impl Db {
     /// process may have it open.
     ///
     /// # Errors
-    /// As [`Self::open`], without `Busy`.
+    /// As [`Self::open`]; `Busy` if another process gives up logs faster than they can be read.
     pub fn open_read_only(path: impl AsRef<Path>, options: &Options) -> Result<Self> {
         let core = open::recover::open(path.as_ref(), options, open::recover::Mode::ReadOnly)?;
         Ok(Self {

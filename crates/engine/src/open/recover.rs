@@ -10,9 +10,10 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use orogen_base::key::InternalKeyComparator;
-use orogen_base::{Error, FileNo, Result, UserComparator};
+use orogen_base::{Error, ErrorKind, FileNo, Result, UserComparator};
 use orogen_env::fs::{make_dir, read_file, write_file};
 use orogen_env::{FileLock, FileSystem};
 use orogen_sst::BlockCache;
@@ -91,6 +92,64 @@ fn refuse_headless(fs: &dyn FileSystem, dir: &Path) -> Result<()> {
 /// # Errors
 /// See [`crate::Db::open`].
 pub(crate) fn open(dir: &Path, options: &Options, mode: Mode) -> Result<Core> {
+    let mut tries = 1;
+    loop {
+        match open_once(dir, options, mode) {
+            // Another process gives files up while they are read.
+            Err(e) if mode == Mode::ReadOnly && tries < TRIES_MAX && may_be_settled(&e) => {
+                tries += 1;
+                options.db.clock.sleep(PAUSE);
+            }
+            done => return done,
+        }
+    }
+}
+
+/// How often a read-only open begins anew where another process changes the database meanwhile.
+const TRIES_MAX: usize = 20;
+
+const PAUSE: Duration = Duration::from_millis(1);
+
+fn may_be_settled(error: &Error) -> bool {
+    error.kind() == ErrorKind::Busy || error.is_file_not_found()
+}
+
+/// The MANIFEST that is current, and its size.
+fn manifest_now(fs: &dyn FileSystem, dir: &Path) -> Result<(FileNo, u64)> {
+    let number = manifest::current(fs, dir)?;
+    let path = filename::manifest_path(dir, number);
+    Ok((number, fs.metadata(&path)?.size))
+}
+
+/// Refuses logs that were read without the lock after the MANIFEST was seen as `before`, where it gave up one of them meanwhile: it
+/// may have been gone when they were listed, and what it held would be missing among what is older and what is newer.
+///
+/// # Errors
+/// `Busy`; those of reading the MANIFEST.
+fn check_not_moved(
+    context: &Context,
+    before: (FileNo, u64),
+    found: &RecoveredManifest,
+) -> Result<()> {
+    let (fs, dir) = (&*context.fs, &*context.dir);
+    if manifest_now(fs, dir)? == before {
+        return Ok(());
+    }
+    let (_, now) = manifest::recover_current(fs, dir)?;
+    let needed = |of: &RecoveredManifest| {
+        let families = of.families.iter().map(|(&id, f)| (id, f.log_number));
+        (of.min_log_number_to_keep, families.collect::<Vec<_>>())
+    };
+    if needed(&now) == needed(found) {
+        return Ok(());
+    }
+    Err(
+        Error::busy("another process gave up logs while they were read; try again")
+            .with("path", dir.display()),
+    )
+}
+
+fn open_once(dir: &Path, options: &Options, mode: Mode) -> Result<Core> {
     let fs = options.db.fs.clone();
     let read_only = mode == Mode::ReadOnly;
     options.cf.validate()?;
@@ -131,6 +190,10 @@ pub(crate) fn open(dir: &Path, options: &Options, mode: Mode) -> Result<Core> {
             options.db.keep_log_file_num,
         )?
     };
+    let manifest_before = match read_only {
+        true => Some(manifest_now(&*fs, dir)?),
+        false => None,
+    };
     let found = if exists {
         Some(manifest::recover_current(&*fs, dir)?)
     } else {
@@ -150,7 +213,13 @@ pub(crate) fn open(dir: &Path, options: &Options, mode: Mode) -> Result<Core> {
         context.session_id,
         if exists { "existing" } else { "new" }
     ));
-    let result = finish_open(&context, options, found.as_ref().map(|f| &f.1));
+    let recovered = found.as_ref().map(|f| &f.1);
+    let result = finish_open(&context, options, recovered).and_then(|done| {
+        if let (Some(before), Some(recovered)) = (manifest_before, recovered) {
+            check_not_moved(&context, before, recovered)?;
+        }
+        Ok(done)
+    });
     if let Err(e) = &result {
         context.log.error(format_args!("cannot open: {e}"));
     }

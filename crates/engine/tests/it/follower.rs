@@ -7,8 +7,8 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 
-use orogen_base::ErrorKind;
 use orogen_base::sync::Mutex;
+use orogen_base::{ErrorKind, Result};
 use orogen_engine::version::VersionEdit;
 use orogen_engine::{
     ColumnFamily, CompactRangeOptions, Db, Options, ReadOptions, WriteBatch, WriteOptions,
@@ -572,4 +572,54 @@ fn a_log_that_is_written_on_because_the_next_could_not_be_begun_is_read_on() {
     primary.flush().unwrap();
     primary.put(b"d", b"3").unwrap();
     same(&primary, &follower, "the next log");
+}
+
+/// A file at whose end something happens.
+struct AtItsEnd(Arc<dyn RandomAccessFile>, Arc<dyn Fn() + Send + Sync>);
+
+impl RandomAccessFile for AtItsEnd {
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        let read = self.0.read_at(offset, buf)?;
+        if offset + read as u64 == self.size()? {
+            (self.1)();
+        }
+        Ok(read)
+    }
+
+    fn size(&self) -> Result<u64> {
+        self.0.size()
+    }
+
+    fn path(&self) -> &Path {
+        self.0.path()
+    }
+}
+
+#[test]
+fn a_read_only_open_beside_a_primary_lacks_nothing_between_what_it_has() {
+    for at in ["MANIFEST", ".log"] {
+        let fs = MemFileSystem::new();
+        let primary = Db::open(DIR, &small(&fs)).unwrap();
+        primary.put(b"a", b"1").unwrap();
+        let mut options = small(&fs);
+        let is_first = AtomicBool::new(true);
+        // The log that has the first write is given up, and the next one has the second.
+        let moves_on: Arc<dyn Fn() + Send + Sync> = Arc::new(move || {
+            if is_first.swap(false, Ordering::SeqCst) {
+                primary.flush().expect("memory");
+                primary.wait_for_background_work().expect("memory");
+                primary.put(b"b", b"1").expect("memory");
+            }
+        });
+        options.db.fs = Arc::new(HookFileSystem::read_through(&fs, move |file| {
+            match file.path().to_string_lossy().contains(at) {
+                true => Arc::new(AtItsEnd(file, moves_on.clone())),
+                false => file,
+            }
+        }));
+        let db = Db::open_read_only(DIR, &options).unwrap();
+        let all = scan(&db, &db.default_column_family()).into_iter();
+        let keys: Vec<_> = all.map(|(key, _)| key).collect();
+        assert_eq!(keys, [b"a".to_vec(), b"b".to_vec()], "{at}");
+    }
 }
