@@ -258,7 +258,15 @@ fn replay_one(
                     .map_err(at)?;
                 replayed.last_seqno = replayed.last_seqno.max(end.saturating_sub(1));
                 replayed.records += 1;
-                if memtables.any_full() && !context.read_only {
+                if memtables.any_full() {
+                    if memtables.full_families().is_empty() {
+                        // Half full is enough to be told of, and to look at all families for each record would be dear.
+                        memtables.none_full();
+                        for (_, handle) in memtables.to_look_at() {
+                            handle.look(context.clock.now_micros());
+                        }
+                        continue;
+                    }
                     drop(memtables);
                     write_full_memtables(context, families, log, tables)?;
                     memtables = MemTables::of(families.to_vec());
@@ -395,6 +403,12 @@ fn write_full_memtables(
                 false => context.new_replay_memtable(&family.options(), log),
             };
             let full = std::mem::replace(&mut state.mem, fresh);
+            if context.read_only {
+                // Nothing is written. One memtable for all would be more than a memtable takes.
+                state.imm.push(full);
+                family.publish(&state);
+                continue;
+            }
             family.publish(&state);
             full
         };

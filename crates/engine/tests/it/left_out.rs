@@ -190,8 +190,7 @@ fn a_read_only_open_gives_no_updates_of_them() {
     db.flush_opt(&no_wait, std::slice::from_ref(&family))
         .unwrap();
     db.put(b"b", b"1").unwrap();
-    db.create_column_family("other", options.cf.clone())
-        .unwrap();
+    db.create_column_family("other", options.cf).unwrap();
     let killed = fs.crash(PowerCut::KeepAll);
     gate.open();
     drop(db);

@@ -7,14 +7,14 @@ use std::sync::Arc;
 use orogen_base::ErrorKind;
 use orogen_base::metrics::Ticker;
 use orogen_base::slice_transform::FixedPrefix;
-use orogen_engine::plugin::merge_operator::StringAppend;
+use orogen_engine::plugin::merge_operator::{StringAppend, by_name};
 use orogen_engine::{
     ColumnFamily, CompactRangeOptions, Db, DbIterator, Options, ReadOptions, Snapshot, WriteOptions,
 };
-use orogen_env::{Fault, FaultFileSystem, MemFileSystem, OpKind};
+use orogen_env::{Fault, FaultFileSystem, MemFileSystem, OpKind, PowerCut};
 use orogen_sst::BlockCache;
 
-use crate::support::{DIR, small};
+use crate::support::{DIR, scan, scan_backward, small};
 
 type Model = BTreeMap<Vec<u8>, Vec<u8>>;
 
@@ -203,12 +203,12 @@ fn every_view_stays_as_it_was_taken() {
                 view.check_get(&db, &family, &k);
             }
         }
-        let all = crate::support::scan(&db, &family);
+        let all = scan(&db, &family);
         assert!(
             all.iter().map(|e| (&e.0, &e.1)).eq(model.iter()),
             "seed {seed}"
         );
-        assert_eq!(crate::support::scan_backward(&db, &family), all);
+        assert_eq!(scan_backward(&db, &family), all);
     }
 }
 
@@ -323,4 +323,60 @@ fn prefix_filters_spare_tables_and_hide_nothing() {
     drop(iter);
     let statistics = db.statistics();
     assert!(statistics.get(Ticker::BloomFilterPrefixUseful) > 500);
+}
+
+#[test]
+fn a_read_only_open_has_as_many_memtables_as_the_logs_fill() {
+    let fs = MemFileSystem::new();
+    let mut options = small(&fs);
+    options.cf.write_buffer_size = 1 << 20;
+    options.cf.merge_operator = by_name("stringappend");
+    let db = Db::open(DIR, &options).unwrap();
+    let cf = db.default_column_family();
+    for round in 0..4u32 {
+        for n in 0..800u32 {
+            let key = (n * 7 % 1000).to_be_bytes();
+            match n % 5 {
+                0 => db
+                    .merge_opt(&WriteOptions::default(), &cf, &key, &[b'm'; 60])
+                    .unwrap(),
+                _ => db.put(&key, &[round as u8; 60]).unwrap(),
+            }
+        }
+        let ends = [(round * 50).to_be_bytes(), (round * 50 + 20).to_be_bytes()];
+        db.delete_range_opt(&WriteOptions::default(), &cf, &ends[0], &ends[1])
+            .unwrap();
+    }
+    let latest = db.latest_sequence_number();
+    let killed = fs.crash(PowerCut::KeepAll);
+    drop(db);
+    let open = |fs: &MemFileSystem, read_only: bool| {
+        let mut options = small(fs);
+        options.cf.merge_operator = by_name("stringappend");
+        match read_only {
+            true => Db::open_read_only(DIR, &options),
+            false => Db::open(DIR, &options),
+        }
+        .unwrap()
+    };
+    let whole = open(&killed.fork(), false);
+    let db = open(&killed, true);
+    let cf = db.default_column_family();
+    let sealed = db.int_property(&cf, "rocksdb.num-immutable-mem-table");
+    assert!(sealed > Some(5), "{sealed:?}");
+    let want = scan(&whole, &whole.default_column_family());
+    assert_eq!(scan(&db, &cf), want);
+    assert_eq!(scan_backward(&db, &cf), want);
+    for (key, value) in &want {
+        assert_eq!(db.get(key).unwrap().as_deref(), Some(&value[..]));
+    }
+    let updates = db.get_updates_since(1).unwrap();
+    let numbers: u64 = updates.map(|u| u64::from(u.unwrap().batch.count())).sum();
+    assert_eq!(numbers, latest);
+    db.checkpoint("/copy").unwrap();
+    db.close().unwrap();
+    let mut options = small(&killed);
+    options.cf.merge_operator = by_name("stringappend");
+    let copy = Db::open("/copy", &options).unwrap();
+    assert_eq!(scan(&copy, &copy.default_column_family()), want);
 }
