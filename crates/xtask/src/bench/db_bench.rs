@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::Command;
 
-use super::Options;
 use super::figures::{geometric_mean, median, ratio};
+use super::{Options, programs};
 use crate::workspace;
 
 /// Keys for each thread, where the command line does not say.
@@ -38,18 +38,24 @@ pub(super) fn run(options: &Options) -> Result<(), String> {
         return Err("orogen does not build".to_owned());
     }
     let orogen = root.join("target/release/orogen");
-    let mut json = Vec::new();
+    let ours = [orogen.as_path(), Path::new("bench")];
+    measure_pairs(options, &ours, &[Path::new("db_bench")])
+}
+
+/// Runs both programs in turn; each is told with the words that begin its command line.
+fn measure_pairs(options: &Options, ours: &[&Path], theirs: &[&Path]) -> Result<(), String> {
+    let mut done = Vec::new();
     for &threads in options.threads.as_deref().unwrap_or(&[1, 2]) {
         let mut pairs: Vec<(Figures, Figures)> = Vec::new();
         for pair in 0..options.pairs {
             let ours_first = pair % 2 == 0;
-            let mut ours = Figures::new();
-            let mut theirs = Figures::new();
+            let mut of_ours = Figures::new();
+            let mut of_theirs = Figures::new();
             for turn in 0..2 {
                 if (turn == 0) == ours_first {
-                    ours = measure(&orogen, Some("bench"), options, threads)?;
+                    of_ours = measure(ours, options, threads)?;
                 } else {
-                    theirs = measure(Path::new("db_bench"), None, options, threads)?;
+                    of_theirs = measure(theirs, options, threads)?;
                 }
             }
             eprintln!(
@@ -57,31 +63,28 @@ pub(super) fn run(options: &Options) -> Result<(), String> {
                 pair + 1,
                 options.pairs
             );
-            pairs.push((ours, theirs));
+            pairs.push((of_ours, of_theirs));
+            if let Some(path) = &options.json {
+                let so_far = [done.clone(), rows(threads, &pairs)].concat();
+                let text = serde_json::Value::Array(so_far).to_string();
+                std::fs::write(path, text).map_err(|e| format!("{}: {e}", path.display()))?;
+            }
         }
         print_table(options, threads, &pairs);
-        json.extend(rows(threads, &pairs));
-    }
-    if let Some(path) = &options.json {
-        let text = serde_json::Value::Array(json).to_string();
-        std::fs::write(path, text).map_err(|e| format!("{}: {e}", path.display()))?;
+        done.extend(rows(threads, &pairs));
     }
     Ok(())
 }
 
 /// Runs one program over all workloads in a new directory.
-fn measure(
-    program: &Path,
-    subcommand: Option<&str>,
-    options: &Options,
-    threads: u32,
-) -> Result<Figures, String> {
-    // What is left of an earlier run must not count.
-    let _ = std::fs::remove_dir_all(&options.dir);
-    std::fs::create_dir_all(&options.dir).map_err(|e| format!("{}: {e}", options.dir.display()))?;
+fn measure(words: &[&Path], options: &Options, threads: u32) -> Result<Figures, String> {
+    // DIR itself is the user's, who may keep other things there.
+    let db = options.dir.join("db");
+    programs::fresh(&db)?;
+    let (program, subcommand) = words.split_first().ok_or("no program")?;
     let mut command = Command::new(program);
     command.args(subcommand).args([
-        format!("--db={}", options.dir.join("db").display()),
+        format!("--db={}", db.display()),
         format!("--benchmarks={}", WORKLOADS.join(",")),
         format!("--num={}", options.num.unwrap_or(NUM_DEFAULT)),
         format!("--threads={threads}"),
@@ -111,7 +114,7 @@ fn measure(
         .iter()
         .filter_map(|name| Some((*name, ops_per_second(&text, name)?)))
         .collect();
-    let _ = std::fs::remove_dir_all(&options.dir);
+    programs::remove(&db)?;
     if figures.len() == WORKLOADS.len() {
         Ok(figures)
     } else {
@@ -213,5 +216,41 @@ mod tests {
         assert_eq!(ops_per_second(text, "fillseq"), Some(810_123.0));
         assert_eq!(ops_per_second(text, "readrandom"), Some(218_137.0));
         assert_eq!(ops_per_second(text, "readseq"), None);
+    }
+    #[test]
+    fn what_stands_beside_the_databases_stays_and_figures_are_written_after_each_pair() {
+        let dir = std::env::temp_dir().join(format!("xtask-db-bench-{}", std::process::id()));
+        std::fs::create_dir_all(dir.join("db")).unwrap();
+        for name in ["keep", "db/old"] {
+            std::fs::write(dir.join(name), name).unwrap();
+        }
+        let (json, script) = (dir.join("json"), dir.join("script"));
+        // Tells whether its directory is empty, and what was written before it ran.
+        let mut text = format!("cd {}\nls db > left\ncp json seen\n", dir.display());
+        for name in WORKLOADS {
+            text.push_str(&format!("echo '{name} : 1.0 micros/op 7 ops/sec'\n"));
+        }
+        std::fs::write(&script, text).unwrap();
+        let options = Options {
+            against: vec!["db_bench".to_owned()],
+            pairs: 2,
+            num: Some(1),
+            reads: None,
+            only: Vec::new(),
+            threads: Some(vec![1]),
+            dir: dir.clone(),
+            json: Some(json),
+        };
+        let program = [Path::new("sh"), script.as_path()];
+        measure_pairs(&options, &program, &program).unwrap();
+        assert_eq!(std::fs::read_to_string(dir.join("keep")).unwrap(), "keep");
+        assert_eq!(std::fs::read_to_string(dir.join("left")).unwrap(), "");
+        assert!(!dir.join("db").exists());
+        for (name, pairs) in [("seen", 1), ("json", 2)] {
+            let text = std::fs::read_to_string(dir.join(name)).unwrap();
+            let figures: serde_json::Value = serde_json::from_str(&text).unwrap();
+            assert_eq!(figures[WORKLOADS.len() - 1]["pairs"], pairs, "{text}");
+        }
+        std::fs::remove_dir_all(dir).unwrap();
     }
 }

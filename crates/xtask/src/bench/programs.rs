@@ -1,7 +1,7 @@
 //! The engines' programs in `peers/`: built, run, and listened to.
 
 use std::fs::OpenOptions;
-use std::io::{BufRead, BufReader, Read as _};
+use std::io::{BufRead, BufReader, ErrorKind, Read as _};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -106,8 +106,16 @@ impl Engine {
 
 /// Makes an empty directory; what is left of an earlier run must not count.
 pub(super) fn fresh(db: &Path) -> Result<(), String> {
-    let _ = std::fs::remove_dir_all(db);
+    remove(db)?;
     std::fs::create_dir_all(db).map_err(|e| format!("{}: {e}", db.display()))
+}
+
+/// Deletes a directory and all that it holds, if it is there.
+pub(super) fn remove(db: &Path) -> Result<(), String> {
+    match std::fs::remove_dir_all(db) {
+        Err(e) if e.kind() != ErrorKind::NotFound => Err(format!("{}: {e}", db.display())),
+        _ => Ok(()),
+    }
 }
 
 /// Fills the system's memory with pages of a file of holes, for what follows to take over; true if that could be done.
