@@ -126,8 +126,8 @@ fn speeds(samples: &[Sample], engines: &[&str], phases: &[&str]) -> String {
     for other in &others {
         let _ = write!(
             out,
-            " {other:>11} {:>6} {:>11} {:>5}",
-            "ratio", "min..max", "cpu"
+            " {other:>11} {:>6} {:>11} {:>5} {:>5}",
+            "ratio", "min..max", "best", "cpu"
         );
     }
     out.push_str("  goal\n");
@@ -317,6 +317,19 @@ mod tests {
     fn tables_have_a_row_for_each_phase_with_figures() {
         let text = text(&samples(), &["orogen", "rocksdb", "pebble"]);
         let lines: Vec<&str> = text.lines().collect();
+        // Every figure stands under its name: both end in the same column.
+        let ends = |line: &str| -> Vec<usize> {
+            let words = line.char_indices().filter(|&(at, c)| {
+                c != ' ' && line[at + 1..].chars().next().is_none_or(|next| next == ' ')
+            });
+            words.map(|(at, _)| at).collect()
+        };
+        let names = ends(lines[1]);
+        for row in &lines[2..4] {
+            assert_eq!(ends(row)[1..12], names[1..12], "{text}");
+        }
+        let named = [3, 5, 6, 8, 10, 11].map(|at| names[at]);
+        assert_eq!(ends(lines[4])[2..8], named, "{text}");
         assert!(
             lines[2].starts_with("fillseq") && lines[2].ends_with("BELOW pebble"),
             "{text}"
