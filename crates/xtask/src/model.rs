@@ -3,14 +3,14 @@
 
 use std::process::Command;
 
-use crate::step::shell;
+use crate::step::{output, shell};
 use crate::workspace::{cargo, root};
 
 pub(crate) const HELP: &str = "
 usage: cargo x model [--schedules N] [--seed N] [name]
 
 Builds engine, memtable, cache, trie, transactions and raft log with `--cfg orogen_shuttle`, in target/model, and runs every model
-(or those with the name in theirs) under N schedules, 2,300 by default; small ones of the lock manager (`small`) under every
+(or those with the name in theirs, of which there must be one) under N schedules, 2,300 by default; small ones of the lock manager (`small`) under every
 schedule with up to two preemptions. Each mistake that the code
 can make on purpose in that build has to be found. A failure tells its schedule; the same seed and
 number repeat it. Before that the trie's epochs run under loom (`--cfg orogen_loom`, target/loom), which tries each order of steps and
@@ -46,8 +46,9 @@ pub(crate) fn run(args: &[String]) -> Result<(), String> {
             .args(["-p", "orogen-trie", "--", "--nocapture", "loom_model"])
             .env("RUSTFLAGS", format!("{flags} --cfg orogen_loom")),
     )?;
-    shell_without_errors(
-        cargo()
+    let models = || {
+        let mut command = cargo();
+        command
             .args(["test", "--locked", "--lib", "--target-dir"])
             .arg(root().join("target/model"))
             .args(["-p", "orogen-engine", "-p", "orogen-memtable"])
@@ -60,8 +61,20 @@ pub(crate) fn run(args: &[String]) -> Result<(), String> {
             .env("RUST_BACKTRACE", "0")
             .env("SHUTTLE_SILENCE_WARNINGS", "1")
             .env("OROGEN_SCHEDULES", schedules)
-            .env("OROGEN_SEED", seed),
-    )
+            .env("OROGEN_SEED", seed);
+        command
+    };
+    // Tests of which none is run pass.
+    if !has_model(&output(models().arg("--list"))?) {
+        return Err(format!("no model has `{name}` in its name"));
+    }
+    shell_without_errors(&mut models())
+}
+
+/// Whether a list of tests has a model.
+fn has_model(listed: &str) -> bool {
+    let mut tests = listed.lines().filter(|line| line.ends_with(": test"));
+    tests.any(|test| test.contains("model::"))
 }
 
 /// As [`shell`], but what goes to standard error is seen only after a failure.
@@ -77,4 +90,19 @@ fn shell_without_errors(command: &mut Command) -> Result<(), String> {
         let told = std::fs::read(&path).unwrap_or_default();
         eprintln!("{}", String::from_utf8_lossy(&told));
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_list_without_models_is_told_from_one_with_some() {
+        let some = "lock_manager::model::two_readers: test\n\n1 test, 0 benchmarks\n";
+        assert!(has_model(some));
+        assert!(!has_model("0 tests, 0 benchmarks\n"));
+        assert!(!has_model(
+            "coding::tests::numbers: test\n1 test, 0 benchmarks\n"
+        ));
+    }
 }

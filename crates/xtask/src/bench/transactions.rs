@@ -156,7 +156,7 @@ pub(super) fn run(args: &[String]) -> Result<(), String> {
     for row in rows {
         println!("{row}");
     }
-    Ok(())
+    programs::remove(&options.dir.join("db"))
 }
 
 #[cfg(test)]
