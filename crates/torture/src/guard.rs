@@ -69,6 +69,20 @@ struct Running {
     repeat: String,
 }
 
+/// A thread that runs trials; the end of the last one is the end of the run.
+struct AtWork<'a> {
+    guard: &'a Guard,
+    busy: &'a AtomicUsize,
+}
+
+impl Drop for AtWork<'_> {
+    fn drop(&mut self) {
+        if self.busy.fetch_sub(1, Ordering::SeqCst) == 1 {
+            self.guard.done.store(true, Ordering::SeqCst);
+        }
+    }
+}
+
 /// Watches over trials.
 pub struct Guard {
     running: Mutex<Vec<Option<Running>>>,
@@ -85,7 +99,7 @@ impl Guard {
 
     /// Runs `trial(n)` for n = `first`, `first + step`, ... on `threads` threads until one says that
     /// there are no more; `repeat(n)` is the command for number n. Returns how many passed, and
-    /// the failures.
+    /// the failures. A thread or a step of 0 counts as one: without a thread nothing would end.
     pub fn run(
         threads: usize,
         first: u64,
@@ -94,6 +108,7 @@ impl Guard {
         trial: impl Fn(u64) -> Outcome + Sync,
     ) -> (u64, Vec<Failure>) {
         count_panics();
+        let (threads, step) = (threads.max(1), step.max(1));
         let guard = Self {
             running: Mutex::new((0..threads).map(|_| None).collect()),
             failures: Mutex::default(),
@@ -108,10 +123,9 @@ impl Guard {
             for worker in 0..threads {
                 let (guard, busy, repeat, trial) = (&guard, &busy, &repeat, &trial);
                 scope.spawn(move || {
+                    // However it ends: who watches waits for the last one.
+                    let _at_work = AtWork { guard, busy };
                     guard.work(worker, step, repeat, trial);
-                    if busy.fetch_sub(1, Ordering::SeqCst) == 1 {
-                        guard.done.store(true, Ordering::SeqCst);
-                    }
                 });
             }
         });
@@ -198,8 +212,12 @@ pub fn timed<R>(body: impl FnOnce() -> R) -> (R, f64) {
 mod tests {
     use super::*;
 
+    /// Panics of one test would count as failures of another.
+    static ALONE: Mutex<()> = Mutex::new(());
+
     #[test]
     fn trials_run_until_one_says_no_more_and_failures_are_kept() {
+        let _alone = ALONE.lock();
         let (passed, failures) = Guard::run(
             2,
             1,
@@ -221,6 +239,7 @@ mod tests {
 
     #[test]
     fn a_panic_in_any_thread_is_a_failure() {
+        let _alone = ALONE.lock();
         let (_, failures) = Guard::run(
             1,
             0,
@@ -237,5 +256,17 @@ mod tests {
         );
         assert_eq!(failures.len(), 1);
         assert!(failures[0].what.contains("in the background"));
+    }
+    #[test]
+    fn a_run_ends_without_threads_or_steps_and_whatever_panics() {
+        let _alone = ALONE.lock();
+        let trial = |n| match n {
+            0..5 => Outcome::Passed,
+            _ => Outcome::NoMore,
+        };
+        let (passed, _) = Guard::run(0, 0, 0, |n| n.to_string(), trial);
+        assert_eq!(passed, 5);
+        let run = || Guard::run(2, 0, 1, |_| panic!("on purpose"), trial);
+        assert!(catch_unwind(AssertUnwindSafe(run)).is_err());
     }
 }

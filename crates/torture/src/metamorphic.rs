@@ -64,7 +64,7 @@ impl Default for Config {
 #[must_use]
 pub fn run(config: &Config) -> Figure {
     let repeat = |seed: u64| format!("metamorphic --seed {seed} --seeds 1 --ops {}", config.ops);
-    let seed_of = |n: u64| config.seed + n % config.seeds;
+    let seed_of = |n: u64| config.seed + n % config.seeds.max(1);
     let ((passed, failures), seconds) = timed(|| {
         Guard::run(
             config.threads,
