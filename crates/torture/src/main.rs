@@ -3,7 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use clap::{Args, Parser, Subcommand};
+use clap::builder::RangedU64ValueParser;
+use clap::{Args, Parser, Subcommand, ValueEnum, value_parser};
 use orogen_env::{Clock, SystemClock};
 use orogen_torture::fault::{Cause, Variant, Way};
 use orogen_torture::heap::CountingAllocator;
@@ -25,7 +26,7 @@ struct Cli {
     #[arg(long, global = true)]
     json: Option<PathBuf>,
     /// Threads for trials; default: one for each processor.
-    #[arg(long, global = true)]
+    #[arg(long, global = true, value_parser = RangedU64ValueParser::<usize>::new().range(1..))]
     threads: Option<usize>,
     #[command(subcommand)]
     command: Command,
@@ -98,7 +99,7 @@ struct AllArgs {
 #[derive(Args)]
 struct ShortCallsArgs {
     /// How many seeds.
-    #[arg(long, default_value_t = 4)]
+    #[arg(long, default_value_t = 4, value_parser = value_parser!(u64).range(1..))]
     seeds: u64,
     /// The first seed.
     #[arg(long, default_value_t = 1)]
@@ -129,10 +130,10 @@ struct CrashArgs {
     #[arg(long, default_value_t = 16)]
     recovery_stride: u64,
     /// Every so many points.
-    #[arg(long, default_value_t = 1)]
+    #[arg(long, default_value_t = 1, value_parser = value_parser!(u64).range(1..))]
     stride: u64,
     /// How often all of it: background threads run otherwise each time.
-    #[arg(long, default_value_t = 1)]
+    #[arg(long, default_value_t = 1, value_parser = value_parser!(u64).range(1..))]
     repeat: u64,
     /// Put the disk of a failure here.
     #[arg(long)]
@@ -163,16 +164,16 @@ struct FaultArgs {
     #[arg(long)]
     nth: Option<u64>,
     /// Every so many calls.
-    #[arg(long, default_value_t = 1)]
+    #[arg(long, default_value_t = 1, value_parser = value_parser!(u64).range(1..))]
     stride: u64,
     /// Every so many of those, for causes beside eio and enospc.
-    #[arg(long, default_value_t = 5)]
+    #[arg(long, default_value_t = 5, value_parser = value_parser!(u64).range(1..))]
     rare_stride: u64,
     /// Also of long scripts every call; else every fifth.
     #[arg(long)]
     every: bool,
     /// How often all of it.
-    #[arg(long, default_value_t = 1)]
+    #[arg(long, default_value_t = 1, value_parser = value_parser!(u64).range(1..))]
     repeat: u64,
 }
 
@@ -182,13 +183,13 @@ struct MetamorphicArgs {
     #[arg(long, default_value_t = 1)]
     seed: u64,
     /// How many seeds.
-    #[arg(long, default_value_t = 200)]
+    #[arg(long, default_value_t = 200, value_parser = value_parser!(u64).range(1..))]
     seeds: u64,
     /// Calls of each.
-    #[arg(long, default_value_t = 2000)]
+    #[arg(long, default_value_t = 2000, value_parser = value_parser!(u64).range(1..))]
     ops: u64,
     /// How often each: background threads run otherwise each time.
-    #[arg(long, default_value_t = 1)]
+    #[arg(long, default_value_t = 1, value_parser = value_parser!(u64).range(1..))]
     repeat: u64,
     /// Write the calls of the seed to this file.
     #[arg(long)]
@@ -204,7 +205,7 @@ struct ConcurrentArgs {
     #[arg(long, default_value_t = 1)]
     seed: u64,
     /// How many seeds.
-    #[arg(long, default_value_t = 2)]
+    #[arg(long, default_value_t = 2, value_parser = value_parser!(u64).range(1..))]
     seeds: u64,
     /// How long each.
     #[arg(long, default_value_t = 2.0)]
@@ -217,7 +218,7 @@ struct DamageArgs {
     #[arg(long)]
     way: Option<damage::Way>,
     /// Every so many bits and lengths.
-    #[arg(long, default_value_t = 29)]
+    #[arg(long, default_value_t = 29, value_parser = RangedU64ValueParser::<usize>::new().range(1..))]
     stride: usize,
     /// Cases of bits and burst, each drawn.
     #[arg(long, default_value_t = 4000)]
@@ -236,11 +237,22 @@ struct DamageArgs {
     holes: bool,
 }
 
+/// What is repaired.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Repaired {
+    /// Directories that a crash left.
+    Healthy,
+    /// Damaged directories.
+    Damaged,
+    /// Damaged directories, while the power goes.
+    Crashed,
+}
+
 #[derive(Args)]
 struct RepairArgs {
-    /// Only healthy, damaged or crashed.
+    /// Only these.
     #[arg(long)]
-    only: Option<String>,
+    only: Option<Repaired>,
     /// Directories that a crash left.
     #[arg(long, default_value_t = 1000)]
     healthy: u64,
@@ -258,7 +270,7 @@ struct FlipsArgs {
     #[arg(long)]
     place: Option<flips::Place>,
     /// Flips of each place.
-    #[arg(long, default_value_t = 2500)]
+    #[arg(long, default_value_t = 2500, value_parser = value_parser!(u64).range(1..))]
     flips: u64,
     /// The first seed; each flip has its own.
     #[arg(long, default_value_t = 1)]
@@ -271,7 +283,7 @@ struct FlipsArgs {
 #[derive(Args)]
 struct DeterminismArgs {
     /// How many tables.
-    #[arg(long, default_value_t = 200)]
+    #[arg(long, default_value_t = 200, value_parser = value_parser!(u64).range(1..))]
     jobs: u64,
     /// The first seed.
     #[arg(long, default_value_t = 1)]
@@ -300,7 +312,7 @@ struct MemoryArgs {
 #[derive(Args)]
 struct AllocationsArgs {
     /// Points at least: each is one trial in which memory was refused.
-    #[arg(long, default_value_t = 2000)]
+    #[arg(long, default_value_t = 2000, value_parser = value_parser!(u64).range(1..))]
     points: u64,
     /// The first seed; each has options and calls of its own, and every second of its
     /// allocations is a point.
@@ -349,7 +361,7 @@ struct StallsArgs {
 #[derive(Args)]
 struct FullDiskArgs {
     /// How often it is filled and freed.
-    #[arg(long, default_value_t = 50)]
+    #[arg(long, default_value_t = 50, value_parser = value_parser!(u64).range(1..))]
     cycles: u64,
     /// Decides keys and values.
     #[arg(long, default_value_t = 1)]
@@ -362,7 +374,7 @@ struct FullDiskArgs {
 #[derive(Args)]
 struct KillArgs {
     /// How often.
-    #[arg(long, default_value_t = 150)]
+    #[arg(long, default_value_t = 150, value_parser = value_parser!(u64).range(1..))]
     kills: u64,
     /// Decides when, and under which options.
     #[arg(long, default_value_t = 1)]
@@ -390,6 +402,7 @@ fn main() -> ExitCode {
     let cli = Cli::parse();
     let threads = cli.threads.unwrap_or_else(guard::default_threads);
     let mut figures = Vec::new();
+    let mut skipped = None;
     let mut tell = |figure: Figure| {
         report::say(&figure);
         figures.push(figure);
@@ -443,7 +456,7 @@ fn main() -> ExitCode {
             } = args;
             let config = damage::Config {
                 threads,
-                stride: stride.max(1),
+                stride,
                 random,
                 case,
                 reference,
@@ -467,14 +480,14 @@ fn main() -> ExitCode {
                 damaged: args.damaged,
                 seed: args.seed,
             };
-            let wants = |name: &str| args.only.as_deref().is_none_or(|only| only == name);
-            if wants("healthy") {
+            let wants = |what| args.only.is_none_or(|only| only == what);
+            if wants(Repaired::Healthy) {
                 tell(repair::healthy(&config));
             }
-            if wants("damaged") {
+            if wants(Repaired::Damaged) {
                 tell(repair::damaged(&config));
             }
-            if wants("crashed") {
+            if wants(Repaired::Crashed) {
                 tell(repair::crashed(&config));
             }
             Ok(())
@@ -520,7 +533,7 @@ fn main() -> ExitCode {
                 mapped,
             }) {
                 Ok(figure) => tell(figure),
-                Err(why) => report::say(&format_args!("full-disk is skipped: {why}")),
+                Err(why) => skipped = Some(("full-disk", why)),
             }
             Ok(())
         }
@@ -534,7 +547,9 @@ fn main() -> ExitCode {
                 }));
             })
         }
-        Command::KillChild(args) => kill::child(&args.dir, args.seed, args.cycle),
+        Command::KillChild(args) => {
+            return end(kill::child(&args.dir, args.seed, args.cycle).map(|()| true));
+        }
         Command::Memory(args) => {
             let &MemoryArgs {
                 only,
@@ -576,7 +591,8 @@ fn main() -> ExitCode {
             })
         }
         Command::AllocationsChild(args) => {
-            allocations::child(args.seed, args.from, args.once, args.trace)
+            let done = allocations::child(args.seed, args.from, args.once, args.trace);
+            return end(done.map(|()| true));
         }
         Command::Open(args) => {
             let &OpenArgs { tables, log_mib } = args;
@@ -603,10 +619,22 @@ fn main() -> ExitCode {
         Command::All(args) => return end(run_all(args, threads, cli.json.as_deref())),
     };
     let done = done.and_then(|()| {
-        let passed = figures.iter().all(Figure::passed);
-        match &cli.json {
-            Some(path) => report::write_json(path, &figures, &arguments()).map(|()| passed),
-            None => Ok(passed),
+        let mut kept = Kept::default();
+        for figure in &figures {
+            kept.add(None, figure);
+        }
+        if let Some((name, why)) = &skipped {
+            kept.add_skipped(None, name, why);
+        }
+        if let Some(path) = &cli.json {
+            kept.write(path, &arguments())?;
+        }
+        match skipped {
+            _ if !figures.iter().all(Figure::passed) => Ok(false),
+            Some((name, why)) => Err(format!("{name} is skipped: {why}")),
+            // A script may have fewer points than the one that is asked for; not all of them.
+            None if !figures.iter().any(Figure::was_tried) => Err("nothing was tried".to_owned()),
+            None => Ok(true),
         }
     });
     end(done)
@@ -693,7 +721,8 @@ fn run_fault(
     Ok(())
 }
 
-/// Runs the parts that are asked for; true if all passed.
+/// Runs the parts that are asked for; true if all passed. A part that cannot be tried keeps no other
+/// from being run, but the end tells of it.
 fn run_all(args: &AllArgs, threads: usize, json: Option<&Path>) -> Result<bool, String> {
     let size = if args.deep { Size::Deep } else { Size::Gate };
     let mut chosen = parts::all(size);
@@ -733,6 +762,7 @@ fn run_all(args: &AllArgs, threads: usize, json: Option<&Path>) -> Result<bool, 
     };
     let start = SystemClock.now_micros();
     let mut passed = true;
+    let mut skipped = Vec::new();
     for (n, part) in chosen.iter().enumerate() {
         let minutes = SystemClock.now_micros().saturating_sub(start) as f64 / 60e6;
         if args.minutes.is_some_and(|limit| minutes >= limit) {
@@ -745,17 +775,34 @@ fn run_all(args: &AllArgs, threads: usize, json: Option<&Path>) -> Result<bool, 
             chosen.len(),
             part.name
         ));
-        match part.run(&machine) {
+        let tried = part.run(&machine).and_then(|figure| {
+            if figure.was_tried() {
+                return Ok(figure);
+            }
+            Err("nothing was tried".to_owned())
+        });
+        match tried {
             Ok(figure) => {
                 report::say(&figure);
                 passed &= figure.passed();
                 kept.add(Some(&part.name), &figure);
             }
-            Err(why) => report::say(&format_args!("{} is skipped: {why}", part.name)),
+            Err(why) => {
+                report::say(&format_args!("{} is skipped: {why}", part.name));
+                kept.add_skipped(Some(&part.name), &part.name, &why);
+                skipped.push(part.name.as_str());
+            }
         }
         if let Some(path) = json {
             kept.write(path, &arguments())?;
         }
+    }
+    if !skipped.is_empty() {
+        let told = format!("skipped: {}", skipped.join(", "));
+        if passed {
+            return Err(told);
+        }
+        report::say(&told);
     }
     Ok(passed)
 }

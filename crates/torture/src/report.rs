@@ -8,7 +8,7 @@
 //!   "commit": "1f0c...",                of OROGEN_COMMIT, else of git; null where neither tells
 //!   "build": "release",                 or "debug"
 //!   "arguments": ["all"],               of orogen-torture
-//!   "passed": true,                     every figure did
+//!   "passed": true,                     every figure did, and something was tried
 //!   "figures": [{
 //!     "name": "crash/flush",            what was tried
 //!     "part": "deep/crash/flush",       of `all`: the part with its size; else null
@@ -18,7 +18,8 @@
 //!     "count": 310, "unit": "points",   how often
 //!     "seeds": 3,                       from how many seeds
 //!     "seconds": 1.5,
-//!     "passed": true,                   no failures
+//!     "passed": true,                   no failures, and not skipped
+//!     "skipped": "no `mount`",          why it could not be tried; absent where it was
 //!     "details": {"images": 1550.0},    more numbers by name
 //!     "failures": [{"what": "...", "repeat": "crash --script flush --point 7"}]
 //!   }]
@@ -118,12 +119,19 @@ impl Figure {
         self.failures.is_empty()
     }
 
-    /// Panics with the first failure.
+    /// True if it says something: a trial passed or failed.
+    #[must_use]
+    pub fn was_tried(&self) -> bool {
+        self.count > 0 || !self.failures.is_empty()
+    }
+
+    /// Panics with the failures.
     ///
     /// # Panics
-    /// If there is one.
+    /// If there is one, or if nothing was tried.
     pub fn must_pass(&self) {
         assert!(self.passed(), "{self}");
+        assert!(self.was_tried(), "nothing was tried: {self}");
     }
 }
 
@@ -242,7 +250,7 @@ impl Kept {
         ))
     }
 
-    /// True if this part was done and passed.
+    /// True if this part was done and passed; one that was skipped was not.
     #[must_use]
     pub fn has(&self, part: &str) -> bool {
         self.0
@@ -252,7 +260,21 @@ impl Kept {
 
     /// Adds a figure; that of a part takes the place of an earlier one.
     pub fn add(&mut self, part: Option<&str>, figure: &Figure) {
-        let mut told = as_json(figure);
+        self.add_json(part, as_json(figure));
+    }
+
+    /// Adds that something could not be tried, and why.
+    pub fn add_skipped(&mut self, part: Option<&str>, name: &str, why: &str) {
+        let mut told = as_json(&Figure {
+            name: name.to_owned(),
+            ..Figure::default()
+        });
+        told["passed"] = false.into();
+        told["skipped"] = why.into();
+        self.add_json(part, told);
+    }
+
+    fn add_json(&mut self, part: Option<&str>, mut told: Value) {
         if let Some(part) = part {
             self.0.retain(|f| f["part"] != part);
             told["part"] = part.into();
@@ -290,22 +312,11 @@ fn to_json(figures: &[Value], arguments: &[String]) -> String {
             "release"
         },
         arguments,
-        passed: figures.iter().all(|f| f["passed"] == true),
+        passed: figures.iter().all(|f| f["passed"] == true)
+            && figures.iter().any(|f| f["count"] != 0),
         figures,
     };
     serde_json::to_string_pretty(&all).expect("figures are plain data")
-}
-
-/// Writes `reliability.json` of these figures, as of now; the head of the module has the shape.
-///
-/// # Errors
-/// The file and what the system says.
-pub fn write_json(path: &Path, figures: &[Figure], arguments: &[String]) -> Result<(), String> {
-    let mut kept = Kept::default();
-    for figure in figures {
-        kept.add(None, figure);
-    }
-    kept.write(path, arguments)
 }
 
 fn commit() -> Option<String> {
@@ -420,10 +431,16 @@ mod tests {
         figure.failures.clear();
         kept.add(Some("deep/crash/puts"), &figure);
         kept.write(&path, &[]).unwrap();
-        let again = Kept::read(&path).unwrap();
+        let mut again = Kept::read(&path).unwrap();
         assert!(again.has("deep/crash/puts"));
         assert!(!again.has("gate/crash/puts"));
         assert_eq!(again.0.len(), 1);
+        again.add_skipped(Some("deep/crash/puts"), "crash/puts", "no room");
+        assert!(!again.has("deep/crash/puts"));
+        assert_eq!(
+            (again.0.len(), &again.0[0]["skipped"]),
+            (1, &"no room".into())
+        );
         std::fs::write(&path, "{").unwrap();
         assert!(Kept::read(&path).is_err());
     }

@@ -5,7 +5,7 @@
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
-use orogen_torture::report::{self, Figure};
+use orogen_torture::report::{Figure, Kept};
 use orogen_torture::{
     concurrent, crash, damage, determinism, fault, flips, full_disk, kill, metamorphic, open,
     repair, scripts, short_calls, stalls,
@@ -14,15 +14,24 @@ use orogen_torture::{
 /// Names the file that gets all figures.
 const JSON: &str = "OROGEN_RELIABILITY";
 
-fn tell(figure: &Figure) {
-    println!("{figure}");
-    static TOLD: Mutex<Vec<Figure>> = Mutex::new(Vec::new());
+/// Allows that the full disk is left out where no file system can be mounted.
+const SKIP_FULL_DISK: &str = "OROGEN_TORTURE_SKIP_FULL_DISK";
+
+/// Adds to the file of all figures.
+fn keep(add: impl FnOnce(&mut Kept)) {
+    static TOLD: Mutex<Option<Kept>> = Mutex::new(None);
     if let Ok(path) = std::env::var(JSON) {
         let mut told = TOLD.lock().unwrap_or_else(PoisonError::into_inner);
-        told.push(figure.clone());
-        report::write_json(Path::new(&path), &told, &["gate".to_owned()])
+        let told = told.get_or_insert_default();
+        add(told);
+        told.write(Path::new(&path), &["gate".to_owned()])
             .expect("the file can be written");
     }
+}
+
+fn tell(figure: &Figure) {
+    println!("{figure}");
+    keep(|told| told.add(None, figure));
     figure.must_pass();
 }
 
@@ -136,7 +145,17 @@ fn full_disk() {
         };
         match full_disk::run(&config) {
             Ok(figure) => tell(&figure),
-            Err(why) => println!("skipped: {why}"),
+            Err(why) => {
+                let name = if mapped {
+                    "full-disk/mapped"
+                } else {
+                    "full-disk"
+                };
+                println!("{name} is skipped: {why}");
+                keep(|told| told.add_skipped(None, name, &why));
+                let allowed = std::env::var_os(SKIP_FULL_DISK).is_some();
+                assert!(allowed, "{why}; {SKIP_FULL_DISK}=1 leaves it out");
+            }
         }
     }
 }
@@ -182,5 +201,85 @@ fn many_tables_and_a_long_log_open_whole() {
     };
     for figure in open::run(&config) {
         tell(&figure);
+    }
+}
+
+/// Runs the program, which must end with `code`; gives what it said.
+#[track_caller]
+fn ends_with(code: i32, path: Option<&str>, args: &[&str]) -> String {
+    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_orogen-torture"));
+    command.args(args);
+    if let Some(path) = path {
+        command.env("PATH", path);
+    }
+    let out = command.output().expect("the program runs");
+    let text = String::from_utf8_lossy(&[out.stdout, out.stderr].concat()).into_owned();
+    assert_eq!(out.status.code(), Some(code), "{args:?}: {text}");
+    text
+}
+
+#[test]
+fn who_tries_nothing_does_not_pass() {
+    let none = ends_with(
+        2,
+        None,
+        &["crash", "--script", "puts", "--point", "99999999"],
+    );
+    assert!(none.contains("nothing was tried"), "{none}");
+    ends_with(2, None, &["open", "--tables", "0", "--log-mib", "0"]);
+    let typo = ends_with(2, None, &["repair", "--only", "typo"]);
+    assert!(typo.contains("healthy, damaged, crashed"), "{typo}");
+    // Without a program that mounts.
+    let full = ends_with(2, Some(""), &["full-disk", "--cycles", "1"]);
+    assert!(
+        full.contains("full-disk is skipped: there is no `mount`"),
+        "{full}"
+    );
+}
+
+#[test]
+fn parts_that_are_skipped_are_told_of_behind_the_others() {
+    let dir = orogen_testkit::TempDir::new("torture-skipped");
+    let path = dir.path().join("all.json");
+    let file = path.to_str().expect("it is text");
+    let parts = ["full-disk/3", "fault/puts/eintr"];
+    let mut args = vec!["all", "--deep", "--json", file];
+    args.extend(parts.iter().flat_map(|part| ["--only", part]));
+    let said = ends_with(2, Some(""), &args);
+    assert!(said.ends_with("skipped: deep/full-disk/3\n"), "{said}");
+    let text = std::fs::read_to_string(&path).expect("it was written");
+    let told: serde_json::Value = serde_json::from_str(&text).expect("it is JSON");
+    assert_eq!(told["passed"], false);
+    let [skipped, ran] = [&told["figures"][0], &told["figures"][1]];
+    assert_eq!(
+        (&skipped["passed"], &ran["passed"]),
+        (&false.into(), &true.into())
+    );
+    assert!(
+        skipped["skipped"]
+            .as_str()
+            .is_some_and(|why| why.contains("mount")),
+        "{text}"
+    );
+    assert!(ran["skipped"].is_null() && ran["count"] != 0, "{text}");
+}
+
+#[test]
+fn numbers_with_which_nothing_would_end_are_refused() {
+    for line in [
+        "--threads 0 determinism --jobs 1",
+        "crash --script puts --stride 0",
+        "crash --script puts --repeat 0",
+        "fault --script puts --stride 0",
+        "fault --script puts --rare-stride 0",
+        "damage --stride 0",
+        "metamorphic --seeds 0",
+        "concurrent --seeds 0",
+        "short-calls --seeds 0",
+        "kill --kills 0",
+    ] {
+        let args: Vec<&str> = line.split(' ').collect();
+        let told = ends_with(2, None, &args);
+        assert!(told.contains("invalid value '0'"), "{line}: {told}");
     }
 }
