@@ -108,6 +108,8 @@ struct Load<'a> {
     begun: AtomicU64,
     /// Batches that were written.
     written: AtomicU64,
+    /// Entries in them. Threads with few groups have fewer in a batch than others.
+    entries: AtomicU64,
     is_over: AtomicBool,
 }
 
@@ -134,8 +136,9 @@ impl Load<'_> {
         let mut numbers = Numbers(thread);
         let (nanos, mut batch, mut at) = (Histogram::new(), LogBatch::default(), 0);
         let size = args.entry_size as usize;
+        let groups_of_batch = args.batch_groups.min(groups.len() as u64);
         while self.goes_on() {
-            for _ in 0..args.batch_groups.min(groups.len() as u64) {
+            for _ in 0..groups_of_batch {
                 let (group, last) = (groups[at], &mut lasts[at]);
                 let mut entries = Vec::with_capacity(args.entries as usize);
                 for _ in 0..args.entries {
@@ -155,6 +158,8 @@ impl Load<'_> {
             self.engine.write(&mut batch, args.sync)?;
             nanos.record(u64::try_from(watch.elapsed().as_nanos()).unwrap_or(u64::MAX));
             self.written.fetch_add(1, Ordering::Relaxed);
+            let entries = groups_of_batch * args.entries;
+            self.entries.fetch_add(entries, Ordering::Relaxed);
         }
         Ok(nanos)
     }
@@ -180,6 +185,7 @@ impl Load<'_> {
 /// What was measured.
 struct Measured {
     nanos: Histogram,
+    entries: u64,
     seconds: f64,
     metrics: Metrics,
 }
@@ -229,6 +235,7 @@ fn measure(args: &BenchArgs, engine: &Engine, terminal: &Terminal) -> Result<Mea
         watch: Stopwatch::start(),
         begun: AtomicU64::new(0),
         written: AtomicU64::new(0),
+        entries: AtomicU64::new(0),
         is_over: AtomicBool::new(false),
     };
     let nanos = Histogram::new();
@@ -260,6 +267,7 @@ fn measure(args: &BenchArgs, engine: &Engine, terminal: &Terminal) -> Result<Mea
     }
     Ok(Measured {
         nanos,
+        entries: load.entries.into_inner(),
         seconds,
         metrics: engine.metrics(),
     })
@@ -268,12 +276,12 @@ fn measure(args: &BenchArgs, engine: &Engine, terminal: &Terminal) -> Result<Mea
 fn tell(args: &BenchArgs, measured: &Measured, terminal: &mut Terminal) -> Result<(), Failure> {
     let Measured {
         nanos,
+        entries,
         seconds,
         metrics,
     } = measured;
     let writes = nanos.count();
-    let groups = args.batch_groups.min(args.groups.div_ceil(args.threads));
-    let bytes = writes * groups * args.entries * args.entry_size;
+    let bytes = entries * args.entry_size;
     let per_second = writes as f64 / seconds.max(1e-9);
     let mib_per_second = bytes as f64 / f64::from(1 << 20) / seconds.max(1e-9);
     let micros = |percent: f64| nanos.percentile(percent) / 1e3;

@@ -249,6 +249,36 @@ fn a_purge_makes_a_directory_shorter() {
 }
 
 #[test]
+fn a_bench_counts_the_bytes_of_entries_that_were_written() {
+    let dir = TempDir::new("raftlog-bench-bytes");
+    let path = dir.path().join("raft");
+    // All threads but one have a single group, and no second one for their batches.
+    let told = json(&[
+        "raftlog",
+        "bench",
+        "--path",
+        text(&path),
+        "--count",
+        "400",
+        "--threads",
+        "4",
+        "--groups",
+        "5",
+        "--batch-groups",
+        "2",
+        "--entry-size",
+        "10000",
+    ]);
+    let mib = told["entry_mib_per_second"].as_f64().unwrap() * told["seconds"].as_f64().unwrap();
+    let appended = told["append"]["appended_bytes"].as_f64().unwrap() / f64::from(1 << 20);
+    // The bytes are random, so a log takes no fewer, and little more.
+    assert!(
+        mib <= appended && appended <= 1.05 * mib,
+        "{mib} {appended} {told}"
+    );
+}
+
+#[test]
 fn a_bench_tells_what_writes_took() {
     let dir = TempDir::new("raftlog-bench");
     let path = dir.path().join("raft");
