@@ -8,7 +8,7 @@
 //!    has a value that it never had. (Damage that the format cannot show is left out; see
 //!    [`crate::damage`].)
 //! 4. If the power goes meanwhile, the new directory is whole or not there, and repair can be
-//!    called again.
+//!    called again: either way it comes to what a repair comes to that nothing interrupts.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -296,18 +296,30 @@ pub fn crashed(config: &Config) -> Figure {
     let reference = Reference::of_tables().expect("nothing fails in memory");
     let mut points = 0;
     let mut failures = Vec::new();
-    let mut images = 0.0;
+    let (mut images, mut made) = (0.0, 0.0);
     let start_at = Config {
         seed: 0,
         ..config.clone()
     };
     let ((), seconds) = timed(|| {
         for damage_seed in config.seed..config.seed + CRASHED_REPAIRS {
+            let repeat = || format!("repair --only crashed --seed {damage_seed}");
+            let damaged = match Damaged::new(&reference, damage_seed) {
+                Ok(damaged) => damaged,
+                Err(what) => {
+                    let repeat = repeat();
+                    failures.push(Failure { what, repeat });
+                    continue;
+                }
+            };
+            if matches!(damaged.result, Ok(Some(_))) {
+                made += 1.0;
+            }
             let ran = guarded(
                 &start_at,
                 u64::MAX,
-                |_| format!("repair --only crashed --seed {damage_seed}"),
-                |call| crash_repair(&reference, damage_seed, call),
+                |_| repeat(),
+                |call| crash_repair(&damaged, call),
             );
             let (passed, failed) = ran.0;
             points += passed;
@@ -315,13 +327,14 @@ pub fn crashed(config: &Config) -> Figure {
             failures.extend(failed);
         }
     });
-    let rule = "the new directory is whole or not there; repair can be called again";
+    let rule = "the new directory has what an uninterrupted repair makes, or is not there; repair can be \
+                called again";
     let mut figure = figure(
         "crash/repair",
         rule,
         "points",
         ((points, failures), seconds),
-        vec![("images", images)],
+        vec![("images", images), ("made", made)],
     );
     figure.seeds = CRASHED_REPAIRS;
     figure
@@ -330,41 +343,71 @@ pub fn crashed(config: &Config) -> Figure {
 /// Damaged directories whose repair is crashed at each call.
 const CRASHED_REPAIRS: u64 = 12;
 
+/// A damaged directory, and what a repair of it comes to.
+struct Damaged {
+    fs: MemFileSystem,
+    what: String,
+    before: BTreeMap<String, Vec<u8>>,
+    result: Made,
+}
+
+/// What is in the new directory; nothing where none is made, and why if there was an error.
+type Made = Result<Option<Contents>, ErrorKind>;
+
+impl Damaged {
+    fn new(reference: &Reference, seed: u64) -> Result<Self, String> {
+        let mut rng = Rng::new(seed);
+        let (fs, what, _) = reference
+            .damaged(damage::Way::Burst, &mut rng)
+            .map_err(|e| e.to_string())?;
+        fs.sync_all();
+        let before = bytes_of(&fs)?;
+        let result = make(&fs.fork()).map_err(|e| format!("{what}: {e}"))?;
+        Ok(Self {
+            fs,
+            what,
+            before,
+            result,
+        })
+    }
+}
+
+/// Repairs where there is no new directory yet, and looks into it.
+fn make(disk: &MemFileSystem) -> Result<Made, String> {
+    let options = damage::options(disk);
+    if !exists(disk, TO)? {
+        match repair(DIR, TO, &options, &mut |_, _| {}) {
+            Ok(report) if report.is_healthy() => return Ok(Ok(None)),
+            Ok(_) => {}
+            Err(e) if e.kind() == ErrorKind::Io => return Err(format!("again: {e}")),
+            Err(e) => return Ok(Err(e.kind())),
+        }
+    }
+    open_repaired(&options).map(|found| Ok(Some(found)))
+}
+
 /// False if the repair ended before the power went.
-fn crash_repair(reference: &Reference, damage_seed: u64, call: u64) -> Result<bool, String> {
-    let mut rng = Rng::new(damage_seed);
-    let (damaged, what, _) = reference
-        .damaged(damage::Way::Burst, &mut rng)
-        .map_err(|e| e.to_string())?;
-    damaged.sync_all();
-    let fs = damaged.fork();
+fn crash_repair(damaged: &Damaged, call: u64) -> Result<bool, String> {
+    let fs = damaged.fs.fork();
     fs.crash_after(call);
     let options = damage::options(&fs);
     let _ = repair(DIR, TO, &options, &mut |_, _| {});
     if !fs.is_power_off() {
         return Ok(false);
     }
-    let before = bytes_of(&damaged)?;
     for cut in [
         PowerCut::KeepAll,
         PowerCut::DropUnsynced,
         PowerCut::Torn { seed: call },
     ] {
         let disk = fs.crash(cut);
-        let told = |e: String| format!("{what} {cut:?}: {e}");
-        if bytes_of(&disk)? != before {
-            return Err(told("the old directory changed".to_owned()));
+        let told = |e: &str| format!("{} {cut:?}: {e}", damaged.what);
+        if bytes_of(&disk)? != damaged.before {
+            return Err(told("the old directory changed"));
         }
-        let options = damage::options(&disk);
-        if !exists(&disk, TO)? {
-            match repair(DIR, TO, &options, &mut |_, _| {}) {
-                Ok(report) if report.is_healthy() => continue,
-                Ok(_) => {}
-                Err(e) if e.kind() == ErrorKind::Io => return Err(told(format!("again: {e}"))),
-                Err(_) => continue,
-            }
+        if make(&disk).map_err(|e| told(&e))? != damaged.result {
+            return Err(told("it is not what an uninterrupted repair makes"));
         }
-        open_repaired(&options).map_err(told)?;
     }
     Ok(true)
 }
