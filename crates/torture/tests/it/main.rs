@@ -7,8 +7,8 @@ use std::sync::{Mutex, PoisonError};
 
 use orogen_torture::report::{Figure, Kept};
 use orogen_torture::{
-    concurrent, crash, damage, determinism, fault, flips, full_disk, kill, metamorphic, open,
-    repair, scripts, short_calls, stalls,
+    allocations, concurrent, crash, damage, determinism, fault, flips, full_disk, guard, kill,
+    metamorphic, open, repair, scripts, short_calls, stalls,
 };
 
 /// Names the file that gets all figures.
@@ -282,4 +282,17 @@ fn numbers_with_which_nothing_would_end_are_refused() {
         let told = ends_with(2, None, &args);
         assert!(told.contains("invalid value '0'"), "{line}: {told}");
     }
+}
+
+/// A fifth of what `all` tries: the gate's other tests want the time.
+#[test]
+fn refused_allocations() {
+    tell(&allocations::run(&allocations::Config {
+        program: env!("CARGO_BIN_EXE_orogen-torture").into(),
+        threads: guard::default_threads(),
+        points: 400,
+        seed: 1,
+        nth: None,
+        trace: false,
+    }));
 }
