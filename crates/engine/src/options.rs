@@ -143,9 +143,9 @@ pub struct DbOptions {
     /// looked at, and after 64 such looks in a row that found all of it in memory mappings are used, until a look finds otherwise. For files that
     /// the process's user owns or may write, in databases that it has open to write. Default true.
     pub adaptive_mmap_reads: bool,
-    /// Seconds that logs are kept in `archive/` after nothing needs them, for
+    /// Seconds from the last write to a log for which it is kept in `archive/` once nothing needs it, for
     /// [`crate::Db::get_updates_since`]; 0, the default: not for their age. Old ones go when the
-    /// next log is given up and at open. Archived logs are not written over.
+    /// next log is given up and at open: where no process had it open for longer, all of them. Archived logs are not written over.
     pub wal_ttl_seconds: u64,
     /// Bytes of archived logs, in MiB, beyond which the oldest go; 0, the default: no bound if
     /// [`Self::wal_ttl_seconds`] is set, else no archive.
