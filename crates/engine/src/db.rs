@@ -127,7 +127,8 @@ pub struct Db {
 
 impl Db {
     /// Opens the database in `path` with all its column families. Families that `options` does
-    /// not name get the settings in `options.cf`.
+    /// not name get the settings in `options.cf`. Logs behind a place where
+    /// [`crate::DbOptions::wal_recovery_mode`] stops are deleted, also where the open fails later.
     ///
     /// # Errors
     /// `InvalidArgument` if it is not there (or is, and must not be), or was written with
@@ -144,7 +145,7 @@ impl Db {
     /// process may have it open.
     ///
     /// # Errors
-    /// As [`Self::open`]; `Busy` if another process gives up logs faster than they can be read.
+    /// As [`Self::open`]; `Busy` if another process gives up logs each time that they are looked for.
     pub fn open_read_only(path: impl AsRef<Path>, options: &Options) -> Result<Self> {
         let core = open::recover::open(path.as_ref(), options, open::recover::Mode::ReadOnly)?;
         Ok(Self {

@@ -199,7 +199,10 @@ pub(crate) fn number(context: &Context, family: &ColumnFamilyData, name: &str) -
     let version = &state.version;
     Some(match short {
         "num-immutable-mem-table" => state.imm.len() as u64,
-        "mem-table-flush-pending" => u64::from(!state.imm.is_empty() && state.flushing.is_none()),
+        "mem-table-flush-pending" => {
+            let waits = !state.imm.is_empty() && state.flushing.is_none();
+            u64::from(waits && !context.read_only)
+        }
         "num-running-flushes" => u64::from(state.flushing.is_some()),
         "num-running-compactions" => state.running.len() as u64,
         "compaction-pending" => {

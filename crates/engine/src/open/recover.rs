@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! lock -> CURRENT -> MANIFEST -> families and versions -> logs into memtables
-//!      -> new MANIFEST -> new log -> memtables into tables, one edit -> OPTIONS -> strays away
+//!      -> new MANIFEST -> new log -> memtables into tables -> left-out logs away -> one edit -> OPTIONS -> strays away
 //! ```
 //! Invariants: (1) until the new MANIFEST is current nothing that the old one needs is changed or
 //! removed; (2) the edit that lists what came from the logs is one atomic group over all
@@ -30,7 +30,7 @@ use crate::jobs::flush::{take_epoch, write_level0_table};
 use crate::obsolete;
 use crate::open::families::assemble;
 use crate::open::replay::{Replayed, replay};
-use crate::options::{ColumnFamilyOptions, DbOptions, Options};
+use crate::options::{ColumnFamilyOptions, DbOptions, Options, WalRecoveryMode};
 use crate::options_map::{self, NamedFamily, StoredOptions};
 use crate::sequence::Sequence;
 use crate::version::edit::{FILE_NUMBER_MAX, VersionEdit};
@@ -121,8 +121,8 @@ fn manifest_now(fs: &dyn FileSystem, dir: &Path) -> Result<(FileNo, u64)> {
     Ok((number, fs.metadata(&path)?.size))
 }
 
-/// Refuses logs that were read without the lock after the MANIFEST was seen as `before`, where it gave up one of them meanwhile: it
-/// may have been gone when they were listed, and what it held would be missing among what is older and what is newer.
+/// Refuses logs that were listed without the lock after the MANIFEST was seen as `before`, where it gave up one of them meanwhile: it
+/// may have been gone by then, and what it held would be missing among what is older and what is newer.
 ///
 /// # Errors
 /// `Busy`; those of reading the MANIFEST.
@@ -214,12 +214,7 @@ fn open_once(dir: &Path, options: &Options, mode: Mode) -> Result<Core> {
         if exists { "existing" } else { "new" }
     ));
     let recovered = found.as_ref().map(|f| &f.1);
-    let result = finish_open(&context, options, recovered).and_then(|done| {
-        if let (Some(before), Some(recovered)) = (manifest_before, recovered) {
-            check_not_moved(&context, before, recovered)?;
-        }
-        Ok(done)
-    });
+    let result = finish_open(&context, options, recovered, manifest_before);
     if let Err(e) = &result {
         context.log.error(format_args!("cannot open: {e}"));
     }
@@ -289,6 +284,7 @@ fn finish_open(
     context: &Arc<Context>,
     options: &Options,
     found: Option<&RecoveredManifest>,
+    manifest_before: Option<(FileNo, u64)>,
 ) -> Result<(Arc<ColumnFamilyData>, WritePath)> {
     let on_disk = context.fs.list(&context.dir)?;
     register_families(context, options, found, &on_disk)?;
@@ -319,7 +315,18 @@ fn finish_open(
         }
         context.set.mark_file_number_used(log);
     }
-    let replayed = replay(context, &families, &logs)?;
+    let check_not_moved = || match (manifest_before, found) {
+        (Some(before), Some(found)) => check_not_moved(context, before, found),
+        _ => Ok(()),
+    };
+    check_not_moved()?;
+    let replayed = replay(context, &families, &logs).or_else(|e| check_not_moved().and(Err(e)))?;
+    let is_whole = context.options.wal_recovery_mode == WalRecoveryMode::PointInTimeRecovery
+        && replayed.took_all(&logs);
+    if !is_whole {
+        // One may have been written over while it was read.
+        check_not_moved()?;
+    }
     if !context.read_only {
         // Before numbers of logs are taken over: it must not say more than tables hold, or a second open, after a crash before
         // the edit below, judges the logs by what stands in them.

@@ -59,6 +59,13 @@ pub(crate) struct Replayed {
     pub(crate) prepared: Sections,
 }
 
+impl Replayed {
+    /// True if all of `logs` was taken, and none ends where more may have stood.
+    pub(crate) fn took_all(&self, logs: &[FileNo]) -> bool {
+        self.bytes_dropped == 0 && self.before_old.is_none() && self.taken.len() == logs.len()
+    }
+}
+
 /// Reads `logs` (sorted) into the memtables of `families`.
 ///
 /// # Errors

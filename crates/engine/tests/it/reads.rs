@@ -364,6 +364,8 @@ fn a_read_only_open_has_as_many_memtables_as_the_logs_fill() {
     let cf = db.default_column_family();
     let sealed = db.int_property(&cf, "rocksdb.num-immutable-mem-table");
     assert!(sealed > Some(5), "{sealed:?}");
+    let pending = db.int_property(&cf, "rocksdb.mem-table-flush-pending");
+    assert_eq!(pending, Some(0));
     let want = scan(&whole, &whole.default_column_family());
     assert_eq!(scan(&db, &cf), want);
     assert_eq!(scan_backward(&db, &cf), want);
