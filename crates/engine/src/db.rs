@@ -291,7 +291,8 @@ impl Db {
     /// the triggers of level 0, the pending-bytes limits, sizes of files and levels and their
     /// multipliers, `max_compaction_bytes`, `ttl`, `periodic_compaction_seconds`,
     /// `disable_auto_compactions` (from the next look on, which follows at once), all settings of
-    /// compression, and of tables what their files are made by (from the next job on). When it
+    /// compression and of blob files but `blob_cache`, `paranoid_file_checks`, `prefix_extractor`, and of tables what their
+    /// files are made by (from the next job on). When it
     /// returns, a new OPTIONS file that holds the values is on disk for
     /// [`Self::load_latest_options`]; [`Self::open`] itself does not take them from there.
     ///
@@ -321,8 +322,10 @@ impl Db {
         self.context().db_options()
     }
 
-    /// The settings that the newest OPTIONS file in `path` holds, over `base` for what a file
-    /// cannot hold: file system, clock, caches, plugins, listeners. Of operators and orders the
+    /// The settings that the newest OPTIONS file in `path` holds, over `base` for what it
+    /// does not hold: file system, clock, caches, plugins, listeners, kinds of memtables, `blob_cache`, `compact_on_deletion`,
+    /// `memtable_protection_bytes_per_key`, `block_protection_bytes_per_key`, `max_size_amplification_percent`,
+    /// `recompress_bottommost_files` and what the info LOG says. Of operators and orders the
     /// file has only names; those that are built in are taken where `base` has none. Where the file asks
     /// for tables of a newer format than we write, they will be of format 6.
     ///

@@ -1,5 +1,5 @@
-//! Settings as plain data. Names, meanings and, where nothing else is said, defaults are
-//! RocksDB's.
+//! Settings as plain data. Names and meanings are RocksDB's. So are defaults, but for codecs, `bytes_per_sync`,
+//! `keep_log_file_num`, `ttl`, `compact_on_deletion` and where something else is said.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -31,7 +31,8 @@ pub enum WalRecoveryMode {
     /// warning in the info LOG that tells a torn tail from damage in the middle.
     ///
     /// A power loss may leave both in what was not synced; what was acknowledged with sync stands
-    /// before it.
+    /// before it. It is `Corruption` if there are several families and the tables of one hold later writes:
+    /// [`Self::SkipAnyCorruptedRecords`] reads on.
     #[default]
     PointInTimeRecovery,
     /// Damaged records are left out: for salvage.
@@ -100,10 +101,11 @@ pub struct DbOptions {
     pub create_missing_column_families: bool,
     /// Refuse a database that is there. Default false.
     pub error_if_exists: bool,
-    /// Check versions and files more often; a damaged file at open is an error. Default true.
+    /// No effect: what is read is checked in any case, and a damaged table is met by the first who reads it. Kept for
+    /// OPTIONS files. Default true.
     pub paranoid_checks: bool,
-    /// Threads for flushes and compactions together; at least one is kept for flushes.
-    /// Default 2.
+    /// Threads for flushes and compactions together, 1 to 1024; from 2 on one is kept for flushes, with 1 a flush waits for the
+    /// compaction that runs. Default 2.
     pub max_background_jobs: usize,
     /// Threads that one compaction may use. Default 1.
     pub max_subcompactions: usize,
@@ -115,7 +117,8 @@ pub struct DbOptions {
     /// Default 8 MiB; [`u64::MAX`]: never.
     pub flush_halves_bytes: u64,
     /// Bytes of WAL beyond which the families that pin the oldest log are flushed. 0, the
-    /// default: four times the sum of all write buffers.
+    /// default: four times what the memtables of all families may hold (`write_buffer_size` times
+    /// `max_write_buffer_number`); no bound where there is one family.
     pub max_total_wal_size: u64,
     /// What recovery does about damage in the WAL.
     pub wal_recovery_mode: WalRecoveryMode,
@@ -409,7 +412,8 @@ pub struct ColumnFamilyOptions {
     ///
     /// Larger: fewer flushes, longer recovery. Default 64 MiB.
     pub write_buffer_size: u64,
-    /// Memtables, the active one included, at which writers stop. Default 2, at least 2.
+    /// Sealed memtables at which writers stop until one is flushed; from 4 on they are slowed at one fewer. Default 2,
+    /// at least 2.
     pub max_write_buffer_number: usize,
     /// Sealed memtables that a flush waits for and merges. Default 1.
     pub min_write_buffer_number_to_merge: usize,

@@ -82,7 +82,7 @@ pub struct Options {
     pub record_alignment: u64,
     /// Whether files of the append queue that a purge empties are kept, under names of spare files, and written over: a
     /// sync has less to write then, and pages in memory need not be given back and made anew. Together with the files of the queue they are at most one and a half times as many as `purge_threshold` has
-    /// room for. Only files of [`FormatVersion::V2`]; none with [`RecoveryMode::AbsoluteConsistency`], for which what a file held
+    /// room for. Where syncs are rare this is done only if they fit into a quarter of the machine's memory; else emptied files are deleted. Only files of [`FormatVersion::V2`]; none with [`RecoveryMode::AbsoluteConsistency`], for which what a file held
     /// before would be damage after a crash. Default true.
     pub enable_log_recycle: bool,
     /// Bytes of the append queue above which [`Engine::purge_expired_files`] makes it shorter. Each
