@@ -344,12 +344,11 @@ fn finish_open(
     }
     if context.read_only {
         // A checkpoint copies them.
-        for log in &replayed.taken {
-            let end = replayed.ends.get(log).copied().unwrap_or(0);
-            context.logs.keep(*log, end);
+        for (&log, &end) in &replayed.ends {
+            context.logs.keep(log, end);
         }
         // One of them has each: all are kept.
-        let oldest = replayed.taken.first().copied().unwrap_or(0);
+        let oldest = replayed.ends.first_key_value().map_or(0, |(&log, _)| log);
         for (name, batch) in replayed.prepared.left() {
             let batch = batch.into_prepare(&name, Arc::default())?;
             context.prepared.restore(name, batch, oldest);
@@ -357,7 +356,7 @@ fn finish_open(
         return Ok((default_family, WritePath::new(context.clone())));
     }
     let mut left_out = logs;
-    left_out.retain(|log| !replayed.taken.contains(log));
+    left_out.retain(|log| !replayed.ends.contains_key(log));
     start_clean(context, &families, replayed, &left_out)?;
     let write = WritePath::new(context.clone());
     for (name, family_options) in missing {
@@ -577,8 +576,7 @@ fn start_clean(
         // The log of a commit would be kept and that of what it commits would go.
         && !replayed.prepared.crossed_logs();
     if stays_in_memory {
-        for &(number, bytes) in &replayed.logs {
-            let end = replayed.ends.get(&number).copied().unwrap_or(bytes);
+        for (&number, &end) in &replayed.ends {
             rewrite_log(context, number, end)?;
             context.logs.keep(number, end);
         }

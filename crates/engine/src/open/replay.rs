@@ -13,7 +13,7 @@
 //! A family whose tables already hold writes from beyond the damage would make
 //! a state that never was: that is an error.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -42,12 +42,8 @@ pub(crate) struct Replayed {
     pub(crate) last_seqno: SeqNo,
     /// Tables that became of full memtables, by family, oldest first.
     pub(crate) tables: BTreeMap<u32, Vec<output::Written>>,
-    /// The logs with their bytes, oldest first.
-    pub(crate) logs: Vec<(FileNo, u64)>,
-    /// Where the good records of each log end.
+    /// The logs whose records were taken, oldest first, and where the good ones of each end: at its end, or at damage.
     pub(crate) ends: BTreeMap<FileNo, u64>,
-    /// Logs whose records were taken, up to their end or to damage.
-    pub(crate) taken: BTreeSet<FileNo>,
     /// The newest log with records that ends before a record of a former use of its file: as RocksDB writes it, nothing in it
     /// tells whether more stood there.
     before_old: Option<FileNo>,
@@ -62,7 +58,7 @@ pub(crate) struct Replayed {
 impl Replayed {
     /// True if all of `logs` was taken, and none ends where more may have stood.
     pub(crate) fn took_all(&self, logs: &[FileNo]) -> bool {
-        self.bytes_dropped == 0 && self.before_old.is_none() && self.taken.len() == logs.len()
+        self.bytes_dropped == 0 && self.before_old.is_none() && self.ends.len() == logs.len()
     }
 }
 
@@ -204,7 +200,6 @@ fn replay_one(
     let path = filename::wal_path(&context.dir, log);
     let file = context.fs.open(&path, Access::Sequential)?;
     let size = file.size()?;
-    replayed.logs.push((log, size));
     let mut reader = Reader::new(file, log)?;
     let log_numbers: BTreeMap<u32, FileNo> = families
         .iter()
@@ -217,7 +212,6 @@ fn replay_one(
         match reader.read_record(&mut record)? {
             ReadOutcome::EndOfLog { valid_until, .. } => {
                 replayed.ends.insert(log, valid_until);
-                replayed.taken.insert(log);
                 let mode = context.options.wal_recovery_mode;
                 let is_in_doubt =
                     mode == WalRecoveryMode::PointInTimeRecovery && reader.ends_before_old_record();
@@ -229,7 +223,6 @@ fn replay_one(
             ReadOutcome::Damage(damage) => {
                 if !goes_on(context, &reader, &damage, log, replayed)? {
                     replayed.ends.insert(log, reader.valid_until());
-                    replayed.taken.insert(log);
                     // Where a torn tail is tolerated the log ends there, and the next one tells whether that is its end.
                     let mode = context.options.wal_recovery_mode;
                     let is_end = mode == WalRecoveryMode::TolerateCorruptedTailRecords;
@@ -245,7 +238,6 @@ fn replay_one(
                             continue;
                         }
                         replayed.ends.insert(log, offset);
-                        replayed.taken.insert(log);
                         return Ok(Some(log));
                     }
                     Err(e) => return Err(at(e)),
