@@ -225,6 +225,25 @@ pub(crate) fn discard(context: &Context, files: &[DataFile]) {
     }
 }
 
+/// Removes logs that recovery left out: they hold what never was, and must neither be archived nor be found by another open,
+/// which would not know any more why they do not count. Newest first and each for good: of one that is gone nothing
+/// contradicts the log behind it.
+///
+/// # Errors
+/// `Io` if one cannot be removed.
+pub(crate) fn remove_left_out(context: &Context, left_out: &[FileNo]) -> Result<()> {
+    for &log in left_out.iter().rev() {
+        match context
+            .fs
+            .remove_file(&filename::wal_path(&context.dir, log))
+        {
+            Err(e) if !e.is_file_not_found() => return Err(e),
+            _ => context.fs.sync_dir(&context.dir)?,
+        }
+    }
+    Ok(())
+}
+
 /// Deletes files of the database that an open which has just recovered does not know. Logs are
 /// archived if that is asked for.
 ///

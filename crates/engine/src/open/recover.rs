@@ -546,22 +546,6 @@ fn rewrite_log(context: &Context, number: FileNo, end: u64) -> Result<()> {
     context.fs.rename(&temporary, &path)
 }
 
-/// Removes logs that recovery left out: they hold what never was, and must neither be archived nor be found by another open,
-/// which would not know any more why they do not count. Newest first and each for good: of one that is gone nothing
-/// contradicts the log behind it.
-fn remove_left_out(context: &Context, left_out: &[FileNo]) -> Result<()> {
-    for &log in left_out.iter().rev() {
-        match context
-            .fs
-            .remove_file(&filename::wal_path(&context.dir, log))
-        {
-            Err(e) if !e.is_file_not_found() => return Err(e),
-            _ => context.fs.sync_dir(&context.dir)?,
-        }
-    }
-    Ok(())
-}
-
 /// Starts a log; what the old logs held goes into tables, unless the options leave it in memory.
 fn start_clean(
     context: &Context,
@@ -627,7 +611,7 @@ fn start_clean(
             install: Some(Box::new(move |state| state.mem = fresh)),
         });
     }
-    remove_left_out(context, left_out)?;
+    obsolete::remove_left_out(context, left_out)?;
     context.set.apply(changes)
 }
 
