@@ -1,5 +1,6 @@
 //! Open, create, destroy: the directory as a whole.
 
+pub(crate) mod identity;
 pub(crate) mod families;
 pub(crate) mod recover;
 pub(crate) mod replay;
