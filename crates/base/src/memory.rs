@@ -42,6 +42,19 @@ pub fn reserve<T>(list: &mut Vec<T>, more: usize, what: &'static str) -> Result<
     grow(list, more, what)
 }
 
+/// Makes room for `more` elements beyond those that there are and, but for what the allocator rounds up, no more.
+///
+/// # Errors
+/// As [`reserve`].
+pub fn reserve_exact<T>(list: &mut Vec<T>, more: usize, what: &'static str) -> Result<()> {
+    let bytes = list
+        .len()
+        .saturating_add(more)
+        .saturating_mul(size_of::<T>());
+    list.try_reserve_exact(more)
+        .map_err(|_| refused(what, bytes))
+}
+
 /// Adds an element.
 ///
 /// # Errors

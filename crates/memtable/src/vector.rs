@@ -25,12 +25,15 @@ use orogen_base::{
 use crate::prefetch::prefetch;
 use crate::prefix::prefix;
 use crate::range_tombstones::RangeTombstones;
-use crate::{MemTable, Visit};
+use crate::{Growth, MemTable, Moment, Visit};
 
-/// Bytes that are taken from the allocator at once: few at first, for small memtables are many.
-/// Larger entries get their own.
+/// Bytes that are taken from the allocator at once: few at first, for small memtables are many. Larger entries get their
+/// own.
 const PIECE_LEN_MIN: usize = 4 << 10;
 const PIECE_LEN_MAX: usize = 1 << 20;
+
+/// Entries that there is room for at first.
+const ENTRIES_MIN: usize = 64;
 
 /// Entries that are fetched before a cursor that goes forward stands on them: in the order of keys
 /// each lies elsewhere.
@@ -75,20 +78,6 @@ impl Entries {
         let len = entry.key_len as usize + entry.value_len as usize;
         prefetch(&self.pieces[entry.piece as usize][at..at + len.min(AHEAD_BYTES_MAX)]);
     }
-
-    /// Sees to it that the last piece has room for `len` bytes more.
-    fn make_room(&mut self, len: usize) -> Result<()> {
-        memory::reserve(&mut self.entries, 1, "memtable")?;
-        let last = self.pieces.last();
-        if last.is_some_and(|p| p.capacity() - p.len() >= len) {
-            return Ok(());
-        }
-        let twice = last.map_or(PIECE_LEN_MIN, |p| 2 * p.capacity());
-        let capacity = len.max(twice.min(PIECE_LEN_MAX));
-        self.pieces
-            .push(memory::with_capacity(capacity, "memtable")?);
-        Ok(())
-    }
 }
 
 /// The order of internal keys.
@@ -108,6 +97,11 @@ pub struct VectorMemTable {
     entries: AtomicU64,
     deletions: AtomicU64,
     bytes: AtomicUsize,
+    /// Bytes of pieces and of the list of entries, with what is free in them.
+    allocated: AtomicUsize,
+    piece_max: AtomicUsize,
+    /// The last: it is told that the memory is given back by its own end.
+    grows: OnceLock<Growth>,
 }
 
 impl VectorMemTable {
@@ -123,7 +117,48 @@ impl VectorMemTable {
             entries: AtomicU64::new(0),
             deletions: AtomicU64::new(0),
             bytes: AtomicUsize::new(0),
+            allocated: AtomicUsize::new(0),
+            piece_max: AtomicUsize::new(PIECE_LEN_MAX),
+            grows: OnceLock::new(),
         })
+    }
+
+    /// Sees to it that there is room for one entry more, and for `len` bytes in the last piece.
+    fn make_room(&self, filling: &mut Entries, len: usize) -> Result<()> {
+        let piece_max = self.piece_max.load(Relaxed);
+        let entries = &mut filling.entries;
+        let had = entries.capacity();
+        if entries.len() == had {
+            let more = had.clamp(ENTRIES_MIN, piece_max / size_of::<Entry>());
+            self.grow(more * size_of::<Entry>(), || {
+                memory::reserve_exact(entries, more, "memtable")
+            })?;
+        }
+        let last = filling.pieces.last();
+        if last.is_some_and(|p| p.capacity() - p.len() >= len) {
+            return Ok(());
+        }
+        let twice = last.map_or(PIECE_LEN_MIN, |p| 2 * p.capacity());
+        let capacity = len.max(twice.min(piece_max));
+        self.grow(capacity, || {
+            let piece = memory::with_capacity(capacity, "memtable")?;
+            memory::push(&mut filling.pieces, piece, "memtable")
+        })
+    }
+
+    /// Takes `bytes` more from the system, and tells of them.
+    fn grow(&self, bytes: usize, take: impl FnOnce() -> Result<()>) -> Result<()> {
+        let tell = |moment| self.grows.get().map_or((), |grows| grows(moment, bytes));
+        tell(Moment::Before);
+        let taken = take();
+        if taken.is_ok() {
+            self.allocated.fetch_add(bytes, Relaxed);
+        }
+        tell(match taken {
+            Ok(()) => Moment::After,
+            Err(_) => Moment::Not,
+        });
+        taken
     }
 
     #[inline]
@@ -161,7 +196,7 @@ impl MemTable for VectorMemTable {
             "it takes no entries once it was read"
         );
         let key_len = key.len() + orogen_base::key::TRAILER_LEN;
-        filling.make_room(key_len + value.len())?;
+        self.make_room(&mut filling, key_len + value.len())?;
         let number = filling.pieces.len() - 1;
         let piece = &mut filling.pieces[number];
         let at = piece.len();
@@ -237,6 +272,19 @@ impl MemTable for VectorMemTable {
 
     fn memory_usage(&self) -> usize {
         self.bytes.load(Relaxed) + self.range_tombstones.memory_usage()
+    }
+
+    fn memory_allocated(&self) -> usize {
+        self.allocated.load(Relaxed) + self.range_tombstones.memory_usage()
+    }
+
+    fn watch_growth(&self, grows: Growth) {
+        let _ = self.grows.set(grows);
+    }
+
+    fn allocate_ahead_at_most(&self, bytes: usize) {
+        let bytes = bytes.clamp(PIECE_LEN_MIN, PIECE_LEN_MAX);
+        self.piece_max.store(bytes, Relaxed);
     }
 
     fn entry_count(&self) -> u64 {

@@ -1,10 +1,11 @@
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use orogen_base::key::{append_internal_key, append_seek_key};
 use orogen_base::{InternalIterator, UserComparator, ValueKind};
 
 use super::VectorMemTable;
-use crate::{GuidedListMemTable, MemTable, Visit};
+use crate::{GuidedListMemTable, MemTable, Moment, Visit};
 
 struct Rng(u64);
 
@@ -142,4 +143,46 @@ fn what_was_read_takes_no_more() {
     let table = VectorMemTable::new(UserComparator::BYTEWISE);
     drop(table.clone().iter());
     table.insert(b"a", 1, ValueKind::Value, b"").unwrap();
+}
+
+#[test]
+fn growth_is_told_to_the_byte_and_bounded() {
+    let table = VectorMemTable::new(UserComparator::BYTEWISE);
+    let dynamic: Arc<dyn MemTable> = table.clone();
+    let watched = Arc::downgrade(&dynamic);
+    let told = Arc::new(AtomicUsize::new(0));
+    let pending = Arc::new(AtomicUsize::new(0));
+    let (sum, open) = (told.clone(), pending);
+    table.allocate_ahead_at_most(16 << 10);
+    table.watch_growth(Box::new(move |moment, bytes| {
+        let is = watched.upgrade().map(|t| t.memory_allocated());
+        assert_eq!(
+            is,
+            Some(sum.load(Relaxed) + if moment == Moment::Before { 0 } else { bytes })
+        );
+        match moment {
+            Moment::Before => open.fetch_add(bytes, Relaxed),
+            Moment::After => sum.fetch_add(open.swap(0, Relaxed), Relaxed),
+            Moment::Not => unreachable!("there is memory"),
+        };
+    }));
+    for n in 0..20_000_u64 {
+        let value = vec![
+            b'v';
+            if n % 1000 == 0 {
+                40_000
+            } else {
+                n as usize % 50
+            }
+        ];
+        table
+            .insert(&n.to_be_bytes(), n, ValueKind::Value, &value)
+            .unwrap();
+        let (used, taken) = (table.memory_usage(), table.memory_allocated());
+        assert_eq!(told.load(Relaxed), taken);
+        assert!(used <= taken, "{used} of {taken}");
+    }
+    // A large value takes its own piece and leaves what is free in the one before.
+    let wasted = table.memory_allocated() - table.memory_usage();
+    assert!(wasted < 22 * (16 << 10), "{wasted}");
 }
