@@ -207,6 +207,7 @@ fn replay_one(
         .collect();
     let wanted = |cf: u32| log_numbers.get(&cf).is_some_and(|&from| log >= from);
     let mut memtables = MemTables::of(families.to_vec());
+    let mut bounds = Bounds::new(context);
     let mut record = Vec::new();
     loop {
         match reader.read_record(&mut record)? {
@@ -266,8 +267,15 @@ fn replay_one(
                         }
                         continue;
                     }
+                    let full = memtables.full_families();
                     drop(memtables);
-                    write_full_memtables(context, families, log, tables)?;
+                    write_memtables(context, &full, log, tables)?;
+                    memtables = MemTables::of(families.to_vec());
+                } else if bounds.reached(record.len(), &memtables) {
+                    let largest = memtables.largest();
+                    drop(memtables);
+                    write_memtables(context, largest.as_slice(), log, tables)?;
+                    context.balance_memory();
                     memtables = MemTables::of(families.to_vec());
                 }
             }
@@ -385,35 +393,79 @@ fn check_not_ahead(families: &[Arc<ColumnFamilyData>], log: FileNo) -> Result<()
     Ok(())
 }
 
-fn write_full_memtables(
+/// Seals the memtables of `families`, which become tables unless nothing may be written.
+fn write_memtables(
     context: &Context,
     families: &[Arc<ColumnFamilyData>],
     log: FileNo,
     tables: &mut TableThreads,
 ) -> Result<()> {
     for family in families {
-        let full = {
+        let sealed = {
             let mut state = family.state();
-            if !state.mem.is_full() {
-                continue;
-            }
             let fresh = match stays(context) {
                 true => context.new_memtable(family, log),
                 false => context.new_replay_memtable(&family.options(), log),
             };
-            let full = std::mem::replace(&mut state.mem, fresh);
+            let sealed = std::mem::replace(&mut state.mem, fresh);
             if context.read_only {
-                // Nothing is written. One memtable for all would be more than a memtable takes.
-                state.imm.push(full);
+                // One memtable for all would be more than a memtable takes.
+                state.imm.push(sealed);
                 family.publish(&state);
                 continue;
             }
             family.publish(&state);
-            full
+            sealed
         };
-        tables.write(family, full)?;
+        tables.write(family, sealed)?;
     }
     Ok(())
+}
+
+/// What all memtables together may take while logs are read: `db_write_buffer_size` and the budget of memory. A read-only
+/// open, which writes no tables, keeps to neither.
+struct Bounds<'a> {
+    context: &'a Context,
+    /// Bytes of records between two looks: to ask all memtables is dear where there are many.
+    step: u64,
+    left: u64,
+}
+
+/// At most so many bytes of records are read between two looks at what memtables take.
+const LOOK_BYTES_MAX: u64 = 1 << 20;
+
+impl<'a> Bounds<'a> {
+    fn new(context: &'a Context) -> Self {
+        let options = &context.options;
+        let budget = options.memory_budget.as_ref().map(|b| b.limit());
+        let database = Some(options.db_write_buffer_size).filter(|&bytes| bytes > 0);
+        let smallest = budget.into_iter().chain(database).min();
+        let step = match smallest.filter(|_| !context.read_only) {
+            Some(bytes) => (bytes / 64).min(LOOK_BYTES_MAX),
+            None => u64::MAX,
+        };
+        Self {
+            context,
+            step,
+            left: step,
+        }
+    }
+
+    /// True if the largest memtable should become a table, now that a record of `bytes` is in.
+    fn reached(&mut self, bytes: usize, memtables: &MemTables) -> bool {
+        if self.left > bytes as u64 {
+            self.left -= bytes as u64;
+            return false;
+        }
+        self.left = self.step;
+        let options = &self.context.options;
+        let database = options.db_write_buffer_size;
+        if database > 0 && memtables.memory_usage() > database {
+            return true;
+        }
+        let budget = options.memory_budget.as_ref();
+        budget.is_some_and(|b| b.wants_seal(|| memtables.memory_usage()))
+    }
 }
 
 /// A memtable that is to become a table.
@@ -475,7 +527,7 @@ impl TableThreads {
     /// How many may write: each holds a memtable, and one more is being filled.
     fn count(&self) -> usize {
         let context = &self.context;
-        if context.options.memory_budget.is_some() {
+        if context.options.memory_budget.is_some() || context.options.db_write_buffer_size > 0 {
             return 1;
         }
         let jobs = context.db_options().max_background_jobs;

@@ -9,7 +9,7 @@ use orogen_engine::options::MemTableKind;
 use orogen_engine::{Db, MemoryBudget, Options, ReadOptions, WriteBatch, WriteOptions};
 use orogen_env::{Clock, MemFileSystem, SystemClock};
 
-use crate::steer::{ends, on_thread};
+use crate::steer::{HookFileSystem, Op, ends, on_thread};
 use crate::support::{DIR, small};
 use crate::watched::watched;
 
@@ -292,4 +292,59 @@ fn not_every_write_asks_all_memtables() {
     );
     assert!(used.unwrap() < 3 << 20, "{used:?}");
     assert!(!db.live_files().is_empty());
+}
+
+/// The files of a database whose process ended with 16 MiB in its logs, and none in tables.
+fn killed(families: &[&str]) -> MemFileSystem {
+    let fs = MemFileSystem::new();
+    let mut options = small(&fs);
+    options.cf.write_buffer_size = 64 << 20;
+    let db = Db::open(DIR, &options).expect("a new one");
+    let made = |name: &&str| db.create_column_family(name, options.cf.clone());
+    let mut all = vec![db.default_column_family()];
+    all.extend(families.iter().map(|f| made(f).expect("memory")));
+    for n in 0..16_000 {
+        let family = &all[n as usize % all.len()];
+        let mut batch = WriteBatch::new();
+        batch.put(family.id(), &key(n), &[n as u8; 1000]);
+        db.write(batch).expect("memory");
+    }
+    assert!(db.live_files().is_empty());
+    fs.fork()
+}
+
+#[test]
+fn logs_are_read_within_the_budget() {
+    let fs = killed(&["other"]);
+    let budget = Arc::new(MemoryBudget::new(LIMIT));
+    let most = Arc::new(AtomicUsize::new(0));
+    let mut options = bounded(&fs, &budget);
+    let (of, seen) = (budget, most.clone());
+    options.db.fs = Arc::new(HookFileSystem::new(&fs, move |op, _| {
+        if op == Op::Append {
+            seen.fetch_max(of.usage().total() as usize, Ordering::SeqCst);
+        }
+    }));
+    let db = Db::open(DIR, &options).unwrap();
+    let most = most.load(Ordering::SeqCst) as u64;
+    assert!(most > 0 && most <= LIMIT + LIMIT / 20, "{most}");
+    for n in 0..16_000 {
+        let family = ["default", "other"][n as usize % 2];
+        let family = db.column_family(family).unwrap();
+        let found = db.get_opt(&ReadOptions::default(), &family, &key(n));
+        assert!(found.unwrap().is_some(), "{n}");
+    }
+}
+
+#[test]
+fn logs_are_read_within_the_write_buffers_of_the_database() {
+    let fs = killed(&["other"]);
+    let mut options = small(&fs);
+    options.cf.write_buffer_size = 64 << 20;
+    options.cf.level0_file_num_compaction_trigger = 100;
+    options.cf.target_file_size_base = 64 << 20;
+    options.db.db_write_buffer_size = 2 << 20;
+    let db = Db::open(DIR, &options).unwrap();
+    let tables = db.live_files().len();
+    assert!((6..20).contains(&tables), "{tables}");
 }
