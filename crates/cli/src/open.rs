@@ -95,9 +95,10 @@ pub(crate) fn read(dir: &Path, how: &Reading) -> Result<Db, Failure> {
     Ok(Db::open_as_secondary(dir, None, &options)?)
 }
 
-/// Opens for reading, beside whoever has it open.
+/// Opens for reading, beside whoever has it open. What a lost table held is missing, the rest is shown.
 pub(crate) fn read_only(dir: &Path) -> Result<Db, Failure> {
-    let options = options_for(dir)?;
+    let mut options = options_for(dir)?;
+    options.db.paranoid_checks = false;
     Ok(Db::open_read_only(dir, &options)?)
 }
 

@@ -101,8 +101,9 @@ pub struct DbOptions {
     pub create_missing_column_families: bool,
     /// Refuse a database that is there. Default false.
     pub error_if_exists: bool,
-    /// No effect: what is read is checked in any case, and a damaged table is met by the first who reads it. Kept for
-    /// OPTIONS files. Default true.
+    /// Refuse to open where a table that the MANIFEST lists is missing or has another size, or a log that RocksDB
+    /// tracked (`track_and_verify_wals_in_manifest`) is missing or shorter than when it was synced. Otherwise such tables
+    /// count as damaged from the open on ([`crate::Db::damaged_tables`]) and the rest is served. What is read is checked in any case. Default true.
     pub paranoid_checks: bool,
     /// Threads for flushes and compactions together, 1 to 1024; from 2 on one is kept for flushes, with 1 a flush waits for the
     /// compaction that runs. Default 2.

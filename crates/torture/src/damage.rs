@@ -836,6 +836,8 @@ impl Reference {
         let is_wanted = |family: &str| how.only.is_none_or(|only| only == family);
         let mut options = options_of(fs, self.number, self.holes);
         options.db.create_if_missing = false;
+        // Tables that are cut off are refused at the one kind of open, and read after the other.
+        options.db.paranoid_checks = how.read_only;
         if self.holes {
             // What is compacted moves out of the files with holes.
             for cf in options.families.values_mut() {

@@ -29,6 +29,7 @@ use crate::info_log::InfoLog;
 use crate::jobs::flush::{take_epoch, write_level0_table};
 use crate::obsolete;
 use crate::open::families::assemble;
+use crate::open::files;
 use crate::open::identity::{identity, new_session_id, new_uuid};
 use crate::open::replay::{Replayed, replay};
 use crate::options::{ColumnFamilyOptions, DbOptions, Options, WalRecoveryMode};
@@ -120,6 +121,20 @@ fn manifest_now(fs: &dyn FileSystem, dir: &Path) -> Result<(FileNo, u64)> {
     let number = manifest::current(fs, dir)?;
     let path = filename::manifest_path(dir, number);
     Ok((number, fs.metadata(&path)?.size))
+}
+
+/// Refuses files that were looked for after the MANIFEST was seen as `before`, where it has changed meanwhile.
+///
+/// # Errors
+/// `Busy`; those of reading the MANIFEST.
+fn check_same_manifest(context: &Context, before: Option<(FileNo, u64)>) -> Result<()> {
+    match before {
+        Some(before) if manifest_now(&*context.fs, &context.dir)? != before => Err(Error::busy(
+            "another process changed the MANIFEST while its files were looked for; try again",
+        )
+        .with("path", context.dir.display())),
+        _ => Ok(()),
+    }
 }
 
 /// Refuses logs that were listed without the lock after the MANIFEST was seen as `before`, where it gave up one of them meanwhile: it
@@ -307,7 +322,16 @@ fn finish_open(
         .set
         .family(0)
         .ok_or_else(|| Error::corruption("MANIFEST has no default column family"))?;
+    let check_not_moved = || match (manifest_before, found) {
+        (Some(before), Some(found)) => check_not_moved(context, before, found),
+        _ => Ok(()),
+    };
     let from = first_log_needed(context, found);
+    if let Some(found) = found {
+        files::check(context)
+            .or_else(|e| check_same_manifest(context, manifest_before).and(Err(e)))?;
+        files::check_logs(context, &found.wals, from).or_else(|e| check_not_moved().and(Err(e)))?;
+    }
     options_map::check_logs_are_here(&*context.fs, &context.dir, &on_disk, from)?;
     let logs = logs_from(&on_disk, from);
     for &log in &logs {
@@ -316,10 +340,6 @@ fn finish_open(
         }
         context.set.mark_file_number_used(log);
     }
-    let check_not_moved = || match (manifest_before, found) {
-        (Some(before), Some(found)) => check_not_moved(context, before, found),
-        _ => Ok(()),
-    };
     check_not_moved()?;
     let replayed = replay(context, &families, &logs).or_else(|e| check_not_moved().and(Err(e)))?;
     let is_whole = context.options.wal_recovery_mode == WalRecoveryMode::PointInTimeRecovery

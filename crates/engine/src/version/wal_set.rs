@@ -99,12 +99,16 @@ impl WalSet {
         self.wals.is_empty()
     }
 
-    /// Compares with what is on disk; `size_of` gives a log's size, `None` if it is missing.
+    /// Compares the logs from number `from` on with what is on disk; `size_of` gives a log's size, `None` if it is missing.
     ///
     /// # Errors
     /// `Corruption` if a synced log is missing or shorter than it was; what `size_of` gives.
-    pub fn check(&self, size_of: &mut dyn FnMut(FileNo) -> Result<Option<u64>>) -> Result<()> {
-        for (&number, synced) in &self.wals {
+    pub fn check(
+        &self,
+        from: FileNo,
+        size_of: &mut dyn FnMut(FileNo) -> Result<Option<u64>>,
+    ) -> Result<()> {
+        for (&number, synced) in self.wals.range(from..) {
             let Some(synced) = *synced else { continue };
             match size_of(number)? {
                 None => {
@@ -146,12 +150,14 @@ mod tests {
             set.iter().collect::<Vec<_>>(),
             [wal(4, Some(20)), wal(6, None)]
         );
-        set.check(&mut |_| Ok(Some(20))).unwrap();
-        assert!(set.check(&mut |_| Ok(Some(19))).is_err());
-        assert!(set.check(&mut |_| Ok(None)).is_err());
+        set.check(0, &mut |_| Ok(Some(20))).unwrap();
+        assert!(set.check(0, &mut |_| Ok(Some(19))).is_err());
+        assert!(set.check(0, &mut |_| Ok(None)).is_err());
+        assert!(set.check(4, &mut |_| Ok(None)).is_err());
+        set.check(5, &mut |_| Ok(None)).unwrap();
         set.delete_before(6);
         set.add(&wal(5, Some(1))).unwrap();
         assert_eq!(set.iter().collect::<Vec<_>>(), [wal(6, None)]);
-        set.check(&mut |_| Ok(None)).unwrap();
+        set.check(0, &mut |_| Ok(None)).unwrap();
     }
 }

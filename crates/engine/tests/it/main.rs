@@ -39,6 +39,7 @@ mod mapped_logs;
 mod mapped_reads;
 mod option_changes;
 mod panics;
+mod paranoid;
 mod perf;
 mod pipeline;
 mod prepared;
