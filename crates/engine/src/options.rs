@@ -991,7 +991,7 @@ pub struct CompactRangeOptions {
     pub bottommost_level_compaction: BottommostLevelCompaction,
     /// Threads; 0: as [`DbOptions::max_subcompactions`].
     pub max_subcompactions: usize,
-    /// No automatic compaction of the family runs meanwhile. Default false: they go on with the
-    /// files that this one is not at.
+    /// No automatic compaction of the family runs meanwhile, but while this one is paused. Default false: they go on with
+    /// the files that this one is not at.
     pub exclusive_manual_compaction: bool,
 }

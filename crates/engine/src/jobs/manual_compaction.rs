@@ -6,10 +6,11 @@
 //! [`CompactRangeOptions::exclusive_manual_compaction`] automatic ones of the family wait all the
 //! while. Claims and counts are given back by guards, whatever ends the compaction.
 
-use orogen_base::sync::atomic::Ordering;
+use std::cell::RefCell;
 use std::collections::HashSet;
 use std::sync::Arc;
 
+use orogen_base::sync::atomic::Ordering;
 use orogen_base::{Error, ErrorKind, FileNo, Result};
 
 use crate::activity::{JobInfo, JobKind, JobState, Listed, RunningJob};
@@ -57,12 +58,12 @@ pub(crate) fn compact_range(
         request,
         control,
         id: context.new_job_id(),
+        keeps_out: RefCell::default(),
     };
     let _listed = manual.list();
-    let exclusive = request.options.exclusive_manual_compaction;
-    let kept_out = exclusive.then(|| manual.count(|state| &mut state.exclusive_manual));
+    manual.keep_others_out();
     let result = manual.run();
-    drop(kept_out);
+    manual.let_others_in();
     obsolete::purge(context);
     result.inspect_err(|e| compaction_handle::note_failure(context, e))
 }
@@ -112,6 +113,8 @@ struct Manual<'a> {
     request: &'a Request,
     control: &'a Arc<Control>,
     id: u64,
+    /// While automatic ones wait.
+    keeps_out: RefCell<Option<Counted<'a>>>,
 }
 
 /// A step that was taken.
@@ -122,9 +125,9 @@ struct Step {
 }
 
 /// The levels and keys that a compaction waits for, until it is dropped.
-struct Claim<'a>(&'a Manual<'a>);
+struct Claim<'a, 'b>(&'a Manual<'b>);
 
-impl Drop for Claim<'_> {
+impl Drop for Claim<'_, '_> {
     fn drop(&mut self) {
         let id = self.0.id;
         let mut state = self.0.request.family.state();
@@ -134,9 +137,21 @@ impl Drop for Claim<'_> {
     }
 }
 
-impl Manual<'_> {
-    fn count(&self, count: fn(&mut FamilyState) -> &mut usize) -> Counted<'_> {
+impl<'a> Manual<'a> {
+    fn count(&self, count: fn(&mut FamilyState) -> &mut usize) -> Counted<'a> {
         Counted::new(self.context, &self.request.family, count)
+    }
+
+    /// If that was asked for.
+    fn keep_others_out(&self) {
+        let mut keeps_out = self.keeps_out.borrow_mut();
+        if self.request.options.exclusive_manual_compaction && keeps_out.is_none() {
+            *keeps_out = Some(self.count(|state| &mut state.exclusive_manual));
+        }
+    }
+
+    fn let_others_in(&self) {
+        drop(self.keeps_out.take());
     }
 
     fn list(&self) -> Listed<'_> {
@@ -304,7 +319,13 @@ impl Manual<'_> {
             let seen = self.context.progress.count();
             self.check()?;
             if !self.control.is_paused() {
+                self.keep_others_out();
                 return Ok(());
+            }
+            if self.keeps_out.borrow().is_some() {
+                // It tells of progress itself.
+                self.let_others_in();
+                continue;
             }
             self.context.progress.wait_after(seen);
         }

@@ -140,13 +140,13 @@ fn two_at_once_wait_for_each_other_and_both_end() {
 }
 
 /// One that was paused in its first step.
-fn paused() -> (Db, CompactionHandle) {
+fn paused(how: &CompactRangeOptions) -> (Db, CompactionHandle) {
     let mut options = small(&MemFileSystem::new());
     let (gate, armed, _) = held(&mut options);
     let db = halves(&options);
     let cf = db.default_column_family();
     armed.store(true, Ordering::SeqCst);
-    let handle = db.compact_range_async(&FORCE, &cf, None, None);
+    let handle = db.compact_range_async(how, &cf, None, None);
     let handle = handle.expect("the system has a thread");
     gate.wait_for(1);
     handle.pause();
@@ -158,7 +158,7 @@ fn paused() -> (Db, CompactionHandle) {
 
 #[test]
 fn a_paused_one_holds_no_files_and_goes_on_later() {
-    let (db, handle) = paused();
+    let (db, handle) = paused(&FORCE);
     let cf = db.default_column_family();
     let progress = handle.progress();
     assert!(progress.paused && !progress.finished);
@@ -166,6 +166,26 @@ fn a_paused_one_holds_no_files_and_goes_on_later() {
     fill(&db, 0, 1000, 9);
     db.compact_range(&FORCE, &cf, None, None).unwrap();
     assert!(!handle.is_finished());
+    handle.resume();
+    handle.wait().unwrap();
+    assert_eq!(scan(&db, &cf).len(), 2000);
+}
+
+#[test]
+fn a_paused_one_lets_automatic_ones_run() {
+    let exclusive = CompactRangeOptions {
+        exclusive_manual_compaction: true,
+        ..FORCE
+    };
+    let (db, handle) = paused(&exclusive);
+    let cf = db.default_column_family();
+    for round in 0..8 {
+        fill(&db, 0, 100, round);
+        db.flush().unwrap();
+    }
+    // Else writers would come to stand.
+    let level0 = || db.live_files().iter().filter(|f| f.level == 0).count();
+    until(|| level0() < 4);
     handle.resume();
     handle.wait().unwrap();
     assert_eq!(scan(&db, &cf).len(), 2000);
@@ -301,7 +321,7 @@ fn a_panic_on_the_callers_thread_leaves_nothing_taken() {
 
 #[test]
 fn a_paused_one_does_not_survive_that_all_are_disabled() {
-    let (db, handle) = paused();
+    let (db, handle) = paused(&FORCE);
     let cf = db.default_column_family();
     db.disable_manual_compaction();
     db.enable_manual_compaction();
