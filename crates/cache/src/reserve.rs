@@ -14,6 +14,7 @@ use std::sync::Arc;
 
 use orogen_base::sync::atomic::Ordering;
 
+use crate::resident::Leaving;
 use crate::{Cache, SHARDS_MAX};
 
 /// One part in so many of the capacity is withdrawn beyond what is reserved.
@@ -60,6 +61,7 @@ impl<V: Send + Sync + 'static> Cache<V> {
 
     /// Tells the shards what is theirs.
     pub(crate) fn size_shards(&self) {
+        let mut leaving = Leaving::new();
         let sizing = self.sizing.lock();
         // Who reserves goes on where enough is withdrawn: that is said after the shards have given it up, and taken back before
         // they have it.
@@ -72,22 +74,24 @@ impl<V: Send + Sync + 'static> Cache<V> {
             };
             let rest = capacity.saturating_sub(withdrawn);
             if withdrawn > self.withdrawn.load(Ordering::SeqCst) {
-                self.share_out(rest);
+                self.share_out(rest, &mut leaving);
                 self.withdrawn.store(withdrawn, Ordering::SeqCst);
                 break;
             }
             self.withdrawn.store(withdrawn, Ordering::SeqCst);
             // Somebody may have found enough the moment before.
             if self.reserved.load(Ordering::SeqCst) <= withdrawn {
-                self.share_out(rest);
+                self.share_out(rest, &mut leaving);
                 break;
             }
         }
         drop(sizing);
+        // That may take long, and ask the cache for something.
+        drop(leaving);
     }
 
-    /// Gives each shard its share of `rest` bytes; under the lock.
-    fn share_out(&self, rest: usize) {
+    /// Gives each shard its share of `rest` bytes; under the lock. `leaving` gets what had to go.
+    fn share_out(&self, rest: usize, leaving: &mut Leaving<V>) {
         let mut share = None;
         for _ in 0..SIZINGS_MAX {
             // What a shard gives up may be held.
@@ -96,7 +100,7 @@ impl<V: Send + Sync + 'static> Cache<V> {
                 break;
             }
             for shard in &self.shards {
-                shard.set_capacity(fair);
+                shard.set_capacity(fair, leaving);
             }
             share = Some(fair);
         }

@@ -77,10 +77,9 @@ impl<V> Shard<V> {
         overdraft_changed
     }
 
-    pub(crate) fn set_capacity(&self, capacity: usize) {
-        let mut leaving = Leaving::new();
-        self.0.write().set_capacity(capacity, &mut leaving);
-        drop(leaving);
+    /// `leaving` gets what had to go, to be dropped when the caller holds no lock either.
+    pub(crate) fn set_capacity(&self, capacity: usize, leaving: &mut Leaving<V>) {
+        self.0.write().set_capacity(capacity, leaving);
     }
 
     pub(crate) fn usage(&self) -> usize {

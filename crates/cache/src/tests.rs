@@ -1,9 +1,9 @@
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
 
 use orogen_base::inspect::Inspect;
 
-use crate::{Cache, CacheKey, Priority, Reservation};
+use crate::{Cache, CacheKey, Priority, Reservation, SHARD_BYTES_MIN};
 
 fn key(offset: u64) -> CacheKey {
     CacheKey { id: 1, offset }
@@ -542,4 +542,38 @@ fn many_threads_reserve_and_leave_nothing_behind() {
     (0..9000).for_each(|n| drop(cache.insert(key(n), Arc::new(n), 1 << 10)));
     assert!(cache.usage() > 3 << 20);
     check(&cache);
+}
+
+#[test]
+fn what_gives_way_is_dropped_when_no_lock_is_held() {
+    struct Looks(Weak<Cache<Self>>, Arc<AtomicUsize>);
+
+    impl Drop for Looks {
+        fn drop(&mut self) {
+            let Some(cache) = self.0.upgrade() else {
+                return;
+            };
+            assert!(cache.sizing.try_lock().is_some(), "shares are being told");
+            let _ = cache.held_usage();
+            self.1.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    let cache = Arc::new(Cache::new(4 * SHARD_BYTES_MIN));
+    let dropped = Arc::new(AtomicUsize::new(0));
+    let fill = || {
+        for n in 0..100 {
+            let value = Looks(Arc::downgrade(&cache), dropped.clone());
+            cache.insert(key(n), Arc::new(value), SHARD_BYTES_MIN / 50);
+        }
+    };
+    fill();
+    let mut reservation = Reservation::new(cache.clone());
+    reservation.set(2 * SHARD_BYTES_MIN);
+    let for_reservation = dropped.load(Ordering::Relaxed);
+    assert!(for_reservation > 0);
+    fill();
+    cache.set_capacity(0);
+    assert_eq!(cache.entry_count(), 0);
+    assert!(dropped.load(Ordering::Relaxed) > for_reservation);
 }
