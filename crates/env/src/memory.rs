@@ -427,14 +427,21 @@ impl Drop for Reserved {
 }
 
 /// A new file that nobody else finds: its name is gone at once.
+///
+/// Names that are taken are passed over: a process of the same number had them, which ended too early to take them away or
+/// runs beside this one in another container.
 fn unnamed_file(dir: &Path) -> rustix::io::Result<OwnedFd> {
     static FILES: AtomicU64 = AtomicU64::new(0);
-    let number = FILES.fetch_add(1, Ordering::Relaxed);
-    let path = dir.join(format!("orogen-{}-{number}.tmp", std::process::id()));
     let new = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
-    let file = open(&path, new, Mode::RUSR | Mode::WUSR)?;
-    unlink(&path)?;
-    Ok(file)
+    loop {
+        let number = FILES.fetch_add(1, Ordering::Relaxed);
+        let path = dir.join(format!("orogen-{}-{number}.tmp", std::process::id()));
+        match open(&path, new, Mode::RUSR | Mode::WUSR) {
+            Err(Errno::EXIST) => {}
+            Err(e) => return Err(e),
+            Ok(file) => return unlink(&path).map(|()| file),
+        }
+    }
 }
 
 /// Makes a file longer by zeros that have their place on disk.
@@ -536,6 +543,22 @@ mod tests {
         reserved.use_up_to(1);
         assert_eq!(reserved.used(), 0, "it is no memory");
         drop(reserved);
+        std::fs::remove_dir(&dir).unwrap();
+    }
+
+    #[test]
+    fn a_file_without_a_name_passes_over_names_that_are_taken() {
+        let (dir, process) = (std::env::temp_dir(), std::process::id());
+        let dir = dir.join(format!("orogen-names-{process}"));
+        std::fs::create_dir(&dir).unwrap();
+        let taken = (0..64).map(|n| dir.join(format!("orogen-{process}-{n}.tmp")));
+        for path in taken.clone() {
+            std::fs::write(path, "of a process of the same number").unwrap();
+        }
+        assert!(Reserved::in_dir(1, &dir).unwrap().is_file());
+        for path in taken {
+            std::fs::remove_file(path).unwrap();
+        }
         std::fs::remove_dir(&dir).unwrap();
     }
 
