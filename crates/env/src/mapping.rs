@@ -13,7 +13,9 @@
 //!    zeros in the place of a page of that mapping, and marks it lost; any other `SIGBUS` goes to
 //!    whoever was asked before.
 //! 2. What was read is believed only if the mapping is not lost when it has been used. A lost one
-//!    is never used again: reads are calls from then on.
+//!    is never used again: reads are calls from then on. The page may have been replaced on behalf of another thread, so
+//!    fences keep the mark before the zeros there, and the look at it behind the bytes here, as in a sequence lock (Boehm,
+//!    "Can seqlocks get along with programming language memory models?", 2012).
 //! 3. The handler is installed with the first mapping, once. A program that installs its own
 //!    afterwards has to pass on what it does not know, or dies of such a page.
 //! 4. A thread in which the signal is blocked would end the process: it reads by calls. It is asked now and then.
@@ -29,7 +31,7 @@ use std::ops::Deref;
 use std::os::fd::AsFd;
 use std::ptr::{NonNull, null, null_mut};
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, Ordering, compiler_fence};
+use std::sync::atomic::{AtomicBool, Ordering, compiler_fence, fence};
 
 use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
 
@@ -85,7 +87,7 @@ impl FileMapping {
     pub(crate) fn read(&self, offset: u64, len: usize) -> Option<MappedRead<'_>> {
         let offset = usize::try_from(offset).ok()?;
         let is_inside = offset.checked_add(len).is_some_and(|end| end <= self.len);
-        if !is_inside || self.is_lost.load(Ordering::Acquire) || !hears() {
+        if !is_inside || self.is_lost.load(Ordering::Relaxed) || !hears() {
             return None;
         }
         let outer = CURRENT.replace(self);
@@ -130,7 +132,9 @@ impl FileMapping {
         if !(start..start + len).contains(&address) {
             return false;
         }
-        self.is_lost.store(true, Ordering::Release);
+        self.is_lost.store(true, Ordering::Relaxed);
+        // Who sees the new page sees that, too.
+        fence(Ordering::Release);
         let before = (address - start) % self.page_len;
         let page = (address - before) as *mut c_void;
         let flags = MapFlags::PRIVATE | MapFlags::FIXED;
@@ -159,8 +163,9 @@ impl MappedRead<'_> {
     /// True if all that was seen of the bytes so far was the file's.
     #[must_use]
     pub fn is_whole(&self) -> bool {
-        compiler_fence(Ordering::SeqCst);
-        !self.mapping.is_lost.load(Ordering::Acquire)
+        // An acquiring load alone would keep what follows behind it, not itself behind the bytes.
+        fence(Ordering::Acquire);
+        !self.mapping.is_lost.load(Ordering::Relaxed)
     }
 }
 
