@@ -17,8 +17,8 @@
 //! prefixes are equal: three or four pages that mostly lie in the processor's caches, where a
 //! skip list's tower costs a dozen far nodes.
 //!
-//! 1. Pages live as long as the arena; an entry once in a page moves right only, within it or to
-//!    the new right sibling of a split.
+//! 1. Pages live as long as the guide, in an arena of its own: what was promised to entries stays theirs, however many pages
+//!    split. An entry once in a page moves right only, within it or to the new right sibling of a split.
 //! 2. Entries of a page are sorted; the first one of a page that is not the leftmost of its level
 //!    never changes, and is the separator in the page above. The first one of a leftmost page
 //!    above the leaves counts as smaller than all.
@@ -173,6 +173,8 @@ pub(crate) struct Guide {
     first: AtomicPtr<Page>,
     /// Held by whoever changes pages. A leaf lock.
     growing: Mutex<()>,
+    /// Where the pages are. Last, so that nothing outlives it.
+    arena: Arena,
 }
 
 /// Pages from the root to a leaf, and the entry taken in each.
@@ -191,7 +193,12 @@ impl Guide {
             root: AtomicPtr::new(null_mut()),
             first: AtomicPtr::new(null_mut()),
             growing: Mutex::new(()),
+            arena: Arena::new(),
         }
+    }
+
+    pub(crate) fn arena(&self) -> &Arena {
+        &self.arena
     }
 
     /// A node that stands before what has `prefix`, the nearest one that is known; `None` if that
@@ -204,7 +211,7 @@ impl Guide {
     ) -> Option<NonNull<Header>> {
         for _ in 0..TRIES {
             let root = NonNull::new(self.root.load(Ordering::Acquire))?;
-            // SAFETY: published whole, never freed before the arena, of which we are part.
+            // SAFETY: published whole, never freed before the arena, which is ours.
             if let Ok(found) = self.descend(unsafe { root.as_ref() }, prefix, is_before) {
                 return found;
             }
@@ -249,7 +256,7 @@ impl Guide {
                 };
             };
             let child = children[at].load(Ordering::Acquire);
-            // SAFETY: published whole, never freed before the arena, of which we are part.
+            // SAFETY: published whole, never freed before the arena, which is ours.
             page = unsafe { NonNull::new(child).ok_or(())?.as_ref() };
         }
     }
@@ -257,7 +264,6 @@ impl Guide {
     /// Adds a node, if nobody else changes the tree just now.
     pub(crate) fn add(
         &self,
-        arena: &Arena,
         prefix: u64,
         node: NonNull<Header>,
         is_before: &impl Fn(NonNull<Header>) -> bool,
@@ -271,7 +277,7 @@ impl Guide {
             child: null_mut(),
         };
         let Some(root) = NonNull::new(self.root.load(Ordering::Acquire)) else {
-            let Some(page) = new_page(arena, true) else {
+            let Some(page) = new_page(&self.arena, true) else {
                 return;
             };
             page.put(0, entry);
@@ -281,7 +287,7 @@ impl Guide {
             return;
         };
         let mut path = Path::default();
-        // SAFETY: published whole, never freed before the arena, of which we are part.
+        // SAFETY: published whole, never freed before the arena, which is ours.
         let mut page = unsafe { root.as_ref() };
         let mut depth = 0;
         loop {
@@ -303,12 +309,12 @@ impl Guide {
         let mut fresh = Fresh::default();
         let mut level = depth;
         while let Some((page, _)) = path[level].filter(|(page, _)| page.len() == WIDTH) {
-            let Some(right) = new_page(arena, page.children().is_none()) else {
+            let Some(right) = new_page(&self.arena, page.children().is_none()) else {
                 return;
             };
             fresh.right[level] = Some(right);
             if level == 0 {
-                fresh.root = new_page(arena, false);
+                fresh.root = new_page(&self.arena, false);
                 if fresh.root.is_none() {
                     return;
                 }

@@ -15,7 +15,7 @@ use orogen_env::memory::PagePool;
 
 use crate::iter::Iter;
 use crate::list::List;
-use crate::node::Node;
+use crate::node::{LONG_LEN, Node};
 use crate::range_tombstones::RangeTombstones;
 use crate::trie;
 use crate::{Growth, MemTable, Visit};
@@ -32,15 +32,12 @@ pub struct GuidedListMemTable {
     beside_tries: Option<u64>,
 }
 
-/// What entries take of the arena beside their bytes: node, trailer, checksum, alignment, and their
-/// part of the guide's pages, generously. Where more pages split the guide may do without.
-const ENTRY_OVERHEAD: usize = 20 + 8 + 8 + 8 + 64;
-/// Pages for a single entry.
-const GUIDE_BYTES: usize = 4 << 10;
+/// What entries take of the arena beside their bytes: node, trailer, checksum and alignment.
+const ENTRY_OVERHEAD: usize = LONG_LEN + 8 + 8 + 8;
 
 #[inline]
-fn arena_bytes(entries: usize, bytes: usize) -> usize {
-    bytes + entries * ENTRY_OVERHEAD + GUIDE_BYTES
+pub(crate) fn arena_bytes(entries: usize, bytes: usize) -> usize {
+    bytes + entries * ENTRY_OVERHEAD
 }
 
 impl GuidedListMemTable {
@@ -208,7 +205,7 @@ impl MemTable for GuidedListMemTable {
     }
 
     fn use_pages(&self, pool: Arc<PagePool>) {
-        self.list.use_pages(pool);
+        self.list.use_pages(&pool);
     }
 
     fn memory_allocated(&self) -> usize {

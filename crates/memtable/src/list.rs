@@ -34,6 +34,9 @@ const HINTS: usize = 4;
 /// Of so many nodes the guide gets one; in a model all, and few make a page.
 const GUIDED: u64 = if cfg!(orogen_shuttle) { 1 } else { 2 };
 
+/// Of what may be taken ahead for entries, one part in so many is taken for the guide.
+const GUIDE_PART: usize = 8;
+
 /// What a search compares nodes with.
 pub(crate) struct Probe<'a> {
     prefix: u64,
@@ -81,8 +84,13 @@ impl List {
         &self.order
     }
 
+    /// That of the entries, to which all is promised, and that of the guide.
+    fn arenas(&self) -> [&Arena; 2] {
+        [&self.arena, self.guide.arena()]
+    }
+
     pub(crate) fn memory_usage(&self) -> usize {
-        self.arena.memory_usage()
+        self.arenas().map(Arena::memory_usage).iter().sum()
     }
 
     #[inline]
@@ -96,19 +104,28 @@ impl List {
     }
 
     pub(crate) fn watch_growth(&self, grows: Growth) {
-        self.arena.watch_growth(grows);
+        let grows = Arc::new(grows);
+        for arena in self.arenas() {
+            let grows = grows.clone();
+            arena.watch_growth(Box::new(move |moment, bytes| grows(moment, bytes)));
+        }
     }
 
     pub(crate) fn allocate_ahead_at_most(&self, bytes: usize) {
         self.arena.allocate_ahead_at_most(bytes);
+        self.guide
+            .arena()
+            .allocate_ahead_at_most(bytes / GUIDE_PART);
     }
 
-    pub(crate) fn use_pages(&self, pool: Arc<PagePool>) {
-        self.arena.use_pages(pool);
+    pub(crate) fn use_pages(&self, pool: &Arc<PagePool>) {
+        for arena in self.arenas() {
+            arena.use_pages(pool.clone());
+        }
     }
 
     pub(crate) fn memory_allocated(&self) -> usize {
-        self.arena.memory_allocated()
+        self.arenas().map(Arena::memory_allocated).iter().sum()
     }
 
     #[inline]
@@ -258,8 +275,7 @@ impl List {
         if random % GUIDED == 0 {
             // SAFETY: the guide has nodes of this list.
             let is_before = |node| self.is_before(unsafe { self.node(node) }, &probe);
-            self.guide
-                .add(&self.arena, probe.prefix, node.address(), &is_before);
+            self.guide.add(probe.prefix, node.address(), &is_before);
         }
         Ok(())
     }
@@ -322,4 +338,33 @@ fn thread_random() -> (u64, usize) {
         state.set((x, hint));
         (x.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 32, hint)
     })
+}
+
+#[cfg(all(test, not(orogen_shuttle)))]
+mod tests {
+    use super::*;
+    use crate::guided_list::arena_bytes;
+
+    #[test]
+    fn pages_of_the_guide_take_nothing_that_was_promised() {
+        let list = List::new(UserComparator::BYTEWISE);
+        list.allocate_ahead_at_most(0);
+        let insert = |n: u64| {
+            let key = n.to_be_bytes();
+            list.insert(&key, 1, ValueKind::Value, b"", b"").unwrap();
+        };
+        // Rising keys leave full pages behind them.
+        let len = 100_000;
+        (0..len).for_each(|n| insert(2 * n));
+        let mut others = (0..len).map(|n| n * 7919 % len * 2 + 1);
+        for group in [1, 1, 10, 100, 1000] {
+            let promised = arena_bytes(group, 8 * group);
+            list.promise(promised).unwrap();
+            let before = list.arena.memory_allocated();
+            others.by_ref().take(group).for_each(insert);
+            assert_eq!(list.arena.memory_allocated(), before, "{group} entries");
+            list.release(promised);
+        }
+        list.check();
+    }
 }

@@ -32,7 +32,7 @@ const LONG: u32 = 1 << (KEY_BITS + VALUE_BITS);
 
 /// Bytes before the key.
 const SHORT_LEN: usize = size_of::<Header>() + 4;
-const LONG_LEN: usize = SHORT_LEN + 8;
+pub(crate) const LONG_LEN: usize = SHORT_LEN + 8;
 
 /// Where key and value stand, from the node's address on.
 #[derive(Clone, Copy)]
