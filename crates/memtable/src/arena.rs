@@ -256,13 +256,15 @@ impl Arena {
     fn make_current(&self, chunks: &mut Chunks, chunk: Box<Chunk>, size: usize) -> NonNull<u8> {
         let memory = chunk.take(size).expect("a new chunk holds it");
         let full_size = self.current().size;
-        self.current
-            .store(NonNull::from(&*chunk).as_ptr(), Ordering::Release);
+        // At its place first: a box that is moved is its content's only owner again, and earlier addresses count for nothing.
+        let place = chunks.shared.len();
+        chunks.shared.push(chunk);
+        let chunk = NonNull::from(&*chunks.shared[place]);
+        self.current.store(chunk.as_ptr(), Ordering::Release);
         self.closed_bytes.fetch_add(full_size, Ordering::Relaxed);
         if chunks.spare.is_none() {
             self.spare_bytes.store(0, Ordering::Relaxed);
         }
-        chunks.shared.push(chunk);
         memory
     }
 
@@ -388,6 +390,25 @@ mod tests {
         }
         assert!(pieces.iter().all(|p| p.0 % ALIGNMENT == 0));
         assert!(arena.memory_usage() >= total && arena.memory_usage() < total * 3 / 2);
+    }
+
+    #[test]
+    fn pieces_of_chunks_that_were_followed_by_others_are_still_there() {
+        let arena = Arena::new();
+        let pieces: Vec<_> = (0..40u8)
+            .map(|n| {
+                let piece = arena.allocate(1000).unwrap();
+                // SAFETY: so many bytes are this test's alone.
+                unsafe { piece.write_bytes(n, 1000) };
+                piece
+            })
+            .collect();
+        arena.promise(64 << 10).unwrap();
+        arena.allocate(32 << 10).unwrap();
+        for (n, piece) in (0..40u8).zip(pieces) {
+            // SAFETY: as above.
+            assert_eq!(unsafe { piece.read() }, n);
+        }
     }
 
     #[test]
