@@ -52,7 +52,12 @@ impl FragmentedRangeTombstones {
     /// [`overlaps`].
     #[must_use]
     pub fn new(order: &UserComparator, tombstones: Vec<RangeTombstone>) -> Self {
-        let all = |open: &BTreeMap<SeqNo, usize>| open.keys().rev().copied().collect();
+        let all = |open: &BTreeMap<SeqNo, usize>| {
+            // Most are of one: a list that is collected has room for four.
+            let mut seqnos = Vec::with_capacity(open.len());
+            seqnos.extend(open.keys().rev());
+            seqnos
+        };
         Self::cut(order, tombstones, all)
     }
 
@@ -171,10 +176,9 @@ impl FragmentedRangeTombstones {
     /// Bytes of memory held.
     #[must_use]
     pub fn memory_usage(&self) -> usize {
-        self.fragments
-            .iter()
-            .map(|f| size_of::<Fragment>() + f.start.len() + f.end.len() + f.seqnos.len() * 8)
-            .sum()
+        let beside = |f: &Fragment| f.start.len() + f.end.len() + size_of_val(&*f.seqnos);
+        let fragments = self.fragments.capacity() * size_of::<Fragment>();
+        fragments + self.fragments.iter().map(beside).sum::<usize>()
     }
 }
 

@@ -33,8 +33,10 @@ pub(crate) struct RangeTombstones {
     cutting: Mutex<()>,
     count: AtomicU64,
     bytes: AtomicUsize,
-    /// What their fragments take where they overlap, as it was last looked at.
+    /// What their fragments will take where they overlap, as it was last looked at.
     overlap_bytes: AtomicUsize,
+    /// What those take that are kept for readers.
+    fragment_bytes: AtomicUsize,
 }
 
 /// From so many tombstones on it is looked how much they overlap, each time that there are twice as many.
@@ -64,7 +66,9 @@ impl RangeTombstones {
 
     pub(crate) fn memory_usage(&self) -> usize {
         let overlap = self.overlap_bytes.load(Ordering::Relaxed);
-        self.bytes.load(Ordering::Relaxed).saturating_add(overlap)
+        // Kept ones have their overlaps in them.
+        let fragments = overlap.max(self.fragment_bytes.load(Ordering::Relaxed));
+        self.bytes.load(Ordering::Relaxed).saturating_add(fragments)
     }
 
     /// As written, for who cuts them otherwise.
@@ -93,7 +97,9 @@ impl RangeTombstones {
         };
         let count = tombstones.len();
         let fragments = Arc::new(FragmentedRangeTombstones::new(order, tombstones));
+        let bytes = fragments.memory_usage();
         self.written.lock().fragments = Some((count, fragments.clone()));
+        self.fragment_bytes.store(bytes, Ordering::Relaxed);
         fragments
     }
 }

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use orogen_base::comparator::Comparator;
 use orogen_base::key::{InternalKeyComparator, append_seek_key};
+use orogen_base::range_del::{Fragment, RangeTombstone};
 use orogen_base::{InternalIterator, ParsedInternalKey, UserComparator, ValueKind};
 
 use crate::{GuidedListMemTable, MemTable, TrieMemTable, Visit};
@@ -431,6 +432,30 @@ fn range_tombstones_are_counted_and_rebuilt_after_a_change() {
             .unwrap();
         table.insert(b"k", 9, ValueKind::Value, b"").unwrap();
         assert_eq!((table.entry_count(), table.deletion_count()), (4, 3));
+    }
+}
+
+#[test]
+fn the_readers_copy_of_range_tombstones_counts_as_memory() {
+    for table in bytewise() {
+        let empty = table.memory_usage();
+        for n in 0..2000u32 {
+            let (start, end) = ((2 * n).to_be_bytes(), (2 * n + 1).to_be_bytes());
+            table
+                .insert_range_deletion(&start, &end, u64::from(n))
+                .unwrap();
+        }
+        let written = |n: usize| n * (size_of::<RangeTombstone>() + 8);
+        let before = table.memory_allocated() - table.memory_usage();
+        // The second copy takes the place of the first.
+        for n in [2000, 2001] {
+            let copy = table.range_tombstones().memory_usage();
+            assert!(copy >= n * (size_of::<Fragment>() + 16));
+            assert_eq!(table.memory_usage(), empty + written(n) + copy);
+            assert_eq!(table.memory_allocated() - table.memory_usage(), before);
+            let (start, end) = ([0xfe; 4], [0xff; 4]);
+            table.insert_range_deletion(&start, &end, n as u64).unwrap();
+        }
     }
 }
 
