@@ -135,12 +135,12 @@ impl MappedFile {
             .map_err(|e| failed("cannot append", &self.path, e))
     }
 
-    /// The window around the end.
-    fn window(&mut self) -> io::Result<Arc<Window>> {
+    /// The window around the end; `None` where the system does not map it, for lack of memory or of mappings.
+    fn window(&mut self) -> Option<Arc<Window>> {
         if let Some(window) = &self.window
             && (window.offset..window.offset + window.len).contains(&self.size)
         {
-            return Ok(window.clone());
+            return Some(window.clone());
         }
         // Not two at once, where there is no memory for it.
         self.window = None;
@@ -149,8 +149,8 @@ impl MappedFile {
             true => (self.expected - offset).min(WINDOW_MAX),
             false => BEYOND_LEN,
         };
-        let window = Arc::new(Window::new(self.ground.file(), offset, len)?);
-        Ok(self.window.insert(window).clone())
+        let window = Window::new(self.ground.file(), offset, len).ok()?;
+        Some(self.window.insert(Arc::new(window)).clone())
     }
 
     /// Bytes since the last sync; `None` if there was none.
@@ -159,9 +159,11 @@ impl MappedFile {
     }
 
     /// Makes pages for the bytes before `end`, which have disk space, as far as the window goes;
-    /// has more made ahead.
-    fn make_ready(&mut self, end: u64) -> io::Result<Arc<Window>> {
-        let window = self.window()?;
+    /// has more made ahead. `None` if there is no window.
+    fn make_ready(&mut self, end: u64) -> io::Result<Option<Arc<Window>>> {
+        let Some(window) = self.window() else {
+            return Ok(None);
+        };
         let limit = window.offset + window.len;
         let is_synced_often = self.unsynced().unwrap_or(self.size) < SYNCED_OFTEN;
         let piece = if is_synced_often { PAGE_LEN } else { PIECE_LEN };
@@ -188,7 +190,7 @@ impl MappedFile {
         } else if self.size >= window.gone() + LET_GO_LEN {
             window.let_go(self.size);
         }
-        Ok(window)
+        Ok(Some(window))
     }
 
     fn append_by_call(&mut self, bytes: &[u8]) -> io::Result<()> {
@@ -199,7 +201,8 @@ impl MappedFile {
         Ok(())
     }
 
-    /// Stores bytes as far as the window goes; returns how many.
+    /// Stores bytes as far as the window goes; returns how many. All are written by a call where there is no window: the
+    /// next ones may have one.
     #[inline]
     fn append_by_store(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let end = self.size + bytes.len() as u64;
@@ -207,7 +210,10 @@ impl MappedFile {
         let window = match &self.window {
             Some(window) if end <= self.look_at => window,
             _ => {
-                made = self.make_ready(end)?;
+                let Some(ready) = self.make_ready(end)? else {
+                    return self.append_by_call(bytes).map(|()| bytes.len());
+                };
+                made = ready;
                 &made
             }
         };

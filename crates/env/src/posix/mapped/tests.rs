@@ -1,5 +1,6 @@
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use std::sync::Arc;
 
@@ -201,6 +202,44 @@ fn what_was_there_is_written_over() {
             let total = 6 * space + 12_345;
             write_over("over", former, 5 * SPACE_LEN, total, sync_each, ahead);
         }
+    }
+}
+
+/// Has the system refuse to map the file, which is open for writing alone then, or map it again.
+fn refuse_to_map(file: &MappedFile, path: &Path, refuse: bool) {
+    let other = File::options().read(!refuse).write(true).open(path);
+    let (other, own) = (other.unwrap(), file.ground.file().as_raw_fd());
+    // SAFETY: another description of the same file takes the place of the one before.
+    let given = unsafe { libc::dup2(other.as_raw_fd(), own) };
+    assert_eq!(given, own);
+}
+
+#[test]
+fn what_cannot_be_mapped_is_written_by_calls() {
+    let dir = Scratch::new("refused");
+    let path = dir.0.join("log");
+    for former in [0, 3 * SPACE_LEN as usize] {
+        std::fs::write(&path, vec![0xff; former]).unwrap();
+        let open = File::options().read(true).write(true).open(&path).unwrap();
+        let hint = hint(SPACE_LEN);
+        let Ok(mut file) = MappedFile::new(open, former as u64, &path, hint, None) else {
+            return;
+        };
+        let mut bytes = Vec::new();
+        for n in 0..4000 {
+            if n % 500 == 0 {
+                refuse_to_map(&file, &path, n % 1000 == 0);
+                file.window = None;
+            }
+            let piece = pattern(1 + n * 7919 % 3999, n);
+            file.append(&piece).unwrap();
+            bytes.extend_from_slice(&piece);
+            assert_eq!(file.window.is_none(), n % 1000 < 500, "{n}");
+        }
+        file.sync().unwrap();
+        assert_eq!(file.size(), bytes.len() as u64);
+        drop(file);
+        assert!(std::fs::read(&path).unwrap() == bytes);
     }
 }
 
