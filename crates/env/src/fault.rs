@@ -13,7 +13,7 @@
 //!    where an earlier one decided.
 //! 4. Before a [`MemFileSystem`] ([`FaultFileSystem::over_memory`]) a failed sync also drops
 //!    what it should have saved, as the kernel does: a second sync that succeeds does not
-//!    bring it back.
+//!    bring it back. That of a directory does not: a file system with a journal takes no more changes then.
 //! 5. An injected error has the kind and cause that the operating system's would have, so
 //!    `ENOSPC` gives `NoSpace`; `Faults::injected` tells how many there were.
 
@@ -31,7 +31,7 @@ use crate::clock::Clock;
 use crate::fs::{
     Access, FileLock, FileSystem, LengthHint, Metadata, RandomAccessFile, WritableFile,
 };
-use crate::mem::MemFileSystem;
+use crate::mem::{MemFileSystem, UnsyncedBytes};
 
 /// The operating system's error numbers, for [`Fault::new`].
 pub use rustix::io::Errno;
@@ -394,9 +394,11 @@ impl FaultFileSystem {
     }
 
     fn writable(&self, file: Box<dyn WritableFile>, path: &Path) -> Box<dyn WritableFile> {
+        let memory = self.faults.0.memory.as_ref();
         Box::new(FaultWritableFile {
             file,
             path: path.to_owned(),
+            unsynced: memory.and_then(|memory| memory.unsynced_bytes(path).ok()),
             faults: self.faults.clone(),
         })
     }
@@ -545,6 +547,8 @@ struct FaultWritableFile {
     file: Box<dyn WritableFile>,
     /// As it was opened; a rename since is not followed.
     path: PathBuf,
+    /// Of a file in memory.
+    unsynced: Option<UnsyncedBytes>,
     faults: Faults,
 }
 
@@ -578,9 +582,8 @@ impl WritableFile for FaultWritableFile {
         };
         if fault.after_effect {
             self.file.sync()?;
-        } else if let Some(memory) = &self.faults.0.memory {
-            // A file whose name is gone has nothing that a power cut could take.
-            let _ = memory.lose_unsynced(&self.path);
+        } else if let Some(unsynced) = &self.unsynced {
+            unsynced.lose();
         }
         Err(injected(&fault, OpKind::Sync, &self.path))
     }

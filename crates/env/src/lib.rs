@@ -26,7 +26,7 @@ pub use clock::{Clock, ManualClock, SystemClock};
 pub use fault::{Fault, FaultFileSystem, Faults, OpKind};
 pub use fs::{Access, FileLock, FileSystem, LengthHint, Metadata, RandomAccessFile, WritableFile};
 pub use mapping::MappedRead;
-pub use mem::{MemFileSystem, PowerCut, TailFill};
+pub use mem::{MemFileSystem, PowerCut, TailFill, UnsyncedBytes};
 pub use perf_timer::{PerfTimer, Stopwatch};
 pub use positional::PositionalFile;
 pub use posix::{PosixFileSystem, ShortCalls, ShortCallsFileSystem};

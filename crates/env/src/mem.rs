@@ -30,7 +30,7 @@
 //!    all names with sizes that came to the disk before their bytes.
 //! 7. [`PowerCut::KeepAll`] is the death of the process, not of the machine: everything is there
 //!    to be read, but what was unsynced is still unsynced when the next cut comes.
-//! 8. After a failed sync ([`MemFileSystem::lose_unsynced`]) the unsynced bytes of the file can be
+//! 8. After a failed sync ([`UnsyncedBytes::lose`]) the unsynced bytes of the file can be
 //!    read, and never reach the disk unless they are written again; a later sync succeeds
 //!    without them. This is what Linux does.
 //! 9. Locks vanish with the power.
@@ -263,18 +263,14 @@ impl MemFileSystem {
         self.shared.disk.lock().tree.sync_all();
     }
 
-    /// Does to a file what a failed sync does: see rule 8. Not counted.
+    /// The unsynced bytes of a file, whatever name it has later. Not counted.
     ///
     /// # Errors
     /// `Io`, also where it does not exist.
-    pub fn lose_unsynced(&self, path: &Path) -> Result<()> {
-        let disk = self.shared.disk.lock();
-        let inode = disk
-            .tree
-            .file(path)
-            .map_err(|e| failed("cannot find the file", path, e))?;
-        inode.state.write().lose_unsynced();
-        Ok(())
+    pub fn unsynced_bytes(&self, path: &Path) -> Result<UnsyncedBytes> {
+        let inode = self.look("cannot find the file", path, |tree| tree.file(path))?;
+        let shared = Arc::clone(&self.shared);
+        Ok(UnsyncedBytes { shared, inode })
     }
 
     fn look<T>(
@@ -584,6 +580,20 @@ impl FileSystem for MemFileSystem {
             tree.file_or_dir(dir)
         })?;
         Ok(self.shared.disk.lock().free_space())
+    }
+}
+
+/// What of a file is not on the disk.
+pub struct UnsyncedBytes {
+    shared: Arc<Shared>,
+    inode: Arc<Inode>,
+}
+
+impl UnsyncedBytes {
+    /// Does to the file what a failed sync does: see rule 8.
+    pub fn lose(&self) {
+        let _disk = self.shared.disk.lock();
+        self.inode.state.write().lose_unsynced();
     }
 }
 

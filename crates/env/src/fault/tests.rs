@@ -194,6 +194,34 @@ fn a_failed_sync_drops_what_it_should_have_saved() {
 }
 
 #[test]
+fn a_failed_sync_drops_bytes_of_its_file_whatever_the_name_is_by_then() {
+    let (mem, fs) = over_memory();
+    let [a, b, c] = ["/a", "/b", "/c"].map(path);
+    let mut file = fs.create(&a).unwrap();
+    file.append(b"lost").unwrap();
+    fs.rename(&a, &b).unwrap();
+    let mut other = fs.create(&a).unwrap();
+    other.append(b"other").unwrap();
+    fs.faults().add(Fault::io().on(&[OpKind::Sync]));
+    file.sync().unwrap_err();
+    file.sync().unwrap();
+    other.sync().unwrap();
+    fs.sync_dir(&path("/")).unwrap();
+    let disk = mem.crash(PowerCut::DropUnsynced);
+    assert_eq!(read_file(&disk, &b).unwrap(), b"\0\0\0\0");
+    assert_eq!(read_file(&disk, &a).unwrap(), b"other");
+    // One that is written over under another name, too.
+    let mut again = fs.reuse(&a, &c).unwrap();
+    again.append(b"again").unwrap();
+    fs.faults().add(Fault::io().on(&[OpKind::Sync]));
+    other.sync().unwrap_err();
+    again.sync().unwrap();
+    fs.sync_dir(&path("/")).unwrap();
+    let disk = mem.crash(PowerCut::DropUnsynced);
+    assert_eq!(read_file(&disk, &c).unwrap(), b"other");
+}
+
+#[test]
 fn a_replaced_file_is_old_or_new_whatever_call_fails() {
     let mut n = 0;
     loop {

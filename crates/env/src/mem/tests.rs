@@ -345,14 +345,15 @@ fn a_failed_syncs_bytes_are_read_but_not_kept() {
     let a = path("/db/a");
     let mut file = fs.open_append(&a).unwrap();
     file.append(b" lost").unwrap();
-    fs.lose_unsynced(&a).unwrap();
+    fs.unsynced_bytes(&a).unwrap().lose();
     file.sync().unwrap();
     assert_eq!(read_file(&fs, &a).unwrap(), b"/db/a lost");
     let disk = fs.crash(PowerCut::DropUnsynced);
     assert_eq!(read_file(&disk, &a).unwrap(), b"/db/a\0\0\0\0\0");
     assert!(
-        fs.lose_unsynced(&path("/db/b"))
-            .unwrap_err()
+        fs.unsynced_bytes(&path("/db/b"))
+            .err()
+            .unwrap()
             .is_file_not_found()
     );
 }
