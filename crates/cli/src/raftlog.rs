@@ -3,7 +3,6 @@
 mod bench;
 mod change;
 
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -11,7 +10,7 @@ use clap::Subcommand;
 use orogen::Options;
 use orogen_raftlog::env::DefaultFileSystem;
 use orogen_raftlog::internals::{LogItemContent, OpType};
-use orogen_raftlog::raw::log_files;
+use orogen_raftlog::raw::{Checked, CheckedFile, check as check_logs};
 use orogen_raftlog::{Command as GroupCommand, Config, Engine, Error};
 use serde_json::{Value, json};
 
@@ -254,67 +253,30 @@ fn operation_json(terminal: &Terminal, group: u64, content: &LogItemContent) -> 
     }
 }
 
-/// What a file holds.
-#[derive(Default)]
-struct Held {
-    operations: u64,
-    entries: u64,
-    bytes: u64,
-    damage: Option<String>,
-}
-
-fn read(path: &Path, groups: &mut BTreeMap<u64, ()>) -> Result<Held, Failure> {
-    let mut held = Held::default();
-    for item in Engine::dump(path).map_err(failure)? {
-        match item {
-            Ok(item) => {
-                held.operations += 1;
-                groups.insert(item.raft_group_id, ());
-                if let LogItemContent::EntryIndexes(entries) = &item.content {
-                    held.entries += entries.0.len() as u64;
-                    held.bytes += entries
-                        .0
-                        .iter()
-                        .map(|e| u64::from(e.entry_len))
-                        .sum::<u64>();
-                }
-            }
-            Err(Error::Corruption(what)) => held.damage = Some(what),
-            Err(e) => return Err(failure(e)),
-        }
-    }
-    Ok(held)
-}
-
 fn check(args: &CheckArgs, terminal: &mut Terminal) -> Result<(), Failure> {
-    let config = args.second.config(&args.dir)?;
-    // First, for it finds out whether somebody has the directory open.
-    let fs = Arc::new(DefaultFileSystem);
-    let holes = Engine::consistency_check_with_config(&config, fs).map_err(|e| match e {
-        Error::Other(e) => Failure::Engine(
-            orogen::Error::busy("directory cannot be read").with("cause", e.to_string()),
-        ),
-        e => failure(e),
-    })?;
+    check_is_there(&args.dir)?;
+    args.second.check()?;
     let fs = Options::default().db.fs;
     let spill_dir = args.second.spill_dir.as_deref();
-    let listed = log_files(&*fs, &args.dir, spill_dir)?;
-    let mut groups = BTreeMap::new();
-    let mut files = Vec::new();
-    let mut damaged = 0;
-    let bar = terminal.bar(listed.len() as u64, false, "reading files");
-    for (at, (id, path)) in listed.iter().enumerate() {
-        let held = read(path, &mut groups)?;
-        let is_tail = listed
-            .get(at + 1)
-            .is_none_or(|(next, _)| next.queue != id.queue);
-        damaged += u64::from(held.damage.is_some() && !is_tail);
-        // In the directory that was asked for it is known by its name.
-        let name = path.strip_prefix(&args.dir).unwrap_or(path);
-        files.push((name.display().to_string(), held, is_tail));
-        bar.inc(1);
-    }
+    let bar = terminal.bar(0, false, "reading files");
+    let checked = check_logs(&*fs, &args.dir, spill_dir, |done, count| {
+        bar.set_length(count);
+        bar.set_position(done);
+    });
     bar.finish_and_clear();
+    let Checked {
+        files,
+        groups,
+        holes,
+        ..
+    } = checked.map_err(change::refused)?;
+    let is_damaged = |file: &&CheckedFile| file.damage.is_some() && !file.is_torn_end;
+    let damaged = files.iter().filter(is_damaged).count() as u64;
+    // In the directory that was asked for it is known by its name.
+    let name = |file: &CheckedFile| {
+        let name = file.path.strip_prefix(&args.dir).unwrap_or(&file.path);
+        name.display().to_string()
+    };
     let mut spare = 0;
     for dir in [Some(&*args.dir), spill_dir].into_iter().flatten() {
         let names = fs.list(dir)?;
@@ -326,14 +288,14 @@ fn check(args: &CheckArgs, terminal: &mut Terminal) -> Result<(), Failure> {
     if terminal.json {
         let each: Vec<Value> = files
             .iter()
-            .map(|(name, held, is_tail)| {
+            .map(|file| {
                 json!({
-                    "file": name,
-                    "operations": held.operations,
-                    "entries": held.entries,
-                    "entry_bytes": held.bytes,
-                    "damage": held.damage,
-                    "newest_of_its_queue": is_tail,
+                    "file": name(file),
+                    "operations": file.operations,
+                    "entries": file.entries,
+                    "entry_bytes": file.entry_bytes,
+                    "damage": file.damage.as_ref().map(ToString::to_string),
+                    "newest_of_its_queue": file.is_newest,
                 })
             })
             .collect();
@@ -344,20 +306,21 @@ fn check(args: &CheckArgs, terminal: &mut Terminal) -> Result<(), Failure> {
         terminal.document(&json!({
             "files": each,
             "spare_files": spare,
-            "groups": groups.len(),
+            "groups": groups,
             "holes": holes,
             "damaged_files": damaged,
         }))?;
     } else {
-        for (name, held, is_tail) in &files {
+        for file in &files {
             terminal.line(&format!(
-                "{name}  {}, {} entries of {}",
-                text::plural(held.operations, "operation"),
-                text::count(held.entries),
-                text::size(held.bytes),
+                "{}  {}, {} entries of {}",
+                name(file),
+                text::plural(file.operations, "operation"),
+                text::count(file.entries),
+                text::size(file.entry_bytes),
             ))?;
-            if let Some(what) = &held.damage {
-                let (ink, word) = match is_tail {
+            if let Some(what) = &file.damage {
+                let (ink, word) = match file.is_torn_end {
                     true => (Ink::Faint, "ends with what is no record, as after a crash"),
                     false => (Ink::Bad, "damage"),
                 };
@@ -372,7 +335,7 @@ fn check(args: &CheckArgs, terminal: &mut Terminal) -> Result<(), Failure> {
             "{}, {}, {}, {}, {}",
             text::plural(files.len() as u64, "file"),
             text::plural(spare as u64, "spare file"),
-            text::plural(groups.len() as u64, "group"),
+            text::plural(groups, "group"),
             text::plural(damaged, "damaged file"),
             text::plural(holes.len() as u64, "hole"),
         ))?;

@@ -46,6 +46,7 @@ mod read_cache;
 mod watched;
 mod blocks;
 mod recover;
+mod check;
 mod repair;
 mod script;
 mod write_queue;

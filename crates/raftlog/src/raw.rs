@@ -3,6 +3,7 @@
 //! Nothing of it needs messages, a configuration file, or a feature of this crate.
 
 pub use crate::batch::{Command, LogBatch};
+pub use crate::check::{Checked, CheckedFile, check};
 pub use crate::engine::{Engine, RewriteSteps};
 pub use crate::events::{EventListener, FileBlockHandle};
 pub use crate::format::FormatVersion;

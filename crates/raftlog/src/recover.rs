@@ -114,6 +114,13 @@ enum Ending {
     Damage(Error),
 }
 
+#[cold]
+fn zeros(path: &Path, offset: u64) -> Error {
+    Error::corruption("an earlier file ends in zeros")
+        .with("file", path.display())
+        .with("offset", offset)
+}
+
 /// Tells damage from other errors.
 fn damage<T>(result: Result<T>) -> Result<Result<T, Error>> {
     match result {
@@ -479,9 +486,7 @@ fn read_file(
         Ending::Zeros if is_newest => true,
         Ending::Zeros if mode == RecoveryMode::TolerateAnyCorruption => true,
         Ending::Zeros => {
-            return Err(Error::corruption("an earlier file ends in zeros")
-                .with("file", path.display())
-                .with("offset", end));
+            return Err(zeros(&path, end));
         }
         Ending::Damage(e) => {
             let is_tolerated = match mode {
@@ -503,8 +508,43 @@ fn read_file(
     Ok((file, end))
 }
 
-/// Gives every record of a file to `each` and changes nothing; the damage behind them, if there is any.
-/// Zeros there are none. With `verify` a damaged block is damage, too: who opens a log looks at those of newest files only.
+/// What [`look`] finds behind the records of a file.
+pub(crate) enum Behind {
+    Nothing,
+    /// Only one of the newest files may end in them.
+    Zeros(Error),
+    Damage(Error),
+    /// Damage before them.
+    Header {
+        error: Error,
+        has_records: bool,
+    },
+}
+
+impl Behind {
+    /// The damage, of one of the newest files or of an earlier one.
+    pub(crate) fn told(self, is_newest: bool) -> Option<Error> {
+        match self {
+            Self::Zeros(_) if is_newest => None,
+            Self::Nothing => None,
+            Self::Zeros(e) | Self::Damage(e) | Self::Header { error: e, .. } => Some(e),
+        }
+    }
+
+    /// Whether a crash may leave that at the end of the newest files.
+    pub(crate) fn may_be_torn(&self) -> bool {
+        let is_header = matches!(
+            self,
+            Self::Header {
+                has_records: true,
+                ..
+            }
+        );
+        !is_header
+    }
+}
+
+/// Gives every record of a file to `each` and changes nothing; what is behind them. With `verify` a damaged block is damage, too: who opens a log looks at those of newest files only.
 ///
 /// # Errors
 /// Those of the file system and of `each`.
@@ -514,12 +554,17 @@ pub(crate) fn look(
     id: FileId,
     verify: bool,
     each: impl FnMut(Vec<Item>, Block) -> Result<()>,
-) -> Result<Option<Error>> {
+) -> Result<Behind> {
     let reader = fs.open(path, Access::Sequential)?;
     let mut window = Window::new(Arc::clone(&reader))?;
     let header = match damage(FileHeader::decode(window.get(0, FILE_HEADER_LEN_MAX)?))? {
         Ok(header) => header,
-        Err(e) => return Ok(Some(e.with("file", path.display()))),
+        Err(e) => {
+            return Ok(Behind::Header {
+                error: e.with("file", path.display()),
+                has_records: !was_being_made(id, &reader)?,
+            });
+        }
     };
     let file = LogFile {
         id,
@@ -533,9 +578,12 @@ pub(crate) fn look(
         verify,
         flipped: None,
     };
-    Ok(match scan.run(each)?.1 {
-        Ending::Damage(e) => Some(e),
-        Ending::Nothing | Ending::Padding | Ending::Zeros => scan.flipped,
+    let (end, ending) = scan.run(each)?;
+    let flipped = scan.flipped.take().map(Behind::Damage);
+    Ok(match ending {
+        Ending::Damage(e) => Behind::Damage(e),
+        Ending::Zeros => flipped.unwrap_or_else(|| Behind::Zeros(zeros(path, end))),
+        Ending::Nothing | Ending::Padding => flipped.unwrap_or(Behind::Nothing),
     })
 }
 

@@ -30,7 +30,7 @@ use crate::format::{
 use crate::item::{Entries, Item, Op};
 use crate::memtable::Block;
 use crate::names::{FileId, Queue};
-use crate::recover::{list, look, newest_of};
+use crate::recover::{Behind, list, look, newest_of};
 
 /// Bytes of entries and operations from which on a record is written.
 const RECORD_BYTES: usize = 64 << 10;
@@ -206,7 +206,7 @@ fn decide_file(
     let mut kept = Kept::default();
     // Damage ends the file here as it does when a directory is opened that tolerates any. A damaged block of an earlier file is
     // none there: if entries in it are to be kept writing them anew fails, and nothing is changed.
-    let damage = look(fs, path, id, is_newest, |items, block| {
+    let behind = look(fs, path, id, is_newest, |items, block| {
         let mut staying = Vec::with_capacity(items.len());
         for item in items {
             let Some(change) = change_of(&item.op) else {
@@ -243,7 +243,7 @@ fn decide_file(
         kept.records.push((staying, block));
         Ok(())
     })?;
-    kept.is_cut = damage.is_some() && !is_newest;
+    kept.is_cut = !is_newest && !matches!(behind, Behind::Nothing | Behind::Zeros(_));
     Ok(kept)
 }
 

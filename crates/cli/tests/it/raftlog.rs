@@ -120,6 +120,53 @@ fn damage_and_holes_are_told_but_for_a_torn_end() {
 }
 
 #[test]
+fn a_check_fails_where_an_open_does() {
+    let dir = TempDir::new("raftlog-check-open");
+    let logs = dir.path().join("raft");
+    let fs: Arc<dyn orogen_env::FileSystem> = Arc::new(PosixFileSystem);
+    let newest = engine(&logs)
+        .file_span(Queue::Append)
+        .expect("it has files")
+        .1;
+    let file = |seq: u64| logs.join(format!("{seq:016}.raftlog"));
+    let whole = [newest - 1, newest].map(|seq| std::fs::read(file(seq)).expect("it is there"));
+    let put = |seq: u64, bytes: &[u8]| std::fs::write(file(seq), bytes).expect("a whole disk");
+    let agree = |is_well: bool, what: &str| {
+        let checked = orogen(&["raftlog", "check", text(&logs)]);
+        assert_eq!(
+            checked.code,
+            if is_well { 0 } else { 4 },
+            "{what}: {}",
+            checked.out
+        );
+        let copy = dir.path().join(what);
+        std::fs::create_dir(&copy).expect("a whole disk");
+        for name in names(&logs) {
+            std::fs::copy(logs.join(&name), copy.join(&name)).expect("a whole disk");
+        }
+        let opened = Engine::open(&fs, &copy, Options::default());
+        assert_eq!(opened.is_ok(), is_well, "{what}");
+    };
+    agree(true, "whole");
+    let zeros = |bytes: &[u8]| [bytes, &[0; 100]].concat();
+    put(newest, &zeros(&whole[1]));
+    agree(true, "room behind the newest file");
+    put(newest - 1, &zeros(&whole[0]));
+    agree(false, "zeros behind an earlier file");
+    // A process died while it made the next file.
+    put(newest - 1, &whole[0][..whole[0].len() - 3]);
+    put(newest, &whole[1][..69]);
+    agree(true, "torn before a file without records");
+    put(newest - 1, &whole[0]);
+    let mut header = whole[1].clone();
+    header[3] ^= 1;
+    put(newest, &header);
+    agree(false, "a damaged header before records");
+    put(newest, &header[..30]);
+    agree(true, "a part of a header");
+}
+
+#[test]
 fn a_fork_has_what_its_source_had() {
     let dir = TempDir::new("raftlog-fork");
     let (logs, copy) = (dir.path().join("raft"), dir.path().join("copy"));

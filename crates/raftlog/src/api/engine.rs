@@ -12,9 +12,9 @@ use protobuf::Message;
 use super::env::{DefaultFileSystem, FileSystem, adapted};
 use super::fork::{CopyDetails, fork};
 use super::internals::{EventListener, FilePipeLog, LogItemReader, LogQueue, PurgeManager};
-use super::look::holes;
 use super::{Config, Error, LogBatch, MessageExt, Result};
 use crate::batch::Command;
+use crate::check::check_dirs;
 use crate::dirs::Dirs;
 use crate::engine::Engine as RawEngine;
 use crate::metrics::Metrics;
@@ -104,6 +104,14 @@ impl Engine<DefaultFileSystem> {
     }
 }
 
+fn holes(fs: &dyn OwnFileSystem, dirs: &Dirs) -> Result<Vec<(u64, u64)>> {
+    let checked = check_dirs(fs, dirs, |_, _| {})?;
+    for damage in checked.files.iter().filter_map(|file| file.damage.as_ref()) {
+        tracing::warn!(error = %damage, "a file is damaged");
+    }
+    Ok(checked.holes)
+}
+
 impl<F: FileSystem> Engine<F> {
     /// As [`Engine::open`], with another file system.
     ///
@@ -181,7 +189,8 @@ impl<F: FileSystem> Engine<F> {
         Ok(())
     }
 
-    /// The operations in a file, or in all files of a directory. Nothing is locked or changed.
+    /// The operations in a file, or in all files of a directory. Nothing is locked or changed. A file by itself is taken for the newest, which may
+    /// end in zeros.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] if the name is none of a log file; [`Error::Io`].

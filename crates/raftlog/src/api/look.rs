@@ -1,6 +1,6 @@
 //! Looking at a directory that is not open: its records, and whether they are whole. Nothing is changed.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::fmt;
 use std::marker::PhantomData;
 use std::path::{Path, PathBuf};
@@ -15,7 +15,7 @@ use crate::format::Compression;
 use crate::item::{Entries, Item, Op};
 use crate::memtable::Block;
 use crate::names::{FileId, Name, Queue, parse};
-use crate::recover::{list, look};
+use crate::recover::{list, look, newest_of};
 
 /// How a block of entries is stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -144,7 +144,8 @@ fn log_item(item: Item, block: Block) -> LogItem {
 /// entries themselves; its damage is an error behind what is before it.
 pub struct LogItemReader<F> {
     fs: Arc<dyn FileSystem>,
-    files: VecDeque<(FileId, PathBuf)>,
+    /// With each whether it is one of the newest.
+    files: VecDeque<(FileId, PathBuf, bool)>,
     items: VecDeque<Result<LogItem>>,
     marker: PhantomData<fn() -> F>,
 }
@@ -179,7 +180,8 @@ impl<F> LogItemReader<F> {
         };
         Ok(Self {
             fs,
-            files: VecDeque::from([(id, path.to_owned())]),
+            // What is behind it is not known.
+            files: VecDeque::from([(id, path.to_owned(), true)]),
             items: VecDeque::new(),
             marker: PhantomData,
         })
@@ -190,7 +192,9 @@ impl<F> LogItemReader<F> {
         let mut files = VecDeque::new();
         for queue in [Queue::Rewrite, Queue::Append] {
             let places = list(&*fs, dirs, queue)?;
-            files.extend(places.into_iter().map(|place| (place.id, place.path())));
+            let newest = newest_of(&*fs, &places)?;
+            let places = places.into_iter().enumerate();
+            files.extend(places.map(|(at, place)| (place.id, place.path(), at >= newest)));
         }
         Ok(Self {
             fs,
@@ -209,60 +213,16 @@ impl<F> Iterator for LogItemReader<F> {
             if let Some(item) = self.items.pop_front() {
                 return Some(item);
             }
-            let (id, path) = self.files.pop_front()?;
+            let (id, path, is_newest) = self.files.pop_front()?;
             let items = &mut self.items;
             let looked = look(&*self.fs, &path, id, true, |records, block| {
                 items.extend(records.into_iter().map(|item| Ok(log_item(item, block))));
                 Ok(())
             });
-            if let Some(e) = looked.unwrap_or_else(Some) {
+            let damage = looked.map_or_else(Some, |behind| behind.told(is_newest));
+            if let Some(e) = damage {
                 items.push_back(Err(e.into()));
             }
         }
-    }
-}
-
-/// Groups of which entries are missing between others, and the last index before that, in the order of
-/// the groups. Each queue is looked at by itself.
-pub(super) fn holes(fs: &dyn FileSystem, dirs: &Dirs) -> Result<Vec<(u64, u64)>> {
-    let _locks = dirs.lock(fs)?;
-    let mut holes: HashMap<u64, u64> = HashMap::new();
-    for queue in [Queue::Rewrite, Queue::Append] {
-        let mut lasts: HashMap<u64, u64> = HashMap::new();
-        for place in list(fs, dirs, queue)? {
-            let damage = look(fs, &place.path(), place.id, true, |items, _| {
-                for Item { group, op } in items {
-                    follow(&mut lasts, &mut holes, group, &op);
-                }
-                Ok(())
-            })?;
-            if let Some(e) = damage {
-                tracing::warn!(error = %e, "a file is damaged");
-            }
-        }
-    }
-    let mut holes: Vec<(u64, u64)> = holes.into_iter().collect();
-    holes.sort_unstable();
-    Ok(holes)
-}
-
-fn follow(lasts: &mut HashMap<u64, u64>, holes: &mut HashMap<u64, u64>, group: u64, op: &Op) {
-    match op {
-        Op::Entries(entries) if !entries.ends.is_empty() => {
-            let last = entries.first + (entries.ends.len() as u64 - 1);
-            if let Some(before) = lasts.insert(group, last)
-                && before.saturating_add(1) < entries.first
-            {
-                holes.entry(group).or_insert(before);
-            }
-        }
-        // Whatever comes next follows on nothing.
-        Op::Clean => {
-            lasts.remove(&group);
-        }
-        Op::Compact { index } if lasts.get(&group).is_some_and(|last| last < index) => {
-            lasts.remove(&group);
-        }
-        _ => {}
     }
 }

@@ -260,7 +260,7 @@ fn one_byte_in_padding_loses_nothing_and_is_told() {
                 records += 1;
                 Ok(())
             });
-            let told = told.unwrap().unwrap();
+            let told = told.unwrap().told(is_newest).unwrap();
             assert_eq!(told.context("offset"), Some(expected.as_str()));
             assert_eq!(records, 3);
         }

@@ -5,7 +5,7 @@ use protobuf::well_known_types::{Any, Duration as Time};
 
 use super::*;
 use crate::api::internals::{FileBlockHandle, FileId, LogItemContent, OpType};
-use crate::api::{ReadableSize, Version};
+use crate::api::{ReadableSize, RecoveryMode, Version};
 use crate::{get_perf_context, take_perf_context};
 
 /// Entries say their index in the place of their type.
@@ -358,6 +358,36 @@ fn missing_entries_are_found_and_compacted_ones_not_missed() {
         Engine::consistency_check(&temp.path().join("absent")),
         Err(Error::InvalidArgument(_))
     ));
+}
+
+#[test]
+fn zeros_behind_an_earlier_file_are_told_as_an_open_tells_them() {
+    let temp = TempDir::new("raftlog-api");
+    let engine = Engine::open(config(temp.path())).unwrap();
+    for index in 1..6 {
+        add(&engine, 1, index, 1, 2000);
+    }
+    drop(engine);
+    let damages = || {
+        let items = Engine::dump(temp.path()).unwrap();
+        items.filter(Result::is_err).count()
+    };
+    let lengthen = |seq: u64| {
+        let path = temp.path().join(format!("{seq:016}.raftlog"));
+        let mut bytes = std::fs::read(&path).unwrap();
+        bytes.resize(bytes.len() + 100, 0);
+        std::fs::write(&path, &bytes).unwrap();
+    };
+    // Room that was never written to.
+    lengthen(3);
+    assert_eq!(damages(), 0);
+    lengthen(1);
+    assert_eq!(damages(), 1);
+    let config = Config {
+        recovery_mode: RecoveryMode::TolerateTailCorruption,
+        ..config(temp.path())
+    };
+    assert!(matches!(Engine::open(config), Err(Error::Corruption(_))));
 }
 
 #[test]
