@@ -11,7 +11,10 @@
 //! the key of the block before, up to its own.
 //!
 //! Without a tail the format is not known: blocks are tried as formats 2 to 5 write them, with
-//! each kind of checksum, up to [`SCAN_BLOCK_MAX`] bytes each.
+//! each kind of checksum, up to [`SCAN_BLOCK_MAX`] bytes each. Formats 6 and 7 have a number of the table in each checksum:
+//! it is what the first block's lacks, if the next block's lacks it, too.
+//!
+//! There a block may also stand behind zeros, at a multiple of a power of two, if all before it do (`block_align`).
 
 use std::sync::Arc;
 
@@ -24,7 +27,7 @@ use orogen_env::RandomAccessFile;
 
 use crate::block::{Block, BlockCursor, KeyOrder, compare_internal};
 use crate::dump::BlockKind;
-use crate::footer::{BLOCK_TRAILER_LEN, BlockHandle};
+use crate::footer::{BLOCK_TRAILER_LEN, BlockHandle, context_modifier};
 use crate::properties::TableProperties;
 use crate::reader::{IndexPosition, TableReadOptions, TableReader, TableReaderOptions};
 use orogen_codec::{CompressionType, decompress};
@@ -34,6 +37,12 @@ pub const SCAN_BLOCK_MAX: usize = 64 << 10;
 
 /// The format whose blocks are looked for without an index.
 const SCAN_FORMAT_VERSION: u32 = 5;
+
+/// What aligned blocks stand at multiples of.
+const ALIGNMENTS: [u64; 7] = [64, 128, 256, 512, 1024, 2048, 4096];
+
+/// Lengths of the first block of which it is looked what stands behind them, at most.
+const FIRST_LENS_MAX: usize = 16;
 
 /// Entries that were lost.
 #[derive(Clone, Debug)]
@@ -383,6 +392,56 @@ impl Walk<'_> {
     }
 }
 
+/// Where blocks begin, as far as that tells whether they are aligned.
+#[derive(Default)]
+struct Starts {
+    /// All of them, one over the other.
+    aligned: u64,
+    /// Zeros that were passed over.
+    zeros: Vec<LostBlock>,
+}
+
+impl Starts {
+    /// Notes the start of a block, or of something else, behind what ended at `end`; keys around it are given.
+    fn add(&mut self, end: u64, start: u64, after: &Option<Vec<u8>>, up_to: Option<&Vec<u8>>) {
+        self.aligned |= start;
+        if start > end {
+            self.zeros.push(LostBlock {
+                offset: end,
+                bytes: start - end,
+                after: after.clone(),
+                up_to: up_to.cloned(),
+                error: Error::corruption("zeros stand where a block may have been"),
+            });
+        }
+    }
+
+    /// Adds zeros to `found` that are more than what aligns a block, or so many that a short one may have been there.
+    fn tell(self, found: &mut Salvaged) {
+        let is_unit = |unit: &&u64| self.aligned.is_multiple_of(**unit);
+        let unit = ALIGNMENTS.iter().rfind(is_unit).copied().unwrap_or(1);
+        let is_lost = |zeros: &LostBlock| {
+            let end = zeros.offset.saturating_add(zeros.bytes);
+            zeros.offset.next_multiple_of(unit) < end || zeros.bytes > unit / 2
+        };
+        let lost = self.zeros.into_iter().filter(is_lost);
+        found.lost.extend(lost);
+    }
+
+    /// Where the next block may begin: at `at`, where `bytes` stand, or behind zeros.
+    fn next(&self, at: u64, bytes: &[u8]) -> Vec<u64> {
+        let zeros = bytes.iter().take_while(|&&b| b == 0).count() as u64;
+        let aligned = ALIGNMENTS
+            .into_iter()
+            .filter(|&unit| self.aligned.is_multiple_of(unit));
+        let behind = aligned.map(|unit| at.next_multiple_of(unit));
+        let mut places = vec![at];
+        places.extend(behind.filter(|place| place - at <= zeros));
+        places.dedup();
+        places
+    }
+}
+
 fn end_of(handle: BlockHandle) -> u64 {
     let end = handle.offset.saturating_add(handle.size);
     end.saturating_add(BLOCK_TRAILER_LEN as u64)
@@ -396,29 +455,24 @@ fn scan(
     found: &mut Salvaged,
     visit: Visitor<'_>,
 ) -> Result<()> {
-    let kinds = [
-        ChecksumType::Xxh3,
-        ChecksumType::Crc32c,
-        ChecksumType::XxHash64,
-        ChecksumType::XxHash,
-    ];
-    let mut candidates: Vec<ChecksumType> = kinds.to_vec();
+    let mut pieces = Pieces {
+        file,
+        file_size,
+        bytes: Vec::new(),
+    };
+    let mut checks = KINDS.map(|kind| Check { kind, base: 0 }).to_vec();
     let mut entries = Entries::new(order);
     let mut handles = Vec::new();
+    let mut starts = Starts::default();
+    let mut after = None;
     let mut at = 0;
-    let mut bytes = Vec::new();
     while at < file_size {
-        let len = (file_size - at).min((SCAN_BLOCK_MAX + BLOCK_TRAILER_LEN) as u64) as usize;
-        memory::resize(&mut bytes, len, "a piece of a table")?;
-        file.read_exact_at(at, &mut bytes)?;
-        let mut next = None;
-        for &kind in &candidates {
-            if let Some(block) = block_at(&bytes, kind)? {
-                next = Some((kind, block));
-                break;
-            }
+        let mut next = pieces.next_block(at, &starts, &checks)?;
+        if next.is_none() && handles.is_empty() {
+            checks = pieces.check_with_context(&entries)?.into_iter().collect();
+            next = pieces.next_block(at, &starts, &checks)?;
         }
-        let Some((kind, (stored, block))) = next else {
+        let Some((check, handle, block)) = next else {
             break;
         };
         if leads_to(&block, &handles) {
@@ -430,19 +484,18 @@ fn scan(
         if count == 0 {
             break;
         }
+        let last_user_key = orogen_base::key::user_key(&last).to_vec();
+        starts.add(at, handle.offset, &after, Some(&last_user_key));
+        after = Some(last_user_key);
         entries.pass(&block, last, None, visit)?;
         found.blocks += 1;
         found.entries += count;
-        candidates = vec![kind];
-        handles.push(BlockHandle {
-            offset: at,
-            size: stored as u64,
-        });
-        at += (stored + BLOCK_TRAILER_LEN) as u64;
+        checks = vec![check];
+        at = end_of(handle);
+        handles.push(handle);
     }
-    let after =
-        (!entries.last.is_empty()).then(|| orogen_base::key::user_key(&entries.last).to_vec());
     found.range_tombstones_lost = true;
+    starts.tell(found);
     found.lost.push(LostBlock {
         offset: at,
         bytes: file_size - at,
@@ -453,33 +506,129 @@ fn scan(
     Ok(())
 }
 
-/// The block at the start of `bytes`, whose length is told by the checksum behind it.
-///
-/// # Errors
-/// `NoMemory`: it is not known whether there is one.
-fn block_at(bytes: &[u8], kind: ChecksumType) -> Result<Option<(usize, Block)>> {
-    let Some(last) = bytes.len().checked_sub(BLOCK_TRAILER_LEN) else {
-        return Ok(None);
-    };
-    for len in 0..=last {
-        let codec = CompressionType::from_u8(bytes[len]);
-        let (Some(codec), Some(wanted)) = (codec, get_fixed32(&bytes[len + 1..])) else {
-            continue;
+const KINDS: [ChecksumType; 4] = [
+    ChecksumType::Xxh3,
+    ChecksumType::Crc32c,
+    ChecksumType::XxHash64,
+    ChecksumType::XxHash,
+];
+
+/// How blocks are checked.
+#[derive(Clone, Copy)]
+struct Check {
+    kind: ChecksumType,
+    /// What formats 6 and later mix into each checksum; 0 for none.
+    base: u32,
+}
+
+impl Check {
+    /// True if `bytes` at `at` begin with a block of so many bytes and its trailer.
+    fn holds(self, bytes: &[u8], len: usize, at: u64) -> bool {
+        let sum = || {
+            let sum = self.kind.compute(&bytes[..len], bytes[len]);
+            sum.wrapping_add(context_modifier(self.base, at))
         };
-        if kind.compute(&bytes[..len], bytes[len]) != wanted {
-            continue;
-        }
-        match decompress(codec, &bytes[..len], None, SCAN_FORMAT_VERSION, Vec::new()) {
-            Ok(raw) => {
-                if let Ok(block) = Block::new(raw) {
-                    return Ok(Some((len, block)));
+        CompressionType::from_u8(bytes[len]).is_some()
+            && get_fixed32(&bytes[len + 1..]) == Some(sum())
+    }
+}
+
+/// A file of which pieces are read that have a block of [`SCAN_BLOCK_MAX`] bytes.
+struct Pieces<'a> {
+    file: &'a Arc<dyn RandomAccessFile>,
+    file_size: u64,
+    bytes: Vec<u8>,
+}
+
+impl Pieces<'_> {
+    fn read(&mut self, at: u64) -> Result<&[u8]> {
+        let len = self.file_size.saturating_sub(at);
+        let len = len.min((SCAN_BLOCK_MAX + BLOCK_TRAILER_LEN) as u64) as usize;
+        memory::resize(&mut self.bytes, len, "a piece of a table")?;
+        self.file.read_exact_at(at, &mut self.bytes)?;
+        Ok(&self.bytes)
+    }
+
+    /// The block that follows at `at`, whose length is told by the checksum behind it.
+    ///
+    /// # Errors
+    /// `Io`; `NoMemory`: it is not known whether there is one.
+    fn next_block(
+        &mut self,
+        at: u64,
+        starts: &Starts,
+        checks: &[Check],
+    ) -> Result<Option<(Check, BlockHandle, Block)>> {
+        for offset in starts.next(at, self.read(at)?) {
+            let bytes = self.read(offset)?;
+            for &check in checks {
+                for len in lens(bytes).filter(|&len| check.holds(bytes, len, offset)) {
+                    let size = len as u64;
+                    if let Some(block) = stored_block(bytes, len)? {
+                        return Ok(Some((check, BlockHandle { offset, size }, block)));
+                    }
                 }
             }
-            Err(e) if e.kind() == ErrorKind::NoMemory => return Err(e),
-            Err(_) => {}
         }
+        Ok(None)
     }
-    Ok(None)
+
+    /// How the blocks of a table of format 6 or later are checked: what its first one, which is one by its entries, lacks the
+    /// next one lacks, too.
+    fn check_with_context(&mut self, entries: &Entries) -> Result<Option<Check>> {
+        let first = memory::copied(self.read(0)?, "a piece of a table")?;
+        let mut tried = 0;
+        for len in lens(&first) {
+            let Some(block) = stored_block(&first, len)? else {
+                continue;
+            };
+            if !matches!(entries.check(&block), Ok((1.., _))) {
+                continue;
+            }
+            tried += 1;
+            if tried > FIRST_LENS_MAX {
+                break;
+            }
+            for kind in KINDS {
+                let stored = get_fixed32(&first[len + 1..]).unwrap_or(0);
+                let base = stored.wrapping_sub(kind.compute(&first[..len], first[len]));
+                let check = Check { kind, base };
+                if base != 0 && self.has_block((len + BLOCK_TRAILER_LEN) as u64, check)? {
+                    return Ok(Some(check));
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    /// True if anything with a right checksum follows at `at`.
+    fn has_block(&mut self, at: u64, check: Check) -> Result<bool> {
+        for offset in Starts::default().next(at, self.read(at)?) {
+            let bytes = self.read(offset)?;
+            if lens(bytes).any(|len| check.holds(bytes, len, offset)) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+}
+
+/// The lengths of a block that, with its trailer, begins `bytes`.
+fn lens(bytes: &[u8]) -> impl Iterator<Item = usize> {
+    let end = (bytes.len() + 1).saturating_sub(BLOCK_TRAILER_LEN);
+    0..end
+}
+
+/// The block of so many bytes at the start of `bytes`, if it is one but for its checksum.
+fn stored_block(bytes: &[u8], len: usize) -> Result<Option<Block>> {
+    let Some(codec) = CompressionType::from_u8(bytes[len]) else {
+        return Ok(None);
+    };
+    match decompress(codec, &bytes[..len], None, SCAN_FORMAT_VERSION, Vec::new()) {
+        Ok(raw) => Ok(Block::new(raw).ok()),
+        Err(e) if e.kind() == ErrorKind::NoMemory => Err(e),
+        Err(_) => Ok(None),
+    }
 }
 
 /// True for an index of the blocks so far: its values are their handles.

@@ -167,6 +167,61 @@ fn a_table_that_is_cut_off_gives_what_stands_before() {
 }
 
 #[test]
+fn blocks_of_format_6_are_found_without_a_tail() {
+    for (compression, checksum) in [
+        (CompressionType::None, ChecksumType::Xxh3),
+        (CompressionType::Lz4, ChecksumType::Crc32c),
+        (CompressionType::Zstd, ChecksumType::Xxh3),
+    ] {
+        let table = BlockBasedOptions {
+            format_version: 6,
+            checksum,
+            ..BlockBasedOptions::default()
+        };
+        let bytes = build(compression, &table);
+        let (found, got) = run(bytes[..bytes.len() - 1].to_vec());
+        assert!(got == pairs(), "{} found", got.len());
+        assert!(found.tail_error.is_some());
+        let (found, got) = run(bytes[..bytes.len() / 2].to_vec());
+        check(&found, &got);
+        assert!(found.blocks > 3, "{}", found.blocks);
+        // What is not the table's is none of it.
+        let mut bad = bytes[..bytes.len() - 1].to_vec();
+        bad[3] ^= 4;
+        let (found, got) = run(bad);
+        check(&found, &got);
+    }
+}
+
+/// A table of RocksDB's with `block_align`: blocks of 256 bytes and zeros between them.
+fn aligned() -> (Vec<u8>, Pairs) {
+    let dir = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/sst");
+    let bytes = std::fs::read(dir.join("block_align.sst")).unwrap();
+    let (found, all) = run(bytes.clone());
+    assert!(found.is_whole() && found.blocks > 2);
+    (bytes, all)
+}
+
+#[test]
+fn aligned_blocks_are_found_without_a_tail() {
+    let (bytes, all) = aligned();
+    let (_, got) = run(bytes[..bytes.len() - 1].to_vec());
+    assert!(got == all, "{} of {} found", got.len(), all.len());
+    // A block that is zeros is no room between two others.
+    let mut bad = bytes[..bytes.len() - 1].to_vec();
+    bad[256..496].fill(0);
+    let (found, got) = run(bad);
+    assert!(got.len() < all.len());
+    let zeros = &found.lost[0];
+    assert_eq!((zeros.offset, zeros.bytes), (240, 272));
+    let missing = all.iter().filter(|pair| !got.contains(pair));
+    for user in missing.map(|pair| user_key(&pair.0)) {
+        assert!(zeros.after.as_deref().is_none_or(|after| after < user));
+        assert!(zeros.up_to.as_deref().is_none_or(|up_to| user < up_to));
+    }
+}
+
+#[test]
 fn garbage_gives_nothing_and_ends() {
     for len in [0, 1, 5, 53, 1000, 70_000] {
         let bytes: Vec<u8> = (0..len).map(|n: u64| (n * n % 251) as u8).collect();
