@@ -215,7 +215,8 @@ impl BlobFileReader {
     pub fn has_hole(&self, extent: Extent) -> Result<bool> {
         let mut block = extent.offset / HOLE_BLOCK * HOLE_BLOCK;
         let mut bytes = memory::zeroed(HOLE_BLOCK as usize, "block of a blob file")?;
-        while block < extent.end() && block + HOLE_BLOCK <= self.file_size() {
+        let end = extent.end().min(self.file_size() / HOLE_BLOCK * HOLE_BLOCK);
+        while block < end {
             self.file.read_exact_at(block, &mut bytes)?;
             if bytes.iter().all(|&b| b == 0) {
                 return Ok(true);

@@ -699,6 +699,17 @@ fn records_without_their_middle_are_told_from_damage() {
 }
 
 #[test]
+fn where_no_file_can_end_there_is_no_hole() {
+    let records = records(&mut Rng::new(3), 3, 100);
+    let (bytes, _, _) = build(options(CompressionType::None), &records);
+    let reader = open(&bytes).unwrap();
+    for offset in [bytes.len() as u64, u64::MAX - 4096, u64::MAX - 1] {
+        let extent = Extent { offset, size: 1 };
+        assert!(!reader.has_hole(extent).unwrap(), "{offset}");
+    }
+}
+
+#[test]
 fn values_of_several_files_are_read_at_once() {
     let mut rng = Rng::new(7);
     let files: Vec<_> = WRITABLE
