@@ -10,7 +10,7 @@ use clap::Subcommand;
 use orogen::Options;
 use orogen_raftlog::env::DefaultFileSystem;
 use orogen_raftlog::internals::{LogItemContent, OpType};
-use orogen_raftlog::raw::{Checked, CheckedFile, check as check_logs};
+use orogen_raftlog::raw::{Checked, CheckedFile, check as check_logs, fork as fork_logs};
 use orogen_raftlog::{Command as GroupCommand, Config, Engine, Error};
 use serde_json::{Value, json};
 
@@ -32,7 +32,8 @@ pub(crate) enum RaftlogCommand {
     Check(CheckArgs),
     /// Make a directory that begins with what another one has, which is not open.
     ///
-    /// Full files are shared by hard links, the newest ones are copied.
+    /// Files of entries are copied, for raft-engine may write over them later. Full files of what purges moved are
+    /// shared by hard links. After an error there is no log in the new directory.
     Fork(ForkArgs),
     /// Take operations out of a directory that is not open, as a script says.
     ///
@@ -116,6 +117,10 @@ pub(crate) struct ForkArgs {
     target: PathBuf,
     #[command(flatten)]
     second: SecondDir,
+    /// Share full files of entries by hard links, too: for directories that raft-engine never opens with enable-log-recycle,
+    /// which would write over the other's.
+    #[arg(long)]
+    share: bool,
 }
 
 pub(crate) fn run(command: RaftlogCommand, terminal: &mut Terminal) -> Result<(), Failure> {
@@ -350,20 +355,22 @@ fn check(args: &CheckArgs, terminal: &mut Terminal) -> Result<(), Failure> {
 }
 
 fn fork(args: &ForkArgs, terminal: &mut Terminal) -> Result<(), Failure> {
-    let config = Config {
-        // Files that have another name are not written over, so both may do so afterwards.
-        enable_log_recycle: false,
-        ..args.second.config(&args.source)?
-    };
-    let fs = Arc::new(DefaultFileSystem);
-    let made = Engine::fork(&config, fs, &args.target).map_err(Failure::Failed)?;
+    check_is_there(&args.source)?;
+    args.second.check()?;
+    let (second, share) = (args.second.spill_dir.as_deref(), args.share);
+    let fs = Options::default().db.fs;
+    let made = fork_logs(&*fs, &args.source, second, &args.target, share)?;
     if terminal.json {
-        terminal.document(&json!({ "copied": made.copied, "shared": made.symlinked }))?;
+        let shown = |paths: &[PathBuf]| -> Vec<String> {
+            paths.iter().map(|p| p.display().to_string()).collect()
+        };
+        let (copied, shared) = (shown(&made.copied), shown(&made.shared));
+        terminal.document(&json!({ "copied": copied, "shared": shared }))?;
     } else {
         terminal.line(&format!(
             "{} copied, {} shared",
             text::plural(made.copied.len() as u64, "file"),
-            text::plural(made.symlinked.len() as u64, "file")
+            text::plural(made.shared.len() as u64, "file")
         ))?;
     }
     Ok(())

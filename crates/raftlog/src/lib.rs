@@ -47,6 +47,7 @@ mod watched;
 mod blocks;
 mod recover;
 mod check;
+mod fork;
 mod repair;
 mod script;
 mod write_queue;

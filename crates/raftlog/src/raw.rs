@@ -6,6 +6,7 @@ pub use crate::batch::{Command, LogBatch};
 pub use crate::check::{Checked, CheckedFile, check};
 pub use crate::engine::{Engine, RewriteSteps};
 pub use crate::events::{EventListener, FileBlockHandle};
+pub use crate::fork::{Forked, fork};
 pub use crate::format::FormatVersion;
 pub use crate::metrics::{Distribution, Metrics, PerQueue, SAMPLE_EVERY};
 pub use crate::names::{FileId, Queue};

@@ -173,6 +173,10 @@ fn a_fork_has_what_its_source_had() {
     drop(engine(&logs));
     let (logs, copy) = (text(&logs), text(&copy));
     let made = json(&["raftlog", "fork", logs, copy]);
+    assert!(made["copied"].as_array().unwrap().len() > 3);
+    assert_eq!(made["shared"].as_array().unwrap().len(), 0);
+    let sharing = format!("{copy}-sharing");
+    let made = json(&["raftlog", "fork", logs, &sharing, "--share"]);
     assert_eq!(made["copied"].as_array().unwrap().len(), 1);
     assert!(made["shared"].as_array().unwrap().len() > 2);
     assert_eq!(
@@ -182,10 +186,15 @@ fn a_fork_has_what_its_source_had() {
     ok(&["raftlog", "check", copy]);
     let again = orogen(&["raftlog", "fork", logs, copy]);
     assert!(
-        again.code != 0 && again.err.contains("has files already"),
+        again.code == 1 && again.err.contains("has files already"),
         "{}",
         again.err
     );
+    let fs: Arc<dyn orogen_env::FileSystem> = Arc::new(PosixFileSystem);
+    let open = Engine::open(&fs, Path::new(logs), Options::default()).unwrap();
+    let busy = orogen(&["raftlog", "fork", logs, &format!("{copy}-2")]);
+    assert_eq!(busy.code, 5, "{}", busy.err);
+    drop(open);
 }
 
 fn names(dir: &Path) -> Vec<String> {

@@ -9,6 +9,7 @@ mod crash;
 mod digests;
 mod durable;
 mod filling;
+mod forks;
 mod full;
 mod long;
 mod manager;

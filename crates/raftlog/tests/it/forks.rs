@@ -1,0 +1,114 @@
+//! A second directory with what another one has: neither sees what becomes of the other.
+
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::sync::Arc;
+
+use orogen_env::fs::read_file;
+use orogen_env::{Fault, FaultFileSystem, FileSystem, OpKind, PosixFileSystem};
+use orogen_raftlog::raw::{Engine, LogBatch, RewriteSteps, fork};
+use orogen_testkit::TempDir;
+use orogen_testkit::rng::Rng;
+
+use crate::model::{content, options};
+
+fn system() -> Arc<dyn FileSystem> {
+    Arc::new(PosixFileSystem)
+}
+
+fn write(engine: &Engine, from: u64, to: u64) {
+    for at in from..to {
+        let mut batch = LogBatch::default();
+        let bytes = Rng::new(at).bytes(500);
+        batch
+            .add_entries(at % 3 + 1, at / 3 + 1, &[bytes])
+            .expect("follows");
+        engine.write(&mut batch, true).expect("there is room");
+    }
+}
+
+/// A closed directory with full files in both queues.
+fn filled(dir: &Path) {
+    let engine = Engine::open(&system(), dir, options()).expect("a new one");
+    write(&engine, 0, 60);
+    engine
+        .rewrite_append_queue(None, RewriteSteps::All)
+        .expect("there is room");
+    write(&engine, 60, 120);
+    engine.close().expect("closes");
+}
+
+fn logs(dir: &Path, suffix: &str) -> Vec<String> {
+    let mut names = PosixFileSystem.list(dir).expect("it is there");
+    names.retain(|name| name.ends_with(suffix));
+    names.sort();
+    names
+}
+
+fn links(path: &Path) -> u64 {
+    std::fs::metadata(path).expect("it is there").nlink()
+}
+
+#[test]
+fn what_may_be_written_over_is_not_shared() {
+    let temp = TempDir::new("raftlog-forks");
+    let [source, target] = ["source", "target"].map(|name| temp.path().join(name));
+    filled(&source);
+    let made = fork(&*system(), &source, None, &target, false).unwrap();
+    assert!(logs(&source, ".raftlog").len() > 3 && logs(&source, ".rewrite").len() > 1);
+    assert_eq!(made.shared.len(), logs(&source, ".rewrite").len() - 1);
+    for name in logs(&target, ".raftlog") {
+        assert_eq!(links(&target.join(&name)), 1, "{name}");
+        let of = |dir: &Path| read_file(&PosixFileSystem, &dir.join(&name)).unwrap();
+        assert_eq!(of(&target), of(&source));
+    }
+    let open = |dir: &Path| Engine::open(&system(), dir, options()).unwrap();
+    let (first, second) = (open(&source), open(&target));
+    let before = content(&first);
+    assert_eq!(content(&second), before);
+    write(&second, 120, 150);
+    assert_eq!(content(&first), before);
+}
+
+#[test]
+fn the_newest_file_is_not_shared_though_another_one_is_ready_behind_it() {
+    let temp = TempDir::new("raftlog-forks");
+    let [source, target] = ["source", "target"].map(|name| temp.path().join(name));
+    filled(&source);
+    let newest = logs(&source, ".raftlog").pop().unwrap();
+    let number: u64 = newest.trim_end_matches(".raftlog").parse().unwrap();
+    std::fs::write(source.join(format!("{:016}.raftlog", number + 1)), b"").unwrap();
+    let made = fork(&*system(), &source, None, &target, true).unwrap();
+    assert!(made.shared.len() > 5);
+    assert_eq!(links(&target.join(&newest)), 1);
+}
+
+#[test]
+fn after_an_error_there_is_no_part_of_a_fork() {
+    let temp = TempDir::new("raftlog-forks");
+    let [source, target] = ["source", "target"].map(|name| temp.path().join(name));
+    filled(&source);
+    let mut failed = 0;
+    for kind in [
+        OpKind::Create,
+        OpKind::Append,
+        OpKind::Read,
+        OpKind::Sync,
+        OpKind::SyncDir,
+    ] {
+        for nth in 1.. {
+            std::fs::create_dir_all(&target).unwrap();
+            let faulty = FaultFileSystem::new(system());
+            faulty.faults().add(Fault::io().on(&[kind]).nth(nth));
+            let result = fork(&faulty, &source, None, &target, false);
+            let count = logs(&target, ".raftlog").len() + logs(&target, ".rewrite").len();
+            if result.is_ok() {
+                std::fs::remove_dir_all(&target).unwrap();
+                break;
+            }
+            assert_eq!(count, 0, "{kind:?} {nth}");
+            failed += 1;
+        }
+    }
+    assert!(failed > 20, "{failed}");
+}
