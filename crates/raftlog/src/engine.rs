@@ -174,7 +174,7 @@ impl Engine {
     /// # Errors
     /// `InvalidArgument` if entries would leave a hole or lie below a group's first entry;
     /// `NoMemory`; those of the file system. Nothing of the batch is then seen, and it is as it was
-    /// and can be written again. After a failed sync, which also may leave it in the file, `ReadOnly`
+    /// and can be written again. After a failed sync or a panic of a listener, which also may leave it in the file, `ReadOnly`
     /// until the directory is opened again. For as long as the machine runs, what the sync has dropped may read as if it were
     /// on the disk, and no later sync brings it there: what is written behind it then may be lost with it at a power loss.
     pub fn write(&self, batch: &mut LogBatch, sync: bool) -> Result<usize> {

@@ -12,7 +12,8 @@
 //!
 //! 1. A request that is refused, or whose append or sync fails, changes nothing in memory.
 //! 2. Nothing is applied that is not in the file.
-//! 3. Every request is answered, by a leader that panics too; after that nothing is written any more.
+//! 3. Every request is answered, by a leader that panics too, and gets its items back if it is in no file or memory does not have it; after that
+//!    nothing is written any more.
 //!
 //! Locks: the leader's before the queue's before a ticket's; no file is touched under the last two.
 
@@ -23,7 +24,7 @@ use std::{iter, mem};
 
 use orogen_base::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use orogen_base::sync::{Condvar, Mistake, Mutex, makes, spins, thread};
-use orogen_base::{Error, Result};
+use orogen_base::{Error, Result, memory};
 use orogen_env::{Clock as _, FileSystem, Stopwatch, SystemClock};
 
 use crate::dirs::Dirs;
@@ -36,6 +37,7 @@ use crate::metrics::{Meters, Sample};
 use crate::perf::{self, PerfContext};
 
 /// A batch to write, or without a record only a sync.
+#[derive(Default)]
 pub(crate) struct Request {
     pub(crate) record: Option<Record>,
     pub(crate) items: Vec<Item>,
@@ -107,44 +109,63 @@ impl Ticket {
     }
 }
 
-/// Tells a thread that waits, in any case.
-struct Answer(Option<Arc<Ticket>>);
-
-impl Answer {
-    fn give(mut self, state: State) {
-        if let Some(ticket) = self.0.take() {
-            ticket.set(state);
-        }
-    }
-}
-
-impl Drop for Answer {
-    fn drop(&mut self) {
-        if let Some(ticket) = self.0.take() {
-            ticket.set(State::Done(Err((panicked(), Vec::new())), None));
-        }
-    }
-}
-
 #[cold]
 pub(crate) fn panicked() -> Error {
     Error::read_only("a thread panicked while it wrote: open the engine again")
 }
 
+/// A request and the thread that waits for what becomes of it, which is told in any case.
 struct Waiter {
-    /// The leader itself has none.
-    answer: Option<Answer>,
+    /// Until it was told. The leader itself has none.
+    ticket: Option<Arc<Ticket>>,
     request: Request,
     refused: Option<Error>,
     /// Where its record lies behind the beginning of what was appended with it.
     at: u64,
+    /// Memory has it.
+    is_applied: bool,
 }
 
 impl Waiter {
+    fn new(ticket: Option<Arc<Ticket>>, request: Request) -> Self {
+        Self {
+            ticket,
+            request,
+            refused: None,
+            at: 0,
+            is_applied: false,
+        }
+    }
+
     fn outcome(&mut self) -> Outcome {
         match self.refused.take() {
             None => Ok(()),
             Some(e) => Err((e, mem::take(&mut self.request.items))),
+        }
+    }
+
+    fn tell(&mut self, state: State) {
+        if let Some(ticket) = self.ticket.take() {
+            ticket.set(state);
+        }
+    }
+
+    /// Has its own thread lead.
+    fn lead(mut self) {
+        let request = mem::take(&mut self.request);
+        self.tell(State::Leads(request));
+    }
+}
+
+impl Drop for Waiter {
+    /// Who wrote it has panicked if nobody was told yet.
+    fn drop(&mut self) {
+        if self.ticket.is_some() {
+            if !self.is_applied {
+                self.refused.get_or_insert_with(panicked);
+            }
+            let outcome = self.outcome();
+            self.tell(State::Done(outcome, None));
         }
     }
 }
@@ -336,12 +357,7 @@ impl WriteQueue {
                 return self.lead(memtables, request);
             }
             let ticket = Arc::new(Ticket::new());
-            queue.push(Waiter {
-                answer: Some(Answer(Some(Arc::clone(&ticket)))),
-                request,
-                refused: None,
-                at: 0,
-            });
+            queue.push(Waiter::new(Some(Arc::clone(&ticket)), request));
             ticket
         };
         match ticket.wait(looks) {
@@ -360,12 +376,7 @@ impl WriteQueue {
         let syncs = own.sync;
         let mut bytes = own.len();
         let mut group = Group {
-            own: Waiter {
-                answer: None,
-                request: own,
-                refused: None,
-                at: 0,
-            },
+            own: Waiter::new(None, own),
             others: Vec::new(),
         };
         {
@@ -384,10 +395,8 @@ impl WriteQueue {
         // Those that came last first: they ran on the processor that took longest to wake, and it sleeps again.
         for mut waiter in others.into_iter().rev() {
             let outcome = waiter.outcome();
-            if let Some(answer) = waiter.answer {
-                let spent = spent.clone().filter(|_| waiter.request.is_timed);
-                answer.give(State::Done(outcome, spent));
-            }
+            let spent = spent.clone().filter(|_| waiter.request.is_timed);
+            waiter.tell(State::Done(outcome, spent));
         }
         (own.outcome(), spent)
     }
@@ -452,12 +461,11 @@ impl WriteQueue {
                         len: record.header.block_len,
                         compression: record.header.compression,
                     };
-                    if makes(Mistake::AnswerBeforeApply)
-                        && let Some(answer) = waiter.answer.take()
-                    {
-                        answer.give(State::Done(Ok(()), None));
+                    if makes(Mistake::AnswerBeforeApply) {
+                        waiter.tell(State::Done(Ok(()), None));
                     }
                     memtables.apply(waiter.request.items.drain(..), block);
+                    waiter.is_applied = true;
                     listeners.iter().for_each(|l| l.post_apply_memtables(file));
                 }
             }
@@ -522,13 +530,8 @@ impl Lead<'_> {
             queue.pop()
         };
         drop(queue);
-        if let Some(Waiter {
-            answer: Some(answer),
-            request,
-            ..
-        }) = next
-        {
-            answer.give(State::Leads(request));
+        if let Some(next) = next {
+            next.lead();
         }
         mem::forget(self);
     }
@@ -682,13 +685,16 @@ fn append_records(
             && let Some(filler) =
                 appender.filler(start + together.len() as u64, record.header.len)?
         {
-            together.extend_from_slice(&filler.bytes);
+            memory::append(together, &filler.bytes, "a group of records")?;
         }
         waiter.at = together.len() as u64;
-        together.extend_from_slice(&record.bytes);
+        memory::append(together, &record.bytes, "a group of records")?;
         sign(&mut together[waiter.at as usize..], signature);
     }
     let appended = appender.append(together, syncs);
     together.shrink_to(GROUP_BYTES_MAX);
     appended
 }
+
+#[cfg(test)]
+mod tests;

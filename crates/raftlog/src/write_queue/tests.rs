@@ -1,0 +1,163 @@
+//! Groups that are put together on purpose: the first leader is held until others wait.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
+use std::sync::mpsc::{Receiver, Sender, channel};
+
+use orogen_base::ErrorKind;
+use orogen_env::MemFileSystem;
+
+use super::*;
+use crate::batch::LogBatch;
+use crate::events::EventListener;
+use crate::files::{NewFiles, Table};
+use crate::format::{Lz4Policy, encode_record};
+use crate::names::{FileId, Queue as FileQueue};
+use crate::options::Options;
+use crate::spares::Spares;
+
+const PLAIN: Lz4Policy = Lz4Policy {
+    threshold: 0,
+    acceleration: 1,
+};
+
+/// Holds whoever appends first, and panics when it is told of the record or batch of a number.
+struct Gate {
+    entered: Mutex<Option<Sender<()>>>,
+    may_leave: Mutex<Receiver<()>>,
+    told: AtomicU64,
+    panics_at: Option<u64>,
+    is_of_apply: bool,
+}
+
+impl Gate {
+    fn count(&self) {
+        let told = self.told.fetch_add(1, Ordering::Relaxed);
+        assert_ne!(Some(told), self.panics_at, "a listener panics");
+    }
+}
+
+impl EventListener for Gate {
+    fn on_append_log_file(&self, _: FileBlockHandle) {
+        if let Some(entered) = self.entered.lock().take() {
+            entered.send(()).unwrap();
+            self.may_leave.lock().recv().unwrap();
+        }
+        if !self.is_of_apply {
+            self.count();
+        }
+    }
+
+    fn post_apply_memtables(&self, _: FileId) {
+        if self.is_of_apply {
+            self.count();
+        }
+    }
+}
+
+fn queue(fs: &MemFileSystem, gate: Gate) -> WriteQueue {
+    let dir = Path::new("/log");
+    fs.create_dir_all(dir).unwrap();
+    let dirs = Arc::new(Dirs::new(dir, None).unwrap());
+    let files = NewFiles {
+        fs: Arc::new(fs.clone()),
+        dirs: Arc::clone(&dirs),
+        header: Options::default().file_header(),
+        target_size: 64 << 20,
+        ahead: Arc::default(),
+        beside: Arc::default(),
+        spares: Arc::new(Spares::open(fs, &dirs, 0, false).unwrap()),
+        listeners: Arc::from([Arc::new(gate) as Arc<dyn EventListener>]),
+        on_full: Arc::new(|_, _| {}),
+        meters: Arc::new(Meters::new()),
+    };
+    let table = Arc::new(Table::default());
+    WriteQueue::new(Appender::open(files, table, FileQueue::Append, None).unwrap())
+}
+
+fn batch(group: u64, first: u64, len: usize) -> LogBatch {
+    let mut batch = LogBatch::default();
+    batch.add_entries(group, first, &[vec![7; len]]).unwrap();
+    batch
+}
+
+fn request(batch: &LogBatch) -> Request {
+    Request {
+        record: Some(encode_record(&batch.block, &batch.items, PLAIN).unwrap()),
+        items: batch.items.clone(),
+        ..Request::default()
+    }
+}
+
+/// Has a batch written, and `batches` behind it as one group, in their order. `between` runs when they wait. What became of each; none where a
+/// panic went through.
+fn write_together(
+    queue: &WriteQueue,
+    memtables: &Memtables,
+    (is_entered, leave): (Receiver<()>, Sender<()>),
+    batches: &[LogBatch],
+    between: impl FnOnce(),
+) -> Vec<Option<Outcome>> {
+    let submit = |batch: &LogBatch| {
+        let request = request(batch);
+        let submit = || queue.submit(memtables, request, None);
+        catch_unwind(AssertUnwindSafe(submit)).ok()
+    };
+    std::thread::scope(|scope| {
+        let first = scope.spawn(|| submit(&batch(1, 1, 10)));
+        is_entered.recv().unwrap();
+        let mut others = Vec::new();
+        for batch in batches {
+            let waiting = others.len();
+            others.push(scope.spawn(move || submit(batch)));
+            while queue.queue.lock().waiters.len() == waiting {
+                thread::yield_now();
+            }
+        }
+        between();
+        leave.send(()).unwrap();
+        assert!(matches!(first.join().unwrap(), Some(Ok(()))));
+        let others = others.into_iter();
+        others.map(|other| other.join().unwrap()).collect()
+    })
+}
+
+fn gate(panics_at: Option<u64>, is_of_apply: bool) -> (Gate, (Receiver<()>, Sender<()>)) {
+    let (entered, is_entered) = channel();
+    let (leave, may_leave) = channel();
+    let gate = Gate {
+        entered: Mutex::new(Some(entered)),
+        may_leave: Mutex::new(may_leave),
+        told: AtomicU64::new(0),
+        panics_at,
+        is_of_apply,
+    };
+    (gate, (is_entered, leave))
+}
+
+#[test]
+fn who_is_led_by_a_thread_that_panics_has_its_batch_again() {
+    // Told of the first record of the group, and when the first follower's batch was applied.
+    for (panics_at, is_of_apply) in [(1, false), (2, true)] {
+        let fs = MemFileSystem::new();
+        let (gate, held) = gate(Some(panics_at), is_of_apply);
+        let queue = queue(&fs, gate);
+        let memtables = Memtables::new();
+        let batches = [2, 3, 4].map(|group| batch(group, 1, 10));
+        let outcomes = write_together(&queue, &memtables, held, &batches, || {});
+        assert!(outcomes[0].is_none(), "it led");
+        for (at, batch) in batches.iter().enumerate().skip(1) {
+            let outcome = outcomes[at].as_ref().expect("it was led");
+            if is_of_apply && at == 1 {
+                assert!(outcome.is_ok(), "it is in the file, and seen");
+                continue;
+            }
+            let (e, items) = outcome.as_ref().expect_err("it is not seen");
+            assert_eq!(e.kind(), ErrorKind::ReadOnly);
+            assert_eq!(items, &batch.items);
+        }
+        let is_seen = |group| !memtables.span(group).is_empty();
+        assert_eq!([3, 4].map(is_seen), [is_of_apply, false]);
+        assert!(queue.check().is_err());
+    }
+}
