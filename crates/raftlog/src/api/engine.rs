@@ -261,8 +261,8 @@ impl<F, P> Engine<F, P> {
     }
 
     /// Shows the keys of a group from `start_key` up to, and without, `end_key`, whose values are
-    /// messages of this type, until `callback` says false. The group is locked meanwhile: `callback`
-    /// must ask nothing of it.
+    /// messages of this type, until `callback` says false. Nothing is locked meanwhile, so `callback` may ask the engine
+    /// and write to it; unlike in raft-engine, what is shown is of one moment only for up to 256 keys, or 64 KiB.
     ///
     /// # Errors
     /// None so far.
