@@ -1002,7 +1002,7 @@ impl Db {
         checkpoint::create(context, &self.core.write, target.as_ref())
     }
 
-    /// Reads every block of every table and checks it.
+    /// Reads every block of every table and every value of every blob file and checks it.
     ///
     /// # Errors
     /// The first damage found, with file and offset.
@@ -1018,8 +1018,8 @@ impl Db {
         properties::verify_checksums(self.context(), progress)
     }
 
-    /// Reads every block of every table, as slowly as `options` ask for, and goes on behind
-    /// damage; `progress` is told of bytes done and bytes in all. Damaged tables are marked as if
+    /// Reads every block of every table and every value of every blob file, as slowly as `options` ask for, and goes on behind
+    /// damage; `progress` is told of bytes done and bytes in all. Damaged files are marked as if
     /// a read had met the damage. Meant to run now and then on a thread of the caller's.
     ///
     /// # Errors
