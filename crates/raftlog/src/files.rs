@@ -210,6 +210,26 @@ fn begin(
     Ok(writer)
 }
 
+/// Bytes that are copied at a time.
+const CHUNK: u64 = 1 << 20;
+
+/// Copies up to `len` bytes of a file to a new one, whose content is synced.
+pub(crate) fn copy(fs: &dyn FileSystem, from: &Path, to: &Path, len: u64) -> Result<()> {
+    let file = fs.open(from, Access::Sequential)?;
+    let mut out = fs.create(to)?;
+    let (mut at, mut chunk) = (0, Vec::new());
+    while at < len {
+        chunk.clear();
+        let n = file.append_at(at, CHUNK.min(len - at) as usize, &mut chunk)?;
+        if n == 0 {
+            break;
+        }
+        out.append(&chunk)?;
+        at += n as u64;
+    }
+    out.sync()
+}
+
 /// Cuts a file off at `len`, so that what was behind does not come back.
 pub(crate) fn cut(fs: &dyn FileSystem, path: &Path, len: u64) -> Result<Box<dyn WritableFile>> {
     fs.truncate(path, len)?;

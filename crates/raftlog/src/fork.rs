@@ -2,15 +2,17 @@
 //!
 //! What may be written later must not be shared. That are the newest files of each queue: the last one with records, and those
 //! behind it, which are written next. And it may be any file of the append queue: raft-engine writes over emptied ones in place, whatever
-//! other names they have. So these are copied, unless the caller knows that nobody does so.
+//! other names they have. So these are copied, unless the caller knows that nobody does so. Where a recovery cuts off or makes
+//! anew what is damaged, it takes a file of its own first (`recover::own`).
 
 use std::path::{Path, PathBuf};
 
 use orogen_base::{Error, Result};
+use orogen_env::FileSystem;
 use orogen_env::fs::make_dir;
-use orogen_env::{Access, FileSystem};
 
 use crate::dirs::Dirs;
+use crate::files::copy;
 use crate::names::Queue;
 use crate::recover::{list, newest_of};
 
@@ -97,27 +99,9 @@ fn fill(
                 made.shared.push(to);
             } else {
                 made.copied.push(to.clone());
-                copy(fs, &from, &to)?;
+                copy(fs, &from, &to, u64::MAX)?;
             }
         }
     }
     fs.sync_dir(target)
-}
-
-const CHUNK: usize = 1 << 20;
-
-fn copy(fs: &dyn FileSystem, from: &Path, to: &Path) -> Result<()> {
-    let file = fs.open(from, Access::Sequential)?;
-    let mut out = fs.create(to)?;
-    let (mut at, mut chunk) = (0, Vec::new());
-    loop {
-        chunk.clear();
-        let n = file.append_at(at, CHUNK, &mut chunk)?;
-        if n == 0 {
-            break;
-        }
-        out.append(&chunk)?;
-        at += n as u64;
-    }
-    out.sync()
 }

@@ -20,7 +20,7 @@ use orogen_env::{Access, FileSystem, RandomAccessFile};
 
 use crate::digest;
 use crate::dirs::{Dirs, Place};
-use crate::files::{LogFile, Table, cut, make};
+use crate::files::{LogFile, Table, copy, cut, make};
 use crate::format::{
     Compression, FILE_HEADER_LEN_MAX, FileHeader, FormatVersion, Part, RECORD_HEADER_LEN,
     RecordHeader, decode_block, decode_footer, padding, take_mark,
@@ -368,6 +368,9 @@ fn make_anew(
 ) -> Result<(LogFile, u64)> {
     let id = place.id;
     digest::remove(fs, &place.dir, id)?;
+    if has_other_names(fs, &place.path())? {
+        own(fs, place, 0)?;
+    }
     let header = options.file_header();
     let mut dir = &place.dir;
     match make(fs, dir, id, header, None) {
@@ -502,10 +505,29 @@ fn read_file(
     };
     if must_cut {
         digest::remove(fs, &place.dir, id)?;
+        if has_other_names(fs, &path)? {
+            own(fs, place, end)?;
+            let reader = fs.open(&path, Access::Random)?;
+            return Ok((LogFile { reader, ..file }, end));
+        }
         cut(fs, &path, end)?;
     }
     reader.advise(Access::Random);
     Ok((file, end))
+}
+
+/// True if another directory may have the file as well: a fork, or a copy by links.
+fn has_other_names(fs: &dyn FileSystem, path: &Path) -> Result<bool> {
+    Ok(fs.metadata(path)?.links > 1)
+}
+
+/// Puts a file of its own, up to `len`, in the place of one that has other names, which keep what they have.
+fn own(fs: &dyn FileSystem, place: &Place, len: u64) -> Result<()> {
+    let path = place.path();
+    let temporary = path.with_extension("tmp");
+    copy(fs, &path, &temporary, len)?;
+    fs.rename(&temporary, &path)?;
+    fs.sync_dir(&place.dir)
 }
 
 /// What [`look`] finds behind the records of a file.

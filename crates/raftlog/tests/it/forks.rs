@@ -4,9 +4,10 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
 
+use orogen_base::ErrorKind;
 use orogen_env::fs::read_file;
 use orogen_env::{Fault, FaultFileSystem, FileSystem, OpKind, PosixFileSystem};
-use orogen_raftlog::raw::{Engine, LogBatch, RewriteSteps, fork};
+use orogen_raftlog::raw::{Engine, LogBatch, Options, RecoveryMode, RewriteSteps, fork};
 use orogen_testkit::TempDir;
 use orogen_testkit::rng::Rng;
 
@@ -81,6 +82,38 @@ fn the_newest_file_is_not_shared_though_another_one_is_ready_behind_it() {
     let made = fork(&*system(), &source, None, &target, true).unwrap();
     assert!(made.shared.len() > 5);
     assert_eq!(links(&target.join(&newest)), 1);
+}
+
+#[test]
+fn what_one_recovery_cuts_off_is_still_there_for_the_other() {
+    // In the header of the file, and in that of a record.
+    for at in [2, 30] {
+        let temp = TempDir::new("raftlog-forks");
+        let [source, target] = ["source", "target"].map(|name| temp.path().join(name));
+        filled(&source);
+        let made = fork(&*system(), &source, None, &target, false).unwrap();
+        let shared = made.shared[0].file_name().unwrap();
+        let file = source.join(shared);
+        let mut bytes = std::fs::read(&file).unwrap();
+        bytes[at] ^= 1;
+        // In place, as a disk does it.
+        let written = std::fs::OpenOptions::new().write(true).open(&file);
+        std::io::Write::write_all(&mut written.unwrap(), &bytes).unwrap();
+        assert_eq!(links(&file), 2);
+        let tolerant = Options {
+            recovery_mode: RecoveryMode::TolerateAnyCorruption,
+            ..options()
+        };
+        let engine = Engine::open(&system(), &target, tolerant.clone()).unwrap();
+        let before = content(&engine);
+        engine.close().unwrap();
+        assert_eq!(std::fs::read(&file).unwrap(), bytes, "{at}");
+        let refused = Engine::open(&system(), &source, options()).map(|_| ());
+        assert_eq!(refused.unwrap_err().kind(), ErrorKind::Corruption);
+        assert!(logs(&target, ".tmp").is_empty());
+        let again = Engine::open(&system(), &target, tolerant).unwrap();
+        assert_eq!(content(&again), before);
+    }
 }
 
 #[test]
