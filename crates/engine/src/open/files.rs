@@ -20,40 +20,39 @@ use crate::version::wal_set::WalSet;
 const HELP: &str = "restore it from a backup, or make a directory of what is left with `orogen db repair`; \
                     paranoid_checks=false opens without it";
 
-/// Looks for the tables and blob files of all families.
+/// Looks for the tables and blob files of all families. `is_settled` is asked before what is missing is told: beside a writer it
+/// may have been given up meanwhile.
 ///
 /// # Errors
 /// `Corruption` for the first table that is missing or has another size, with how many there are, if `paranoid_checks` is set;
-/// `Io`.
-pub(crate) fn check(context: &Context) -> Result<()> {
-    let is_paranoid = context.options.paranoid_checks;
-    let mut first = None;
-    let mut wrong = 0_u64;
+/// `Io`; that of `is_settled`.
+pub(crate) fn check(context: &Context, is_settled: &dyn Fn() -> Result<()>) -> Result<()> {
+    let (mut tables, mut blobs) = (Vec::new(), Vec::new());
     for family in context.set.families() {
         let version = family.state().version.clone();
         for (level, file) in version.iter_files() {
-            let Some(error) = table_error(context, file.number, file.size)? else {
-                continue;
-            };
-            let error = error
-                .with("column_family", &family.name)
-                .with("level", level);
-            wrong += 1;
-            if is_paranoid {
-                first.get_or_insert(error);
-            } else {
-                quarantine::note(context, &error);
+            if let Some(error) = table_error(context, file.number, file.size)? {
+                let error = error.with("column_family", &family.name);
+                tables.push(error.with("level", level));
             }
         }
         for file in version.blob_files().values() {
-            if let Some(error) = blob_error(context, &file.file.addition)? {
-                quarantine::note(context, &error);
-            }
+            blobs.extend(blob_error(context, &file.file.addition)?);
         }
     }
-    first.map_or(Ok(()), |error| {
-        Err(error.with("files_wrong", wrong).with("help", HELP))
-    })
+    if !tables.is_empty() || !blobs.is_empty() {
+        is_settled()?;
+    }
+    let wrong = tables.len();
+    if context.options.paranoid_checks
+        && let Some(first) = tables.first()
+    {
+        return Err(first.clone().with("files_wrong", wrong).with("help", HELP));
+    }
+    for error in tables.iter().chain(&blobs) {
+        quarantine::note(context, error);
+    }
+    Ok(())
 }
 
 /// Compares the logs from `from` on with what RocksDB's `track_and_verify_wals_in_manifest` left in the MANIFEST, if

@@ -130,7 +130,7 @@ fn manifest_now(fs: &dyn FileSystem, dir: &Path) -> Result<(FileNo, u64)> {
 fn check_same_manifest(context: &Context, before: Option<(FileNo, u64)>) -> Result<()> {
     match before {
         Some(before) if manifest_now(&*context.fs, &context.dir)? != before => Err(Error::busy(
-            "another process changed the MANIFEST while its files were looked for; try again",
+            "another process changed the MANIFEST while its files were looked for; try again, or open it as a secondary",
         )
         .with("path", context.dir.display())),
         _ => Ok(()),
@@ -327,12 +327,11 @@ fn finish_open(
         _ => Ok(()),
     };
     let from = first_log_needed(context, found);
+    options_map::check_logs_are_here(&*context.fs, &context.dir, &on_disk, from)?;
     if let Some(found) = found {
-        files::check(context)
-            .or_else(|e| check_same_manifest(context, manifest_before).and(Err(e)))?;
+        files::check(context, &|| check_same_manifest(context, manifest_before))?;
         files::check_logs(context, &found.wals, from).or_else(|e| check_not_moved().and(Err(e)))?;
     }
-    options_map::check_logs_are_here(&*context.fs, &context.dir, &on_disk, from)?;
     let logs = logs_from(&on_disk, from);
     for &log in &logs {
         if log > FILE_NUMBER_MAX {

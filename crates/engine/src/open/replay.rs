@@ -114,6 +114,7 @@ fn replay_all(
 ) -> Result<()> {
     let mut stopped_at = None;
     let mut dropped_before = 0;
+    let mut bounds = Bounds::new(context);
     for &log in logs {
         if let Some(before) = stopped_at.or(replayed.before_old)
             && let Some(follows) = follows_without_a_gap(context, log, before, replayed)?
@@ -150,7 +151,7 @@ fn replay_all(
             }
         }
         dropped_before = replayed.bytes_dropped;
-        stopped_at = replay_one(context, families, log, replayed, tables)?;
+        stopped_at = replay_one(context, families, log, replayed, tables, &mut bounds)?;
     }
     if let Some(log) = stopped_at {
         check_not_ahead(families, log)?;
@@ -196,6 +197,7 @@ fn replay_one(
     log: FileNo,
     replayed: &mut Replayed,
     tables: &mut TableThreads,
+    bounds: &mut Bounds<'_>,
 ) -> Result<Option<FileNo>> {
     let path = filename::wal_path(&context.dir, log);
     let file = context.fs.open(&path, Access::Sequential)?;
@@ -207,7 +209,6 @@ fn replay_one(
         .collect();
     let wanted = |cf: u32| log_numbers.get(&cf).is_some_and(|&from| log >= from);
     let mut memtables = MemTables::of(families.to_vec());
-    let mut bounds = Bounds::new(context);
     let mut record = Vec::new();
     loop {
         match reader.read_record(&mut record)? {
@@ -457,14 +458,15 @@ impl<'a> Bounds<'a> {
             self.left -= bytes as u64;
             return false;
         }
-        self.left = self.step;
         let options = &self.context.options;
-        let database = options.db_write_buffer_size;
-        if database > 0 && memtables.memory_usage() > database {
-            return true;
-        }
-        let budget = options.memory_budget.as_ref();
-        budget.is_some_and(|b| b.wants_seal(|| memtables.memory_usage()))
+        let (database, budget) = (options.db_write_buffer_size, &options.memory_budget);
+        let is_reached = (database > 0 && memtables.memory_usage() > database)
+            || budget
+                .as_ref()
+                .is_some_and(|b| b.wants_seal(|| memtables.memory_usage()));
+        // One memtable may not be enough.
+        self.left = if is_reached { 0 } else { self.step };
+        is_reached
     }
 }
 

@@ -348,3 +348,19 @@ fn logs_are_read_within_the_write_buffers_of_the_database() {
     let tables = db.live_files().len();
     assert!((6..20).contains(&tables), "{tables}");
 }
+
+#[test]
+fn logs_of_many_families_are_read_within_the_write_buffers_of_the_database() {
+    const FAMILIES: usize = 300;
+    let names: Vec<String> = (0..FAMILIES).map(|n| format!("family {n}")).collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    let fs = killed(&names);
+    let mut options = small(&fs);
+    options.cf.write_buffer_size = 64 << 20;
+    options.cf.disable_auto_compactions = true;
+    options.db.db_write_buffer_size = 2 << 20;
+    let db = Db::open(DIR, &options).unwrap();
+    // A memtable of a family has 7 KiB when all are 2 MiB: 16 MiB are that many of them.
+    let sealed_before_the_end = db.live_files().len() - FAMILIES;
+    assert!(sealed_before_the_end > 1000, "{sealed_before_the_end}");
+}

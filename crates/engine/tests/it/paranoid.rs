@@ -1,17 +1,21 @@
 //! What an open looks at before it serves: files that are missing or cut off, as `paranoid_checks` says.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use orogen_base::{Error, ErrorKind};
 use orogen_engine::filename::{old_table_path, table_path, wal_path};
+use orogen_engine::options::BottommostLevelCompaction;
 use orogen_engine::version::edit::VersionEdit;
 use orogen_engine::version::wal_set::WalAddition;
-use orogen_engine::{Db, Options};
-use orogen_env::fs::read_file;
+use orogen_engine::{CompactRangeOptions, Db, Options};
+use orogen_env::fs::{read_file, write_file};
 use orogen_env::{FileSystem, MemFileSystem};
 
 use crate::blobs::separated;
 use crate::hole_hazards::add_edit;
+use crate::steer::HookFileSystem;
 use crate::support::{DIR, small};
 
 /// Three tables with a key each, closed; and their paths.
@@ -183,4 +187,60 @@ fn a_tracked_log_that_no_family_needs_may_be_gone() {
     // Of before the last flushes.
     track(&fs, 1, 100);
     Db::open(DIR, &options).expect("nothing is missing");
+}
+
+#[test]
+fn logs_in_another_directory_are_told_of_as_such() {
+    let fs = MemFileSystem::new();
+    let mut options = small(&fs);
+    options.db.avoid_flush_during_shutdown = true;
+    let (log, size) = log_of(&fs, &options);
+    track(&fs, log, size);
+    let here = wal_path(Path::new(DIR), log);
+    fs.create_dir_all(Path::new("/wal")).expect("memory");
+    fs.rename(&here, &wal_path(Path::new("/wal"), log))
+        .expect("memory");
+    let names = fs.list(Path::new(DIR)).expect("memory");
+    let newest = names.iter().filter(|n| n.starts_with("OPTIONS-")).max();
+    let path = Path::new(DIR).join(newest.expect("one is there"));
+    let text = String::from_utf8(read_file(&fs, &path).expect("reads")).expect("text");
+    assert!(text.contains("[DBOptions]\n"));
+    let text = text.replace("[DBOptions]\n", "[DBOptions]\n  wal_dir=/wal\n");
+    write_file(&fs, &path, text.as_bytes()).expect("memory");
+    let error = Db::open(DIR, &options).err().expect("it is refused");
+    assert_eq!(error.kind(), ErrorKind::NotSupported, "{error}");
+}
+
+#[test]
+fn what_a_writer_gives_up_meanwhile_is_no_damage() {
+    for is_paranoid in [false, true] {
+        let fs = MemFileSystem::new();
+        let mut options = separated(&fs);
+        options.cf.enable_blob_garbage_collection = true;
+        options.cf.blob_garbage_collection_age_cutoff = 1.0;
+        options.cf.disable_auto_compactions = true;
+        filled(&fs, &options);
+        let writer = Db::open(DIR, &options).expect("all is there");
+        let (once, behind) = (AtomicBool::new(true), writer.clone());
+        let sizes: Vec<u64> = writer.live_files().iter().map(|f| f.size).collect();
+        let hooked = HookFileSystem::new(&fs, |_, _| {}).showing(move |shown| {
+            // The first table that is looked for.
+            if sizes.contains(&shown.size) && once.swap(false, Ordering::SeqCst) {
+                let family = behind.default_column_family();
+                let force = CompactRangeOptions {
+                    bottommost_level_compaction: BottommostLevelCompaction::Force,
+                    ..CompactRangeOptions::default()
+                };
+                let compacted = behind.compact_range(&force, &family, None, None);
+                compacted.expect("memory");
+            }
+            shown
+        });
+        options.db.fs = Arc::new(hooked);
+        options.db.paranoid_checks = is_paranoid;
+        let db = Db::open_read_only(DIR, &options).expect("all is there");
+        assert!(db.damaged_tables().is_empty() && db.damaged_blob_files().is_empty());
+        let numbers = |db: &Db| -> Vec<_> { db.live_files().iter().map(|f| f.number).collect() };
+        assert_eq!(numbers(&db), numbers(&writer));
+    }
 }
