@@ -438,6 +438,8 @@ impl PunchJob {
     ) -> Result<()> {
         // Who copies the database beside this process misses these tables then, and finds no holes where they point to.
         obsolete::purge(context);
+        // Somebody else may have begun to delete them.
+        obsolete::wait_for_purges(context);
         let mut done = Vec::new();
         let mut files = files.into_iter();
         while let Some(file) = files.next() {
