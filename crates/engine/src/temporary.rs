@@ -75,12 +75,15 @@ impl<'a> TemporaryDir<'a> {
         &self.path
     }
 
-    /// Gives it the target's name, which is synced.
+    /// Gives it the target's name, which is synced. If it cannot have it, it is discarded.
     ///
     /// # Errors
     /// `Io`: whether it has its name is not known.
     pub(crate) fn finish(self) -> Result<()> {
-        self.fs.rename(&self.path, &self.target)?;
+        if let Err(e) = self.fs.rename(&self.path, &self.target) {
+            self.discard();
+            return Err(e);
+        }
         self.fs.sync_dir(parent_of(&self.target))?;
         self.fs.remove_file(&self.target.join(filename::UNFINISHED))
     }
