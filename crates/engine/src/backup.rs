@@ -34,6 +34,7 @@ use orogen_env::{Clock, FileLock, FileSystem, PosixFileSystem, RateLimiter, Syst
 use crate::db::Db;
 use crate::filename;
 use crate::jobs::manual_flush;
+use crate::obsolete;
 use crate::options::FlushOptions;
 use crate::quarantine;
 use meta::{BackupFile, META, Meta, PRIVATE, SHARED, SHARED_PLAIN};
@@ -313,6 +314,8 @@ impl BackupEngine {
         let held = context.hold_files();
         let result = self.create(core, id, &metas, progress);
         drop(held);
+        // Logs that it kept.
+        obsolete::purge(context);
         let created = result.inspect_err(|e| {
             quarantine::note(context, e);
             // The first error is the one that matters; the next open removes what stays.

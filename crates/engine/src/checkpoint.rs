@@ -8,7 +8,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use orogen_base::{Error, FileNo, Result, memory};
+use orogen_base::{Error, ErrorKind, FileNo, Result, memory};
 use orogen_env::fs::write_file;
 use orogen_env::{Access, BufferedFile, FileSystem, WritableFile};
 use orogen_wal::Writer;
@@ -16,6 +16,8 @@ use orogen_wal::Writer;
 use crate::column_family::ColumnFamilyData;
 use crate::context::Context;
 use crate::filename;
+use crate::logs;
+use crate::obsolete;
 use crate::options_map;
 use crate::temporary::TemporaryDir;
 use crate::version::manifest::{self, FamilySnapshot};
@@ -69,6 +71,8 @@ pub(crate) fn create(context: &Context, write: &WritePath, target: &Path) -> Res
     let moment = write.exclusive(|| fix(context));
     let result = fill(context, &moment, temporary.path());
     drop(held);
+    // Logs that it kept.
+    obsolete::purge(context);
     if let Err(e) = result {
         temporary.discard();
         return Err(e);
@@ -119,9 +123,36 @@ fn fill(context: &Context, moment: &Moment, dir: &Path) -> Result<()> {
     }
     for (log, bytes) in moment.needed_logs() {
         let from = filename::wal_path(&context.dir, log);
-        copy(fs, &from, &filename::wal_path(dir, log), bytes)?;
+        let to = filename::wal_path(dir, log);
+        copy(fs, &from, &to, bytes)?;
+        check_copied_log(context, (log, bytes), fs, &to)?;
     }
     write_head(context, moment, (fs, dir), shares_blobs)
+}
+
+/// Refuses a copy of a log that another process may have written over while it was read: that gives it the name of the next log first. Where
+/// the name is gone the copy tells; the log may only have been deleted.
+///
+/// # Errors
+/// `Busy`; `Io`.
+pub(crate) fn check_copied_log(
+    context: &Context,
+    (log, bytes): (FileNo, u64),
+    fs: &dyn FileSystem,
+    copy: &Path,
+) -> Result<()> {
+    let path = filename::wal_path(&context.dir, log);
+    if !context.read_only || context.fs.exists(&path)? {
+        return Ok(());
+    }
+    match logs::valid_until(fs, copy, log) {
+        Ok(valid_until) if valid_until == bytes => Ok(()),
+        Err(e) if e.kind() != ErrorKind::Corruption => Err(e),
+        _ => Err(Error::busy(
+            "another process wrote over a log while it was copied; open the database anew and try again",
+        )
+        .with("file", path.display())),
+    }
 }
 
 /// Writes all of a copy that is neither table nor log: its names survive a power loss, CURRENT's
@@ -183,7 +214,7 @@ pub(crate) fn write_head(
 /// `Io`, `NoSpace`.
 pub(crate) fn link_or_copy(fs: &dyn FileSystem, from: &Path, to: &Path) -> Result<bool> {
     match fs.hard_link(from, to) {
-        Err(e) if e.kind() == orogen_base::ErrorKind::NotSupported => {
+        Err(e) if e.kind() == ErrorKind::NotSupported => {
             copy(fs, from, to, fs.metadata(from)?.size).map(|()| false)
         }
         other => other.map(|()| true),

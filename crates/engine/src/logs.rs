@@ -388,21 +388,11 @@ impl Logs {
         }
         file.sync()?;
         // The system may have given up what it could not write.
-        let mut reader = Reader::new(self.fs.open(to, Access::Sequential)?, log.number)?;
-        let mut record = Vec::new();
-        loop {
-            match reader.read_record(&mut record)? {
-                ReadOutcome::Record { .. } => {}
-                ReadOutcome::EndOfLog { valid_until, .. } if valid_until == log.good => {
-                    return Ok(());
-                }
-                ReadOutcome::EndOfLog { valid_until, .. } => {
-                    return Err(Error::corruption("log lost bytes when the disk was full")
-                        .with("file", path.display())
-                        .with("offset", valid_until));
-                }
-                ReadOutcome::Damage(damage) => return Err(reader.error(&damage)),
-            }
+        match valid_until(&*self.fs, to, log.number)? {
+            valid_until if valid_until == log.good => Ok(()),
+            valid_until => Err(Error::corruption("log lost bytes when the disk was full")
+                .with("file", path.display())
+                .with("offset", valid_until)),
         }
     }
 
@@ -702,5 +692,21 @@ impl Logs {
         drop(alive);
         *writer = LogWriter::default();
         self.closed.lock().clear();
+    }
+}
+
+/// Where the records of a log end, which it has under whatever name.
+///
+/// # Errors
+/// `Corruption` for damage; `Io`.
+pub(crate) fn valid_until(fs: &dyn FileSystem, path: &Path, number: FileNo) -> Result<u64> {
+    let mut reader = Reader::new(fs.open(path, Access::Sequential)?, number)?;
+    let mut record = Vec::new();
+    loop {
+        match reader.read_record(&mut record)? {
+            ReadOutcome::Record { .. } => {}
+            ReadOutcome::EndOfLog { valid_until, .. } => return Ok(valid_until),
+            ReadOutcome::Damage(damage) => return Err(reader.error(&damage)),
+        }
     }
 }

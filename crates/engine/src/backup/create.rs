@@ -10,7 +10,7 @@ use orogen_env::{Access, BufferedFile, FileSystem, WritableFile};
 
 use super::meta::{BackupFile, LIST, META, Meta, PRIVATE, SHARED};
 use super::{BackupCreated, BackupEngine, BackupInfo, Progress, remove_all};
-use crate::checkpoint::{self, Moment};
+use crate::checkpoint::{self, Moment, check_copied_log};
 use crate::column_family::ColumnFamilyData;
 use crate::context::Context;
 use crate::core::Core;
@@ -30,6 +30,11 @@ struct Source {
     to: String,
     /// What the MANIFEST says of it.
     wanted: Option<u32>,
+}
+
+/// Of a log in a backup.
+fn log_name(private: &str, log: FileNo) -> String {
+    format!("{private}/{log:06}.log")
 }
 
 impl BackupEngine {
@@ -85,6 +90,10 @@ impl BackupEngine {
                 size: Some(source.bytes),
             };
             memory::push(&mut files, file, LIST)?;
+        }
+        for (log, bytes) in moment.needed_logs() {
+            let copy = self.dir.join(log_name(&private, log));
+            check_copied_log(context, (log, bytes), fs, &copy)?;
         }
         if context.read_only {
             // Beside a writer a value may be a hole once the tables that point to it are gone, those that an earlier backup has, too.
@@ -158,7 +167,7 @@ impl BackupEngine {
         for (log, bytes) in moment.needed_logs() {
             let from = filename::wal_path(&context.dir, log);
             let source = Source {
-                to: format!("{private}/{log:06}.log"),
+                to: log_name(private, log),
                 from,
                 bytes,
                 wanted: None,

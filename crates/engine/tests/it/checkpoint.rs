@@ -6,10 +6,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use orogen_base::ErrorKind;
 use orogen_base::metrics::Ticker;
+use orogen_engine::backup::{BackupEngine, BackupOptions};
 use orogen_engine::{
     CheckpointOptions, ColumnFamily, CompactRangeOptions, Db, FlushOptions, Options, WriteBatch,
     WriteOptions,
 };
+use orogen_env::fs::write_file;
 use orogen_env::{FileSystem, MemFileSystem, PowerCut};
 use orogen_testkit::Rng;
 
@@ -18,7 +20,7 @@ use crate::blobs::{
 };
 use crate::holes::punching;
 use crate::steer::{Gate, HookFileSystem, Op, ends, on_thread};
-use crate::support::{DIR, scan};
+use crate::support::{DIR, scan, small};
 
 fn never_flushed() -> CheckpointOptions {
     CheckpointOptions {
@@ -340,4 +342,100 @@ fn two_do_not_make_the_same_checkpoint_at_once() {
     let third = db.checkpoint_opt(&never_flushed(), "/copy");
     assert_eq!(third.unwrap_err().kind(), ErrorKind::InvalidArgument);
     db.checkpoint_opt(&never_flushed(), "/other").unwrap();
+}
+
+#[test]
+fn a_log_that_is_written_over_while_it_is_copied_is_no_copy() {
+    for backs_up in [false, true] {
+        let fs = MemFileSystem::new();
+        let mut options = small(&fs);
+        options.db.recycle_log_file_num = 2;
+        options.cf.write_buffer_size = 64 << 20;
+        let writer = Db::open(DIR, &options).unwrap();
+        for n in 0..400 {
+            writer.put(&key(n), &[b'v'; 1000]).unwrap();
+        }
+        let armed = Arc::new(AtomicBool::new(false));
+        let is_armed = armed.clone();
+        options.db.fs = Arc::new(HookFileSystem::read_through(&fs, move |file| {
+            let is_log = file.path().extension().is_some_and(|e| e == "log");
+            if is_log && is_armed.swap(false, Ordering::SeqCst) {
+                for round in 0..2 {
+                    writer.put(b"other", &[round]).expect("memory");
+                    writer.flush().expect("memory");
+                    writer.wait_for_background_work().expect("memory");
+                }
+                // Longer than what the log held.
+                writer.put(b"other", &[9; 600_000]).expect("memory");
+            }
+            file
+        }));
+        let reader = Db::open_read_only(DIR, &options).unwrap();
+        armed.store(true, Ordering::SeqCst);
+        let refused = match backs_up {
+            true => {
+                let memory: Arc<dyn FileSystem> = Arc::new(fs.clone());
+                let backups = BackupOptions {
+                    fs: memory,
+                    ..BackupOptions::default()
+                };
+                let backups = BackupEngine::open("/backups", backups).unwrap();
+                let made = backups.create_backup(&reader).map(|_| ());
+                assert_eq!(backups.list().unwrap().len(), 0);
+                made
+            }
+            false => reader.checkpoint_opt(&never_flushed(), "/copy"),
+        };
+        assert!(!armed.load(Ordering::SeqCst));
+        let error = refused.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Busy, "{error}");
+        assert!(!fs.exists(Path::new("/copy")).unwrap());
+    }
+}
+
+#[test]
+fn nothing_is_left_of_one_whose_name_somebody_took_meanwhile() {
+    let fs = MemFileSystem::new();
+    let mut options = small(&fs);
+    let below = fs.clone();
+    options.db.fs = Arc::new(HookFileSystem::new(&fs, move |op, _| {
+        if op == Op::Link {
+            below.create_dir_all(Path::new("/copy")).expect("memory");
+            write_file(&below, Path::new("/copy/x"), b"of somebody").expect("memory");
+        }
+    }));
+    let db = Db::open(DIR, &options).unwrap();
+    db.put(b"a", b"1").unwrap();
+    db.flush().unwrap();
+    db.checkpoint("/copy").unwrap_err();
+    assert_eq!(fs.list(Path::new("/copy")).unwrap(), ["x"]);
+    assert!(!fs.exists(Path::new("/copy.tmp")).unwrap());
+}
+
+#[test]
+fn logs_that_one_kept_go_when_it_is_made() {
+    let fs = MemFileSystem::new();
+    let mut options = small(&fs);
+    let gate = Gate::new();
+    let held = gate.clone();
+    options.db.fs = Arc::new(HookFileSystem::new(&fs, move |op, _| {
+        if op == Op::Link {
+            held.pass();
+        }
+    }));
+    let db = Db::open(DIR, &options).unwrap();
+    db.put(b"a", b"1").unwrap();
+    db.flush().unwrap();
+    let other = db.clone();
+    let made = on_thread(move || other.checkpoint_opt(&never_flushed(), "/copy"));
+    gate.wait_for(1);
+    for _ in 0..3 {
+        db.put(b"a", b"2").unwrap();
+        db.flush().unwrap();
+    }
+    db.wait_for_background_work().unwrap();
+    assert!(logs(&fs, DIR).len() > 2, "they are kept");
+    gate.open();
+    ends(&made).unwrap();
+    assert_eq!(logs(&fs, DIR).len(), 1);
 }
