@@ -327,9 +327,9 @@ fn a_bench_counts_the_bytes_of_entries_that_were_written() {
     ]);
     let mib = told["entry_mib_per_second"].as_f64().unwrap() * told["seconds"].as_f64().unwrap();
     let appended = told["append"]["appended_bytes"].as_f64().unwrap() / f64::from(1 << 20);
-    // The bytes are random, so a log takes no fewer, and little more.
+    // The bytes are random, so a log takes about as many; those of a batch may overlap, and are then compressed.
     assert!(
-        mib <= appended && appended <= 1.05 * mib,
+        0.95 * mib <= appended && appended <= 1.05 * mib,
         "{mib} {appended} {told}"
     );
 }
