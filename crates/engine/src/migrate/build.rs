@@ -29,7 +29,7 @@ use crate::filename::{self, DataFileKind};
 use crate::new_directory::{self, At, NewDirectory, insert_op};
 use crate::options::Options;
 use crate::options_map;
-use crate::output::{BlobOutputOptions, Written};
+use crate::output::{BlobOutputOptions, OutputWriter, Written};
 use crate::read::MergingIter;
 use crate::version::edit::VersionEdit;
 
@@ -240,6 +240,7 @@ impl Build<'_, '_> {
             source.fs,
             &source.wal_dir,
             &source.logs,
+            source.last_sequence,
             &mut |log, seqno, op| {
                 let Some(id) = op.family() else {
                     return Ok(());
@@ -411,6 +412,7 @@ impl Build<'_, '_> {
         };
         let mut passed = 0;
         let mut seen = Seen::default();
+        let mut operands = Operands::default();
         match &start {
             Some(start) => {
                 let mut target = Vec::new();
@@ -435,16 +437,24 @@ impl Build<'_, '_> {
             if passed >= BYTES_PER_LOOK {
                 self.progress.pass(std::mem::take(&mut passed))?;
             }
-            if !seen.shows(&order, tombstones, &parsed) {
+            let shows = seen.shows(&order, tombstones, &parsed);
+            let has_open_base = shows
+                && !seen.is_first
+                && matches!(parsed.kind, ValueKind::Merge | ValueKind::BlobIndex);
+            if !has_open_base {
+                done.entries += operands.write(&mut writer)?;
+            }
+            if !shows {
                 input.next();
                 continue;
             }
             match (parsed.kind, pointer) {
                 (ValueKind::Deletion | ValueKind::SingleDeletion, _) => {}
-                (ValueKind::Value | ValueKind::Merge, _) => {
-                    if parsed.kind == ValueKind::Merge {
-                        refuse_titan_operand(family, parsed.user_key, value)?;
-                    }
+                (ValueKind::Merge, _) => {
+                    refuse_titan_operand(family, parsed.user_key, value)?;
+                    operands.hold(key, value);
+                }
+                (ValueKind::Value, _) => {
                     writer.add(key, value)?;
                     done.entries += 1;
                 }
@@ -454,6 +464,7 @@ impl Build<'_, '_> {
                     let found = pointer.and_then(|p| titan.read(&p, parsed.user_key));
                     match found {
                         Ok(value) => {
+                            done.entries += operands.write(&mut writer)?;
                             seen.internal.clear();
                             let kind = ValueKind::Value;
                             let out = &mut seen.internal;
@@ -463,7 +474,10 @@ impl Build<'_, '_> {
                             done.values += 1;
                             done.value_bytes += value.len() as u64;
                         }
-                        Err(e) => self.lose(family, parsed.user_key, number, e)?,
+                        Err(e) => {
+                            self.lose(family, parsed.user_key, number, e)?;
+                            operands.forget();
+                        }
                     }
                 }
                 (ValueKind::RangeDeletion | ValueKind::BlobIndex, None) => {
@@ -477,6 +491,7 @@ impl Build<'_, '_> {
         input
             .status()
             .map_err(|e| e.with("column_family", &family.name))?;
+        done.entries += operands.write(&mut writer)?;
         self.progress.pass(passed)?;
         done.written = writer.finish()?;
         Ok(done)
@@ -525,6 +540,8 @@ impl Build<'_, '_> {
 #[derive(Default)]
 struct Seen {
     user_key: Option<Vec<u8>>,
+    /// No entry of the key came before.
+    is_first: bool,
     /// Nothing older shows.
     is_over: bool,
     /// Entries before it are deleted.
@@ -544,6 +561,7 @@ impl Seen {
             .user_key
             .as_ref()
             .is_some_and(|k| order.compare(k, entry.user_key).is_eq());
+        self.is_first = !is_same;
         if !is_same {
             let key = self.user_key.get_or_insert_default();
             key.clear();
@@ -557,6 +575,30 @@ impl Seen {
         }
         self.is_over = entry.kind != ValueKind::Merge;
         true
+    }
+}
+
+/// Merge operands of a key until what is below them is read: with a value that is lost they would become another one.
+#[derive(Default)]
+struct Operands(Vec<(Vec<u8>, Vec<u8>)>);
+
+impl Operands {
+    fn hold(&mut self, key: &[u8], operand: &[u8]) {
+        self.0.push((key.to_vec(), operand.to_vec()));
+    }
+
+    fn forget(&mut self) {
+        self.0.clear();
+    }
+
+    /// Writes them, and returns how many there were.
+    fn write(&mut self, writer: &mut OutputWriter<'_>) -> Result<u64> {
+        for (key, operand) in &self.0 {
+            writer.add(key, operand)?;
+        }
+        let count = self.0.len() as u64;
+        self.forget();
+        Ok(count)
     }
 }
 

@@ -43,7 +43,8 @@ pub struct TitanOptions {
     /// The codec of values in blob files. Default `None`: for each family that of its newest blob
     /// file, or zstd where that is one that is not written.
     pub compression: Option<CompressionType>,
-    /// Goes on where a value cannot be read: its key is told and not taken. Default false.
+    /// Goes on where a value cannot be read: its key is told and not taken, nor are merge operands
+    /// above the value. Default false.
     pub skip_damaged: bool,
     /// Looks up front whether there is space for what is made, as far as that can be told. Default
     /// true.

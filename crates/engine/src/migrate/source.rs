@@ -331,9 +331,15 @@ impl<'a> Source<'a> {
             }
             Ok(())
         };
-        let (torn, last) = each_operation(self.fs, &self.wal_dir, &self.logs, &mut visit)?;
+        let (torn, last) = each_operation(
+            self.fs,
+            &self.wal_dir,
+            &self.logs,
+            self.last_sequence,
+            &mut visit,
+        )?;
         self.logs_torn = torn;
-        self.last_sequence = self.last_sequence.max(last);
+        self.last_sequence = last;
         Ok(())
     }
 

@@ -11,10 +11,10 @@ use orogen_engine::migrate::{Phase, TitanOptions, TitanReport, examine_titan, mi
 use orogen_engine::plugin::merge_operator;
 use orogen_engine::{CompactRangeOptions, Db, Options, WriteBatch};
 use orogen_env::fs::{read_file, write_file};
-use orogen_env::{Fault, FaultFileSystem, FileSystem, MemFileSystem, PowerCut};
+use orogen_env::{Access, Fault, FaultFileSystem, FileSystem, MemFileSystem, PowerCut};
 use orogen_sst::CompressionType;
 use orogen_testkit::titan::{pointer, varint};
-use orogen_wal::Writer;
+use orogen_wal::{ReadOutcome, Reader, Writer};
 
 use crate::support::{DIR, small};
 use crate::titan::{Content, MIN_BLOB_SIZE, Sample, content, files, order, sample, titan_dir};
@@ -223,6 +223,7 @@ fn a_live_file_that_cannot_be_used_is_told_before_anything_is_made() {
             write_file(fs, path, &bytes).expect("memory");
         },
     ];
+    let mut with_operands = 0;
     for (n, spoil) in trouble.into_iter().enumerate() {
         let Sample {
             fs, want, places, ..
@@ -255,23 +256,19 @@ fn a_live_file_that_cannot_be_used_is_told_before_anything_is_made() {
                 .remove(&place.key);
             lost += 1;
         }
-        // Operands whose base is lost stay, and the base's key is told.
+        // Operands over a lost value are left out with it.
         let of_operands = report.values_lost_count - lost;
         for value in &report.values_lost {
             assert_eq!(value.blob_file, Some(number));
+            let of_family = want.get_mut(&value.column_family).expect("is there");
+            let had = of_family.remove(&value.key).is_some();
+            with_operands += u64::from(had);
+            assert!(!had || of_operands > 0);
         }
-        let mut found = content(&open(&fs));
-        if of_operands > 0 {
-            for value in &report.values_lost {
-                for all in [&mut found, &mut want] {
-                    all.get_mut(&value.column_family)
-                        .expect("is there")
-                        .remove(&value.key);
-                }
-            }
-        }
+        let found = content(&open(&fs));
         assert!(found == want, "{n}");
     }
+    assert!(with_operands > 0);
 }
 
 #[test]
@@ -484,6 +481,43 @@ fn what_is_no_directory_of_titan_or_is_in_use_is_refused() {
     write_file(&fs, &path, &bytes[..bytes.len() - 3]).expect("memory");
     let report = migrate(&fs, &titan());
     assert_eq!(report.logs_torn, [91]);
+}
+
+#[test]
+fn a_log_that_lacks_its_end_before_a_former_record_is_told() {
+    let Sample { fs, want, .. } = sample(54, 600);
+    let path = filename::wal_path(Path::new(DIR), 90);
+    let mut records = Vec::new();
+    let opened = fs.open(&path, Access::Random).expect("is there");
+    let mut reader = Reader::new(opened, 90).expect("memory");
+    let mut record = Vec::new();
+    while let ReadOutcome::Record { .. } = reader.read_record(&mut record).expect("is whole") {
+        records.push(record.clone());
+    }
+    assert!(records.len() > 1);
+    // As RocksDB uses files of logs again: the file is as long as it was, and holds what nothing was written over.
+    let write = |records: &[Vec<u8>]| {
+        let mut log = Writer::new(fs.create(&path).expect("memory"), 90, true);
+        for record in records {
+            log.add_record(record).expect("memory");
+        }
+        drop(log);
+        let size = fs.metadata(&path).expect("is there").size;
+        let file = fs.open_append(&path).expect("is there");
+        let mut former = Writer::resume(file, 11, true, size);
+        former.add_record(b"former").expect("memory");
+    };
+    for lacking in [1, records.len() - 1, records.len()] {
+        write(&records[..records.len() - lacking]);
+        let e = migrate_titan(DIR, NEW, &options(&fs), &titan(), &go).expect_err("lacks writes");
+        assert_eq!(e.kind(), ErrorKind::Corruption, "{e}");
+        assert!(e.context("seqno").is_some(), "{e}");
+        assert!(!exists(&fs, NEW) && !exists(&fs, "/new.tmp"));
+    }
+    write(&records);
+    let report = migrate(&fs, &titan());
+    assert!(report.logs_torn.is_empty());
+    assert!(content(&open(&fs)) == want);
 }
 
 #[test]
