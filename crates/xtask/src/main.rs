@@ -12,6 +12,7 @@
 
 mod workspace;
 mod step;
+mod plots;
 mod tidy;
 mod setup;
 mod fuzz;
@@ -32,7 +33,7 @@ struct Subcommand {
     run: fn(&[String]) -> Result<(), String>,
 }
 
-const SUBCOMMANDS: [Subcommand; 9] = [
+const SUBCOMMANDS: [Subcommand; 10] = [
     Subcommand {
         name: "check",
         about: "all of the gate: fmt, clippy, tidy, docs, tests, fuzz",
@@ -74,6 +75,12 @@ const SUBCOMMANDS: [Subcommand; 9] = [
         about: "measure beside other engines, in one run",
         help: bench::HELP,
         run: bench::run,
+    },
+    Subcommand {
+        name: "plots",
+        about: "draw the measured tables of the guides",
+        help: plots::HELP,
+        run: plots::run,
     },
     Subcommand {
         name: "exchange",

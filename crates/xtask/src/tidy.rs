@@ -8,6 +8,7 @@ mod floors;
 mod modules;
 mod text;
 mod pages;
+mod plots;
 mod licences;
 mod lengths;
 
@@ -25,6 +26,7 @@ Fails on, with file and line:
   text      a Rust file without a `//!` head; bytes that are not ASCII; a to-do without an issue
             number; paths of somebody's machine
   pages     a relative link that leads nowhere; a page without exactly one `#` title
+  plots     a picture that is not what its table says: `cargo x plots` draws it
   licences  a dependency whose licence deny.toml does not allow
 Tells, without failing, the longest files.
 ";
@@ -123,6 +125,7 @@ pub(crate) fn run(args: &[String]) -> Result<(), String> {
     findings.extend(modules::check(&tree));
     findings.extend(text::check(&tree));
     findings.extend(pages::check(&tree));
+    findings.extend(plots::check(&tree));
     findings.extend(licences::check(&tree)?);
     findings.sort();
     findings.dedup();
