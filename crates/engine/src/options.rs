@@ -298,14 +298,12 @@ pub struct MemTableRequest<'a> {
 pub type MemTableFactory = Arc<dyn Fn(&MemTableRequest<'_>) -> Arc<dyn MemTable> + Send + Sync>;
 
 /// Memtables that there are; [`Self::factory`] is for [`ColumnFamilyOptions::memtable_factory`].
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MemTableKind {
     /// A trie, but a guided list behind a flush whose keys had been written in rising order: the list knows where the last key
     /// went, and is faster by a third then. Batches are refused as for [`Self::Trie`].
-    #[cfg_attr(not(feature = "list-memtables"), default)]
     Adaptive,
     /// A sorted list in an arena with a tree that guides into it.
-    #[cfg_attr(feature = "list-memtables", default)]
     GuidedList,
     /// A trie of user keys, each with its versions, in a block of up to 16 GiB of addresses. Guided lists are made instead for
     /// orders other than bytewise, for write buffers of more than 10 GiB, and where the system has no addresses.
@@ -320,6 +318,16 @@ impl MemTableKind {
     /// [`Self::Trie`] makes where there can be no file, such as one in a directory that does not exist.
     #[must_use]
     pub fn trie_in(dir: impl Into<PathBuf>) -> MemTableFactory {
+impl Default for MemTableKind {
+    /// [`Self::Adaptive`].
+    fn default() -> Self {
+        if cfg!(feature = "memtable-from-env") && std::env::var_os("OROGEN_TEST_LISTS").is_some() {
+            return Self::GuidedList;
+        }
+        Self::Adaptive
+    }
+}
+
         let dir = dir.into();
         let other = Self::Trie.factory();
         Arc::new(move |request| {

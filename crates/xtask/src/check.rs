@@ -16,7 +16,7 @@ Runs, and goes on after a failure so that one run shows all of them:
   docs    cargo doc, warnings are errors
   test    every test of the workspace but torture's; those that draw or count tell how much: histories
           checked for isolation, transfers, crash points of two-phase commit
-  lists   tests of engine, transactions, command and facade with guided lists for memtables
+  lists   tests of engine, transactions and command, and all unit tests, with guided lists for memtables
   model   cargo x model: the code of locks and waits under 2,300 schedules each, and loom's; a line
           with the count of each
   torture crash points, random histories, threads: a line with the count of each, and all
@@ -67,44 +67,24 @@ pub(crate) fn run(args: &[String]) -> Result<(), String> {
         });
     }
     steps.run("test", || {
-        shell(cargo().args([
-            "test",
-            "--workspace",
-            "--locked",
-            "--exclude",
-            "orogen-torture",
-        ]))
+        shell(test_of_workspace().args(["--exclude", "orogen-torture"]))
     });
     if !fast {
         steps.run("lists", || {
-            shell(cargo().args([
-                "test",
-                "--locked",
-                "--package",
-                "orogen-engine",
-                "--package",
-                "orogen-txn",
-                "--package",
-                "orogen-cli",
-                "--package",
-                "orogen",
-                "--features",
-                "orogen-engine/list-memtables",
-            ]))
+            shell(
+                test_of_workspace()
+                    .args(["--lib", "--bins"])
+                    .args(["--test", "engine", "--test", "txn", "--test", "cli"])
+                    .env("OROGEN_TEST_LISTS", "1"),
+            )
         });
         steps.run("model", || model::run(&[]));
     }
     // Apart, so that its figures are seen.
-    let mut torture = cargo();
+    let mut torture = test_of_workspace();
     torture
-        .args([
-            "test",
-            "--package",
-            "orogen-torture",
-            "--locked",
-            "--",
-            "--nocapture",
-        ])
+        .args(["--test", "torture"])
+        .args(["--", "--nocapture"])
         .env("OROGEN_RELIABILITY", root().join("target/reliability.json"));
     let mounted = try_mount();
     if mounted.is_err() {
@@ -116,6 +96,14 @@ pub(crate) fn run(args: &[String]) -> Result<(), String> {
         eprintln!("*** the full disk was not tried, for no file system can be mounted here: {why}");
     }
     finished
+}
+
+/// Tests by the names of their targets: cargo would choose other features of dependencies for some of the packages than for all, and
+/// build all anew.
+fn test_of_workspace() -> Command {
+    let mut command = cargo();
+    command.args(["test", "--workspace", "--locked"]);
+    command
 }
 
 /// Mounts a file system as the test of the full disk does. Users without rights cannot, nor can some containers.
