@@ -25,6 +25,7 @@ mod demo;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use orogen_env::limits;
 
 use crate::failure::{EXIT_CODES, Failure};
 use crate::terminal::Terminal;
@@ -103,6 +104,7 @@ fn run(command: Command, terminal: &mut Terminal) -> Result<(), Failure> {
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
+    limits::raise_open_files();
     let mut terminal = Terminal::new(cli.output.json, cli.output.hex, cli.output.no_progress);
     let result = run(cli.command, &mut terminal).and_then(|()| Ok(terminal.flush()?));
     match result {

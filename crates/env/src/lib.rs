@@ -10,6 +10,7 @@ pub mod threads;
 pub mod barrier;
 pub mod ahead;
 pub mod memory;
+pub mod limits;
 mod mapping;
 mod residency;
 pub mod rate_limiter;

@@ -63,7 +63,13 @@ impl PosixFileSystem {
 
 #[cold]
 fn failed(doing: &'static str, path: &Path, e: impl Into<io::Error>) -> Error {
-    Error::io(doing, e.into()).with("file", path.display())
+    let e = e.into();
+    let has_too_many = e.raw_os_error() == Some(Errno::MFILE.raw_os_error());
+    let error = Error::io(doing, e).with("file", path.display());
+    if has_too_many {
+        return error.with("help", "let the process have more open files (ulimit -n)");
+    }
+    error
 }
 
 /// `Path::parent` of a bare name is empty and means the working directory.

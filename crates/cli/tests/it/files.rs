@@ -1,5 +1,7 @@
 //! `orogen sst`, `wal` and `manifest`: single files.
 
+use std::process::Command;
+
 use orogen_testkit::TempDir;
 
 use super::{fails, files, json, ok, sample, table};
@@ -49,6 +51,30 @@ fn a_tables_dump_has_properties_blocks_and_entries() {
     );
     assert!(ok(&["sst", "check", &file]).contains("no damage found"));
     fails(3, &["sst", "dump", "nowhere.sst"]);
+}
+
+#[test]
+fn a_database_of_more_files_than_the_shell_allows_opens() {
+    let dir = TempDir::new("cli-many");
+    let path = dir.path().join("db");
+    let mut options = orogen::Options::default();
+    options.db.create_if_missing = true;
+    options.cf.disable_auto_compactions = true;
+    let db = orogen::Db::open(&path, &options).unwrap();
+    for n in 0..60 {
+        db.put(format!("key{n:03}").as_bytes(), b"value").unwrap();
+        db.flush().unwrap();
+    }
+    db.close().unwrap();
+    let mut shell = Command::new("sh");
+    shell
+        .args(["-c", "ulimit -S -n 40; exec \"$0\" db scan \"$1\""])
+        .arg(env!("CARGO_BIN_EXE_orogen"))
+        .arg(&path);
+    let output = shell.output().unwrap();
+    let text = String::from_utf8(output.stdout.clone()).unwrap();
+    assert!(output.status.success(), "{output:?}");
+    assert_eq!(text.lines().count(), 60);
 }
 
 #[test]

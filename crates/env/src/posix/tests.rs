@@ -331,6 +331,17 @@ fn where_there_can_be_no_link_a_copy_serves() {
 }
 
 #[test]
+fn too_many_open_files_are_told_with_what_to_do() {
+    let path = Path::new("/db/7.sst");
+    let text = failed("open", path, Errno::MFILE).to_string();
+    assert!(
+        text.contains("/db/7.sst") && text.contains("ulimit"),
+        "{text}"
+    );
+    assert!(failed("open", path, Errno::IO).context("help").is_none());
+}
+
+#[test]
 fn reads_and_writes_that_do_a_part_are_made_whole() {
     let dir = temp_dir("short");
     let (one, two) = (dir.join("one"), dir.join("two"));
