@@ -105,6 +105,10 @@ pub struct DbOptions {
     /// tracked (`track_and_verify_wals_in_manifest`) is missing or shorter than when it was synced. Otherwise such tables
     /// count as damaged from the open on ([`crate::Db::damaged_tables`]) and the rest is served. What is read is checked in any case. Default true.
     pub paranoid_checks: bool,
+    /// Refuse to open, with nothing written, where `wal_recovery_mode` would leave out more of the logs than a record that a crash
+    /// cut off: damage in the middle of a log and what stands behind it, or logs behind one that lacks its end. Ours. Default
+    /// false: they are dropped, and the LOG says so.
+    pub refuse_log_damage: bool,
     /// Threads for flushes and compactions together, 1 to 1024; from 2 on one is kept for flushes, with 1 a flush waits for the
     /// compaction that runs. Default 2.
     pub max_background_jobs: usize,
@@ -209,6 +213,7 @@ impl Default for DbOptions {
             create_missing_column_families: false,
             error_if_exists: false,
             paranoid_checks: true,
+            refuse_log_damage: false,
             max_background_jobs: 2,
             max_subcompactions: 1,
             max_background_gc: 1,

@@ -4,10 +4,12 @@
 //! a shared map or lock, and a table closes when the last version that lists its file goes.
 //! `Hot path`.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use orogen_base::coding::Decoder;
+use orogen_base::key::InternalKeyComparator;
+use orogen_base::limits::NUM_LEVELS_MAX;
 use orogen_base::metrics::{Statistics, Ticker};
 use orogen_base::perf::{self, PerfCounter};
 use orogen_base::range_del::FragmentedRangeTombstones;
@@ -34,7 +36,7 @@ use crate::read::{Ask, AskBlob, BlobSource, GetState, TableAccess, Upcoming};
 use crate::version::blob_counts::{BLOB_REFERENCES, BlobCounts, INLINE_VALUE_SIZE_BOUND};
 use crate::version::blob_reach::{BLOB_STRETCHES, BlobReach, BlobStretches};
 use crate::version::file_meta::FileMeta;
-use crate::version::{BlobFile, BlobFileAddition, Version};
+use crate::version::{BlobFile, BlobFileAddition, Version, manifest};
 
 /// Entries that are read between two looks.
 const ENTRIES_PER_LOOK: u64 = 4096;
@@ -94,7 +96,10 @@ impl FamilyTables {
                 let old = filename::old_table_path(&self.dir, file.number);
                 self.fs.open(&old, self.access).map_err(|second| {
                     if second.is_file_not_found() {
-                        missing(&path, e)
+                        let lost = "table file that the MANIFEST lists is missing";
+                        self.missing(lost, &path, e, |now| {
+                            now.iter_files().any(|(_, f)| f.number == file.number)
+                        })
                     } else {
                         second
                     }
@@ -193,9 +198,8 @@ impl FamilyTables {
         };
         let opened = self.fs.open(&path, access).map_err(|e| {
             if e.is_file_not_found() {
-                Error::corruption("blob file that the MANIFEST lists is missing")
-                    .with("file", path.display())
-                    .caused_by(e)
+                let lost = "blob file that the MANIFEST lists is missing";
+                self.missing(lost, &path, e, |now| now.blob_files().contains_key(&number))
             } else {
                 e
             }
@@ -224,6 +228,30 @@ impl FamilyTables {
         }
         self.statistics.add(Ticker::NoFileOpens, 1);
         Ok(reader)
+    }
+
+    /// What is wrong where a file is not there: it is lost, or who writes here has given it up since this was opened.
+    #[cold]
+    fn missing(
+        &self,
+        lost: &'static str,
+        path: &Path,
+        cause: Error,
+        is_listed: impl Fn(&Version) -> bool,
+    ) -> Error {
+        let is_given_up = self.others_may_write.load(Relaxed)
+            && manifest::recover_current(&*self.fs, &self.dir).is_ok_and(|(_, now)| {
+                let family = now.families.get(&self.family_id);
+                let icmp = InternalKeyComparator::new(self.comparator.clone());
+                let version = family.map(|family| family.version(&icmp, NUM_LEVELS_MAX));
+                version.is_none_or(|version| version.is_ok_and(|version| !is_listed(&version)))
+            });
+        let error = match is_given_up {
+            true => Error::busy("another process has removed the file since this was opened")
+                .with("help", "open it as a secondary, or anew"),
+            false => Error::corruption(lost),
+        };
+        error.with("file", path.display()).caused_by(cause)
     }
 
     /// What the pointers of a table lead to.
@@ -693,13 +721,6 @@ fn reach_of(properties: &TableProperties) -> Result<Option<BlobReach>> {
     let counts = BlobCounts::decode(counts)?;
     let stretches = told(BLOB_STRETCHES).map(|told| BlobStretches::decode(told));
     BlobReach::new(&counts, stretches.transpose()?.as_ref()).map(Some)
-}
-
-#[cold]
-fn missing(path: &std::path::Path, cause: Error) -> Error {
-    Error::corruption("table file that the MANIFEST lists is missing")
-        .with("file", path.display())
-        .caused_by(cause)
 }
 
 #[cfg(test)]

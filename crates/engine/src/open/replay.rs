@@ -35,6 +35,9 @@ use crate::output;
 use crate::super_version::MemHandle;
 use crate::write::apply::MemTables;
 
+const REFUSED_HELP: &str = "writes behind it would be lost: `orogen db repair` saves them into a new directory; \
+                            refuse_log_damage=false opens without them";
+
 /// What the logs held.
 #[derive(Default)]
 pub(crate) struct Replayed {
@@ -51,11 +54,17 @@ pub(crate) struct Replayed {
     pub(crate) records: u64,
     /// Bytes that were left out because they are damaged or behind damage.
     pub(crate) bytes_dropped: u64,
+    /// The first place for which more was left out than a record that a crash cut off.
+    damage: Option<Error>,
     /// What is prepared, and neither committed nor rolled back.
     pub(crate) prepared: Sections,
 }
 
 impl Replayed {
+    fn note_damage(&mut self, of: impl FnOnce() -> Error) {
+        self.damage.get_or_insert_with(of);
+    }
+
     /// True if all of `logs` was taken, and none ends where more may have stood.
     pub(crate) fn took_all(&self, logs: &[FileNo]) -> bool {
         self.bytes_dropped == 0 && self.before_old.is_none() && self.ends.len() == logs.len()
@@ -83,6 +92,7 @@ pub(crate) fn replay(
         }
     }
     let result = replay_all(context, families, logs, &mut replayed, &mut tables)
+        .and_then(|()| refuse(context, &mut replayed))
         .and_then(|()| tables.write_rest(families));
     let mut written = tables.finish();
     written
@@ -100,6 +110,16 @@ pub(crate) fn replay(
     result.map(|()| replayed)
 }
 
+/// Refuses what was left out, if the options ask for it.
+fn refuse(context: &Context, replayed: &mut Replayed) -> Result<()> {
+    match replayed.damage.take() {
+        Some(damage) if context.options.refuse_log_damage => Err(damage
+            .with("bytes_left_out", replayed.bytes_dropped)
+            .with("help", REFUSED_HELP)),
+        _ => Ok(()),
+    }
+}
+
 /// True if what the logs hold may stay in memory, and be looked up there.
 fn stays(context: &Context) -> bool {
     context.read_only || context.options.avoid_flush_during_recovery
@@ -113,20 +133,26 @@ fn replay_all(
     tables: &mut TableThreads,
 ) -> Result<()> {
     let mut stopped_at = None;
-    let mut dropped_before = 0;
+    // As they were before the log that reading stopped at.
+    let (mut dropped_before, mut damage_before) = (0, None);
     let mut bounds = Bounds::new(context);
     for &log in logs {
-        if let Some(before) = stopped_at.or(replayed.before_old)
-            && let Some(follows) = follows_without_a_gap(context, log, before, replayed)?
-        {
+        let before = stopped_at.or(replayed.before_old);
+        let follows = match before {
+            Some(before) => follows_without_a_gap(context, log, before, replayed)?,
+            None => None,
+        };
+        if let (Some(before), Some(follows)) = (before, follows) {
             match (stopped_at, follows) {
                 (None, false) => {
                     dropped_before = replayed.bytes_dropped;
+                    damage_before.clone_from(&replayed.damage);
                     stopped_at = Some(before);
                 }
                 (Some(_), true) => {
                     stopped_at = None;
                     replayed.bytes_dropped = dropped_before;
+                    replayed.damage.clone_from(&damage_before);
                 }
                 _ => {}
             }
@@ -137,6 +163,9 @@ fn replay_all(
                 .metadata(&filename::wal_path(&context.dir, log))?
                 .size;
             replayed.bytes_dropped += size;
+            if follows.is_some() {
+                replayed.note_damage(|| is_behind(context, log, at));
+            }
             if size > 0 {
                 context.log.warn(format_args!(
                     "log {log} with {size} bytes is behind what is missing of log {at} and is left out"
@@ -151,12 +180,19 @@ fn replay_all(
             }
         }
         dropped_before = replayed.bytes_dropped;
+        damage_before.clone_from(&replayed.damage);
         stopped_at = replay_one(context, families, log, replayed, tables, &mut bounds)?;
     }
     if let Some(log) = stopped_at {
         check_not_ahead(families, log)?;
     }
     Ok(())
+}
+
+fn is_behind(context: &Context, log: FileNo, missing: FileNo) -> Error {
+    Error::corruption("log is behind what is missing of another one")
+        .with("file", filename::wal_path(&context.dir, log).display())
+        .with("log_with_damage", missing)
 }
 
 /// True if all that stood before `log` is there though the log `before` has damage, or ends where more may have stood: as
@@ -248,6 +284,7 @@ fn replay_one(
                     && !link_holds(context, link, log, replayed)?
                 {
                     replayed.bytes_dropped += size;
+                    replayed.note_damage(|| is_behind(context, log, link.log));
                     return Ok(Some(link.log));
                 }
                 replayed.before_old = None;
@@ -336,6 +373,7 @@ fn passes_over(
         }
     ));
     replayed.bytes_dropped += bytes as u64;
+    replayed.note_damage(|| error);
     Ok(skips)
 }
 
@@ -372,6 +410,9 @@ fn goes_on(
         },
     ));
     replayed.bytes_dropped += damage.bytes_dropped;
+    if !damage.is_tail {
+        replayed.note_damage(|| reader.error(damage));
+    }
     Ok(skips)
 }
 

@@ -304,8 +304,14 @@ pub(crate) fn record(seqno: u64, count: u32, keys: &[&[u8]]) -> Vec<u8> {
 
 /// The keys that an open with this recovery mode finds.
 fn keys_found(fs: &MemFileSystem, mode: WalRecoveryMode) -> String {
+    keys_or_refused(fs, mode, false)
+}
+
+/// The same with `refuse_log_damage`.
+fn keys_or_refused(fs: &MemFileSystem, mode: WalRecoveryMode, refuses: bool) -> String {
     let mut options = small(fs);
     options.db.wal_recovery_mode = mode;
+    options.db.refuse_log_damage = refuses;
     match Db::open(DIR, &options) {
         Ok(db) => {
             let all = scan(&db, &db.default_column_family()).into_iter();
@@ -342,6 +348,7 @@ fn a_record_that_is_no_batch_is_taken_for_damage() {
         ] {
             let fs = MemFileSystem::new();
             log(&fs, bad);
+            assert_eq!(keys_or_refused(&fs, mode, true), "refused", "{mode:?}");
             assert_eq!(keys_found(&fs, mode), keys, "{mode:?}");
         }
     }
@@ -395,6 +402,8 @@ fn a_log_that_may_lack_its_end_is_followed_by_the_next_number_only() {
             ] {
                 let context = format!("{logs:?} {mode:?} {is_recycled}");
                 assert_eq!(keys_found(&fs.fork(), mode), keys, "{context}");
+                let wanted = if keys == all { keys } else { "refused" };
+                assert_eq!(keys_or_refused(&fs, mode, true), wanted, "{context}");
             }
         }
     }

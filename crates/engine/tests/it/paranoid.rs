@@ -11,12 +11,12 @@ use orogen_engine::version::edit::VersionEdit;
 use orogen_engine::version::wal_set::WalAddition;
 use orogen_engine::{CompactRangeOptions, Db, Options};
 use orogen_env::fs::{read_file, write_file};
-use orogen_env::{FileSystem, MemFileSystem};
+use orogen_env::{FileSystem, MemFileSystem, PowerCut};
 
 use crate::blobs::separated;
 use crate::hole_hazards::add_edit;
 use crate::steer::HookFileSystem;
-use crate::support::{DIR, small};
+use crate::support::{DIR, scan, small};
 
 /// Three tables with a key each, closed; and their paths.
 fn filled(fs: &MemFileSystem, options: &Options) -> Vec<PathBuf> {
@@ -48,6 +48,110 @@ fn says(error: &Error, context: &str) -> String {
 fn cut(fs: &MemFileSystem, path: &Path) {
     let size = fs.metadata(path).expect("it is there").size;
     fs.truncate(path, size - 1).expect("memory");
+}
+
+#[test]
+fn what_a_writer_removed_beside_a_reader_is_no_damage() {
+    let fs = MemFileSystem::new();
+    let options = separated(&fs);
+    let large = vec![b'v'; 4000];
+    let db = Db::open(DIR, &options).expect("a new one");
+    for key in ["a", "b"] {
+        db.put(key.as_bytes(), &large).expect("memory");
+        db.put(format!("{key}1").as_bytes(), b"short")
+            .expect("memory");
+        db.flush().expect("memory");
+    }
+    let reader = Db::open_read_only(DIR, &options).expect("opens");
+    let blobs = Db::open_read_only(DIR, &options).expect("opens");
+    assert!(blobs.get(b"a1").expect("is there").is_some());
+    for key in ["a", "b"] {
+        db.delete(key.as_bytes()).expect("memory");
+        db.delete(format!("{key}1").as_bytes()).expect("memory");
+    }
+    let family = db.default_column_family();
+    db.compact_range(&CompactRangeOptions::default(), &family, None, None)
+        .expect("memory");
+    db.wait_for_background_work().expect("works");
+    assert!(db.live_files().is_empty());
+    for (reader, key) in [(&reader, &b"a1"[..]), (&blobs, b"a")] {
+        let error = reader.get(key).expect_err("its file is gone");
+        assert_eq!(error.kind(), ErrorKind::Busy, "{error}");
+        assert!(says(&error, "help").contains("secondary"), "{error}");
+        assert!(error.context("file").is_some(), "{error}");
+        assert!(reader.damaged_tables().is_empty());
+        assert!(reader.damaged_blob_files().is_empty());
+    }
+    // What nobody gave up is lost.
+    db.put(b"c", &large).expect("memory");
+    db.flush().expect("memory");
+    let reader = Db::open_read_only(DIR, &options).expect("opens");
+    let number = db.live_files()[0].number;
+    fs.remove_file(&table_path(Path::new(DIR), number))
+        .expect("is there");
+    let error = reader.get(b"c").expect_err("it is gone");
+    assert_eq!(error.kind(), ErrorKind::Corruption, "{error}");
+}
+
+/// Every file but the LOG.
+fn files(fs: &MemFileSystem) -> Vec<(String, Vec<u8>)> {
+    let mut names = fs.list(Path::new(DIR)).expect("is there");
+    names.retain(|name| !name.starts_with("LOG"));
+    names.sort();
+    let read = |name: String| {
+        let bytes = read_file(fs, &Path::new(DIR).join(&name)).expect("is a file");
+        (name, bytes)
+    };
+    names.into_iter().map(read).collect()
+}
+
+#[test]
+fn damage_within_a_log_is_refused_before_anything_is_written_if_asked_for() {
+    let fs = MemFileSystem::new();
+    let mut options = small(&fs);
+    let db = Db::open(DIR, &options).expect("a new one");
+    for n in 0..200 {
+        db.put(format!("key{n:03}").as_bytes(), &[b'v'; 100])
+            .expect("memory");
+    }
+    db.sync_wal().expect("memory");
+    let image = fs.crash(PowerCut::KeepAll);
+    drop(db);
+    let log = |fs: &MemFileSystem| {
+        let mut names = fs.list(Path::new(DIR)).expect("is there");
+        names.retain(|name| name.ends_with(".log"));
+        assert_eq!(names.len(), 1);
+        Path::new(DIR).join(&names[0])
+    };
+    let keys = |db: &Db| scan(db, &db.default_column_family()).len();
+    options.db.refuse_log_damage = true;
+    let path = log(&image);
+    let mut bytes = read_file(&image, &path).expect("is there");
+    let end = bytes.iter().rposition(|&b| b != 0).expect("has records");
+    // As a crash leaves it.
+    let torn = image.fork();
+    torn.truncate(&path, end as u64 - 10).expect("memory");
+    options.db.fs = Arc::new(torn);
+    assert_eq!(keys(&Db::open(DIR, &options).expect("opens")), 199);
+    // In the middle; memtables that became tables on the way are gone again.
+    bytes[end * 3 / 4] ^= 1;
+    write_file(&image, &path, &bytes).expect("memory");
+    let before = files(&image);
+    for write_buffer_size in [4 << 10, 1 << 20] {
+        options.db.fs = Arc::new(image.clone());
+        options.cf.write_buffer_size = write_buffer_size;
+        options.db.refuse_log_damage = true;
+        let errors = [Db::open(DIR, &options), Db::open_read_only(DIR, &options)].map(refused);
+        for error in errors {
+            assert_eq!(says(&error, "file"), path.display().to_string(), "{error}");
+            assert!(says(&error, "help").contains("repair"), "{error}");
+            assert!(error.context("bytes_left_out").is_some(), "{error}");
+        }
+        assert!(files(&image) == before);
+        options.db.refuse_log_damage = false;
+        let db = Db::open_read_only(DIR, &options).expect("opens");
+        assert!((100..199).contains(&keys(&db)), "{}", keys(&db));
+    }
 }
 
 #[test]
