@@ -205,7 +205,7 @@ pub(crate) fn depths_told(depths: &BTreeMap<usize, u64>) -> Option<String> {
 fn list(args: &ListArgs, terminal: &mut Terminal) -> Result<(), Failure> {
     let fs = Options::default().db.fs;
     let dir = &args.dir.path;
-    let db = open::read(dir, &args.reading)?;
+    let db = open::read(dir, &args.reading, terminal)?;
     let files = db.live_blob_files();
     let mut rows = Vec::with_capacity(files.len());
     for file in &files {
@@ -597,7 +597,7 @@ fn check_family(
 
 fn check(args: &CheckArgs, terminal: &mut Terminal) -> Result<(), Failure> {
     let dir = &args.dir.path;
-    let db = open::read(dir, &args.reading)?;
+    let db = open::read(dir, &args.reading, terminal)?;
     let follow = !args.no_follow;
     let live = db.live_files();
     let blobs = db.live_blob_files();

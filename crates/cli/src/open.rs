@@ -6,7 +6,7 @@ use orogen::{
     ColumnFamily, ColumnFamilyOptions, CompactionHandle, Db, FileSystem, Options, UserComparator,
 };
 use orogen_base::ErrorKind;
-use orogen_engine::filename;
+use orogen_engine::filename::{self, FileKind};
 use orogen_engine::version::manifest::{self, RecoveredManifest};
 
 use crate::failure::Failure;
@@ -41,12 +41,30 @@ pub(crate) fn recover_manifest(
     dir: &Path,
 ) -> Result<RecoveredManifest, Failure> {
     if !fs.exists(&filename::current_path(dir))? {
+        let shown = dir.display();
+        if has_data(fs, dir) {
+            return Err(Failure::Damaged(format!(
+                "CURRENT is missing in {shown}, which has files of a database: `orogen db repair` makes a directory of them"
+            )));
+        }
         return Err(Failure::NotFound(format!(
-            "there is no database in {}",
-            dir.display()
+            "there is no database in {shown}"
         )));
     }
-    Ok(manifest::recover_current(fs, dir)?.1)
+    match manifest::recover_current(fs, dir) {
+        Ok((_, manifest)) => Ok(manifest),
+        Err(e) if e.is_file_not_found() => Err(Failure::Damaged(format!(
+            "the MANIFEST that CURRENT names is missing; `orogen db repair` makes a directory of what is there: {e}"
+        ))),
+        Err(e) => Err(e.into()),
+    }
+}
+
+/// True if there are files that only a database has.
+fn has_data(fs: &dyn FileSystem, dir: &Path) -> bool {
+    let names = fs.list(dir).unwrap_or_default();
+    let mut kinds = names.iter().filter_map(|name| filename::parse(name));
+    kinds.any(|kind| matches!(kind, FileKind::Manifest(_) | FileKind::Table(_)))
 }
 
 /// Options with which `dir` opens: each family in the order in which it was written.
@@ -87,49 +105,62 @@ pub(crate) struct Reading {
 }
 
 /// Opens for reading, as it is asked for.
-pub(crate) fn read(dir: &Path, how: &Reading) -> Result<Db, Failure> {
+pub(crate) fn read(dir: &Path, how: &Reading, terminal: &Terminal) -> Result<Db, Failure> {
     if !how.secondary {
-        return read_only(dir);
+        return read_only(dir, terminal);
     }
     let options = options_for(dir)?;
     Ok(Db::open_as_secondary(dir, None, &options)?)
 }
 
-/// Opens for reading, beside whoever has it open. What a lost table held is missing, the rest is shown.
-pub(crate) fn read_only(dir: &Path) -> Result<Db, Failure> {
+/// Opens for reading, beside whoever has it open. What a lost table held is missing, and what stands behind damage in a log, of
+/// which the person is told; the rest is shown.
+pub(crate) fn read_only(dir: &Path, terminal: &Terminal) -> Result<Db, Failure> {
     let mut options = options_for(dir)?;
     options.db.paranoid_checks = false;
-    Ok(Db::open_read_only(dir, &options)?)
+    options.db.refuse_log_damage = true;
+    let damage = match Db::open_read_only(dir, &options) {
+        Err(e) if e.kind() == ErrorKind::Corruption => e,
+        opened => return Ok(opened?),
+    };
+    options.db.refuse_log_damage = false;
+    let db = Db::open_read_only(dir, &options)?;
+    terminal.note(&format!(
+        "orogen: shown without writes that are lost to damage: {damage}"
+    ));
+    Ok(db)
 }
 
-/// Opens for writing with the settings of the newest OPTIONS file. Where it has one of RocksDB's that is not ours, with the
-/// defaults, and tells so.
+/// Opens for writing with the settings of the newest OPTIONS file. Where it has some of RocksDB's that are not ours these are the
+/// defaults, of which the person is told.
 pub(crate) fn read_write(dir: &Path, terminal: &Terminal) -> Result<Db, Failure> {
     let options = options_for(dir)?;
-    match stored_options(dir, &options) {
-        Err(e) if e.kind() == ErrorKind::InvalidArgument => {
-            terminal.note(&format!("orogen: settings are the defaults: {e}"));
-            Ok(Db::open(dir, &options)?)
-        }
-        stored => Ok(Db::open(dir, &stored?)?),
+    let (stored, unknown) = match Db::load_known_options(dir, &options) {
+        Err(e) if e.kind() == ErrorKind::NotFound => (options, Vec::new()),
+        stored => stored?,
+    };
+    for e in unknown {
+        terminal.note(&format!("orogen: this setting is the default: {e}"));
     }
+    write(dir, stored)
 }
 
 /// The same for what must not be done with other settings than those of the directory.
 pub(crate) fn read_write_as_set(dir: &Path) -> Result<Db, Failure> {
-    let stored = stored_options(dir, &options_for(dir)?)?;
-    Ok(Db::open(dir, &stored)?)
-}
-
-/// The settings of the newest OPTIONS file; `options` if there is none.
-fn stored_options(dir: &Path, options: &Options) -> orogen::Result<Options> {
-    let mut stored = match Db::load_latest_options(dir, options) {
-        Err(e) if e.kind() == ErrorKind::NotFound => return Ok(options.clone()),
+    let options = options_for(dir)?;
+    let stored = match Db::load_latest_options(dir, &options) {
+        Err(e) if e.kind() == ErrorKind::NotFound => options,
         stored => stored?,
     };
-    stored.db.info_log = false;
-    stored.db.create_if_missing = false;
-    Ok(stored)
+    write(dir, stored)
+}
+
+/// Opens for writing. Nobody would see that writes behind damage in a log are dropped, so that is refused.
+fn write(dir: &Path, mut options: Options) -> Result<Db, Failure> {
+    options.db.info_log = false;
+    options.db.create_if_missing = false;
+    options.db.refuse_log_damage = true;
+    Ok(Db::open(dir, &options)?)
 }
 
 /// A family of an open database.

@@ -333,7 +333,24 @@ impl Db {
     /// `NotFound` if there is no OPTIONS file; `Corruption` if it does not parse;
     /// `InvalidArgument` naming an `option` whose value we do not have; `Io`.
     pub fn load_latest_options(path: impl AsRef<Path>, base: &Options) -> Result<Options> {
-        options_map::load(path.as_ref(), base)
+        options_map::load(path.as_ref(), base, &mut Err)
+    }
+
+    /// The same without the settings whose values we do not have: they are as in `base`, and told, each as the
+    /// `InvalidArgument` that [`Self::load_latest_options`] would give. The next open of a writer leaves them out of the file.
+    ///
+    /// # Errors
+    /// `NotFound`, `Corruption`, `Io` as there.
+    pub fn load_known_options(
+        path: impl AsRef<Path>,
+        base: &Options,
+    ) -> Result<(Options, Vec<Error>)> {
+        let mut unknown = Vec::new();
+        let options = options_map::load(path.as_ref(), base, &mut |e| {
+            unknown.push(e);
+            Ok(())
+        })?;
+        Ok((options, unknown))
     }
 
     /// Drops a family: its data is gone, its handle reads what it last saw.

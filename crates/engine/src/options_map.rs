@@ -184,12 +184,16 @@ pub(crate) fn change_db(
 }
 
 /// The settings in the newest OPTIONS file of `dir`, over `base` for what a file cannot hold. Where it
-/// asks for tables of a format that we do not write they will be of the nearest that we do.
+/// asks for tables of a format that we do not write they will be of the nearest that we do. `unknown` is asked about each
+/// value that we do not have, an `InvalidArgument` that names it: whether to go on with that of `base`.
 ///
 /// # Errors
-/// `NotFound` if there is no such file; `Corruption` if it does not parse; `InvalidArgument`
-/// naming a value that we do not have; `Io`.
-pub(crate) fn load(dir: &Path, base: &Options) -> Result<Options> {
+/// `NotFound` if there is no such file; `Corruption` if it does not parse; `Io`; those of `unknown`.
+pub(crate) fn load(
+    dir: &Path,
+    base: &Options,
+    unknown: &mut dyn FnMut(Error) -> Result<()>,
+) -> Result<Options> {
     type Get = fn(&Section, &str) -> Option<String>;
     const STORED: Get = |section, name| section.get(name).map(str::to_owned);
     const OWN: Get = |section, name| section.get_own(name).map(str::to_owned);
@@ -198,16 +202,17 @@ pub(crate) fn load(dir: &Path, base: &Options) -> Result<Options> {
         items: &[Item<T>],
         out: &mut T,
         family: &str,
+        unknown: &mut dyn FnMut(Error) -> Result<()>,
     ) -> Result<()> {
         for item in items {
             let Some(text) = get(section, item.name) else {
                 continue;
             };
             let text = text.as_str();
-            (item.read)(out, text).ok_or_else(|| {
-                refuse("option has a value that is not known", item.name, text)
-                    .with("column_family", family)
-            })?;
+            if (item.read)(out, text).is_none() {
+                let e = refuse("option has a value that is not known", item.name, text);
+                unknown(e.with("column_family", family))?;
+            }
         }
         Ok(())
     }
@@ -221,10 +226,11 @@ pub(crate) fn load(dir: &Path, base: &Options) -> Result<Options> {
     let text = std::str::from_utf8(&bytes)
         .map_err(|_| in_file(Error::corruption("OPTIONS file is not text")))?;
     let file = OptionsFile::parse(text).map_err(in_file)?;
+    let unknown = &mut |e| unknown(in_file(e));
     let mut options = base.clone();
     if let Some(section) = file.db() {
-        take((section, STORED), items::DB, &mut options.db, "").map_err(in_file)?;
-        take((section, OWN), items::OWN_DB, &mut options.db, "").map_err(in_file)?;
+        take((section, STORED), items::DB, &mut options.db, "", unknown)?;
+        take((section, OWN), items::OWN_DB, &mut options.db, "", unknown)?;
     }
     // A family that was dropped may be there still: the file is renewed behind the MANIFEST.
     let manifest = manifest::recover_current(fs, dir).ok();
@@ -235,11 +241,17 @@ pub(crate) fn load(dir: &Path, base: &Options) -> Result<Options> {
     for name in file.family_names().filter(|name| is_live(name)) {
         let mut cf = base.family(name).clone();
         if let Some(section) = file.family(name) {
-            take((section, STORED), items::FAMILY, &mut cf, name).map_err(in_file)?;
-            take((section, OWN), items::OWN_FAMILY, &mut cf, name).map_err(in_file)?;
+            take((section, STORED), items::FAMILY, &mut cf, name, unknown)?;
+            take((section, OWN), items::OWN_FAMILY, &mut cf, name, unknown)?;
         }
         if let Some(section) = file.table(name) {
-            take((section, STORED), items::TABLE, &mut cf.table, name).map_err(in_file)?;
+            take(
+                (section, STORED),
+                items::TABLE,
+                &mut cf.table,
+                name,
+                unknown,
+            )?;
             // RocksDB 11 names 7 unless it is told another one; what LevelDB wrote is 0.
             let format_version = &mut cf.table.format_version;
             *format_version = (*format_version).clamp(FORMAT_VERSION_MIN, FORMAT_VERSION_MAX);

@@ -34,7 +34,7 @@ fn end(terminal: &Terminal, at: &Endpoint<Box<[u8]>>) -> String {
 
 pub(crate) fn run(args: &Args, terminal: &mut Terminal) -> Result<(), Failure> {
     let db = TransactionDb::new(
-        open::read_only(&args.dir.path)?,
+        open::read_only(&args.dir.path, terminal)?,
         TransactionDbOptions::default(),
     )?;
     let names = |lock: &LockStatus| {

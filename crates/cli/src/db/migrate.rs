@@ -99,8 +99,13 @@ pub(crate) fn run(args: &Args, terminal: &mut Terminal) -> Result<(), Failure> {
     let mut options = Options::default();
     options.db.info_log = false;
     // The settings of the source, as far as we have them.
-    match Db::load_latest_options(source, &options) {
-        Ok(stored) => options = stored,
+    match Db::load_known_options(source, &options) {
+        Ok((stored, unknown)) => {
+            options = stored;
+            for e in unknown {
+                terminal.note(&format!("orogen: this setting is the default: {e}"));
+            }
+        }
         Err(e) if e.kind() == ErrorKind::NotFound => {}
         Err(e) => terminal.note(&format!("orogen: settings are the defaults: {e}")),
     }

@@ -75,7 +75,7 @@ pub(crate) struct GetArgs {
 
 pub(crate) fn get(args: &GetArgs, terminal: &mut Terminal) -> Result<(), Failure> {
     let key = terminal.bytes(&args.key)?;
-    let db = open::read(&args.at.dir.path, &args.reading)?;
+    let db = open::read(&args.at.dir.path, &args.reading, terminal)?;
     let family = open::family(&db, &args.at.column_family)?;
     let (value, counted) = args
         .perf

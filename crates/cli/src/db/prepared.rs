@@ -32,7 +32,7 @@ pub(crate) fn run(args: &Args, terminal: &mut Terminal) -> Result<(), Failure> {
         ..WriteOptions::default()
     };
     let db = match (&args.commit, &args.rollback) {
-        (None, None) => open::read_only(&args.dir.path)?,
+        (None, None) => open::read_only(&args.dir.path, terminal)?,
         (commit, rollback) => {
             let db = open::read_write(&args.dir.path, terminal)?;
             if let Some(name) = commit {

@@ -44,7 +44,7 @@ pub(crate) struct SizesArgs {
 
 pub(crate) fn sizes(args: &SizesArgs, terminal: &mut Terminal) -> Result<(), Failure> {
     let [from, to] = args.ends.bytes(terminal)?;
-    let db = open::read(&args.at.dir.path, &args.reading)?;
+    let db = open::read(&args.at.dir.path, &args.reading, terminal)?;
     let family = open::family(&db, &args.at.column_family)?;
     let range = UserKeyRange {
         start: from.as_deref(),

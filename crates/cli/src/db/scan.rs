@@ -66,7 +66,7 @@ fn step(iter: &mut DbIterator, reverse: bool) {
 pub(crate) fn run(args: &Args, terminal: &mut Terminal) -> Result<(), Failure> {
     let bytes = |arg: &Option<OsString>| arg.as_deref().map(|a| terminal.bytes(a)).transpose();
     let (from, to, prefix) = (bytes(&args.from)?, bytes(&args.to)?, bytes(&args.prefix)?);
-    let db = open::read(&args.at.dir.path, &args.reading)?;
+    let db = open::read(&args.at.dir.path, &args.reading, terminal)?;
     let family = open::family(&db, &args.at.column_family)?;
     let bytewise = family.options().comparator.is_bytewise();
     let mut options = ReadOptions {

@@ -89,7 +89,7 @@ fn to_json(f: &FamilyFacts) -> Value {
 
 pub(crate) fn run(args: &Args, terminal: &mut Terminal) -> Result<(), Failure> {
     let path = &args.dir.path;
-    let db = open::read(path, &args.reading)?;
+    let db = open::read(path, &args.reading, terminal)?;
     let families = db.column_families();
     if let Some(name) = &args.property {
         return property(&db, &families, name, terminal);

@@ -286,7 +286,7 @@ fn to_json(terminal: &Terminal, shape: &FamilyShape<'_>) -> Value {
 
 pub(crate) fn run(args: &Args, terminal: &mut Terminal) -> Result<(), Failure> {
     let path = &args.dir.path;
-    let db = open::read(path, &args.reading)?;
+    let db = open::read(path, &args.reading, terminal)?;
     let live = db.live_files();
     let bytes: u64 = live.iter().map(|f| f.size).sum();
     if terminal.json {

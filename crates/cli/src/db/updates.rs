@@ -29,7 +29,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args, terminal: &mut Terminal) -> Result<(), Failure> {
-    let db = open::read_only(&args.dir.path)?;
+    let db = open::read_only(&args.dir.path, terminal)?;
     let updates = match (args.since, db.get_updates_since(args.since.unwrap_or(0))) {
         (None, Err(e)) => {
             // It says what is there.

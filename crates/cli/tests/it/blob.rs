@@ -352,6 +352,28 @@ fn options_file(db: &str) -> String {
 }
 
 #[test]
+fn a_manifests_dump_has_its_blob_files_as_data() {
+    let dir = TempDir::new("cli-blob-edits");
+    let db = with_blobs(&dir);
+    let edits = json(&["manifest", "dump", &db]);
+    let edits = edits.as_array().unwrap();
+    let added: Vec<_> = edits
+        .iter()
+        .filter_map(|e| e.get("blob_file_addition"))
+        .collect();
+    assert!(!added.is_empty());
+    for blob in added {
+        let blob = match blob.as_array() {
+            Some(several) => &several[0],
+            None => blob,
+        };
+        for name in ["number", "values", "bytes", "overhead_bytes"] {
+            assert!(blob[name].is_u64(), "{blob}");
+        }
+    }
+}
+
+#[test]
 fn commands_that_write_keep_the_settings_of_the_directory() {
     let dir = TempDir::new("cli-settings");
     let db = with_blobs(&dir);
@@ -391,10 +413,12 @@ fn commands_that_write_keep_the_settings_of_the_directory() {
     fails(1, &["blob", "convert", &db, "--to", "inline"]);
     let run = fails(0, &["db", "put", &db, "k", "v"]);
     assert!(
-        run.err.contains("settings are the defaults") && run.err.contains("index_type"),
+        run.err.contains("setting is the default") && run.err.contains("index_type"),
         "{}",
         run.err
     );
+    // The others stay.
+    is_kept("a setting that is not known");
 
     // Damage is an error, and nothing is written.
     let file = options_file(&db);

@@ -89,6 +89,85 @@ fn damage_in_the_middle_of_a_log_is_told_from_a_torn_tail() {
 }
 
 #[test]
+fn commands_that_write_leave_a_damaged_log_alone_and_those_that_read_tell_of_it() {
+    let dir = TempDir::new("cli-log-writes");
+    let db = sample(&dir, 1000);
+    let log = files(&db, ".log").pop().unwrap();
+    let bytes = std::fs::read(&log).unwrap();
+    // As a crash leaves it: nobody is bothered.
+    let torn = text(&dir.path().join("torn")).to_owned();
+    std::fs::create_dir(&torn).unwrap();
+    for file in files(&db, "") {
+        std::fs::copy(&file, file.replace(&db, &torn)).unwrap();
+    }
+    std::fs::write(log.replace(&db, &torn), &bytes[..bytes.len() - 3]).unwrap();
+    let run = fails(0, &["db", "scan", &torn]);
+    assert_eq!((run.out.lines().count(), run.err.as_str()), (999, ""));
+    ok(&["db", "put", &torn, "a", "b"]);
+
+    flip(&log, bytes.len() / 2);
+    let before: Vec<_> = files(&db, "");
+    let target = text(&dir.path().join("new")).to_owned();
+    for command in [
+        &["db", "put", &db, "a", "b"][..],
+        &["db", "delete", &db, "a"],
+        &["db", "compact", &db],
+        &["db", "checkpoint", &db, &target],
+        &["db", "create", &db, "--column-family", "more"],
+        &["db", "delete-files", &db, "--from", "zz"],
+        &["backup", "create", &db, &target],
+        &["blob", "gc", &db],
+    ] {
+        let run = fails(4, command);
+        let file = log.rsplit('/').next().unwrap();
+        assert!(
+            run.err.contains(file) && run.err.contains("repair"),
+            "{command:?} {}",
+            run.err
+        );
+    }
+    assert_eq!(files(&db, ""), before);
+    let run = fails(0, &["db", "scan", &db]);
+    let shown = run.out.lines().count();
+    assert!((501..999).contains(&shown), "{shown}");
+    assert!(
+        run.err.contains("lost to damage") && run.err.contains(".log"),
+        "{}",
+        run.err
+    );
+    ok(&["db", "repair", &db, "--to", &target]);
+    assert!(ok(&["db", "scan", &target]).lines().count() > 990);
+    ok(&["db", "put", &target, "a", "b"]);
+}
+
+#[test]
+fn a_lost_manifest_is_damage_and_not_a_missing_key() {
+    let dir = TempDir::new("cli-current");
+    let db = sample(&dir, 100);
+    let current = format!("{db}/CURRENT");
+    let name = std::fs::read_to_string(&current).unwrap();
+    for lose in [
+        &|| std::fs::write(&current, "MANIFEST-000999\n").unwrap(),
+        &|| std::fs::remove_file(&current).unwrap(),
+    ] as [&dyn Fn(); 2]
+    {
+        lose();
+        for command in [
+            &["db", "check", &db][..],
+            &["db", "get", &db, "key000000"],
+            &["db", "put", &db, "a", "b"],
+            &["db", "scan", &db],
+        ] {
+            let run = fails(4, command);
+            assert!(run.err.contains("repair"), "{command:?} {}", run.err);
+        }
+    }
+    std::fs::write(&current, name).unwrap();
+    ok(&["db", "check", &db]);
+    fails(3, &["db", "get", text(dir.path()), "key000000"]);
+}
+
+#[test]
 fn a_damaged_manifest_is_an_error_and_no_panic() {
     let dir = TempDir::new("cli-manifest");
     let db = sample(&dir, 100);
