@@ -163,6 +163,10 @@ pub fn run(args: &[String], out: &mut dyn Write, talk: &mut dyn Write) -> Result
     let statistics = Arc::new(Statistics::new());
     let options = options(&flags, codec, &statistics);
     let json = flags.json;
+    // Before the database gives way.
+    if let Err(e) = options.validate() {
+        return Err(BenchError::Usage(e.to_string()));
+    }
     let mut sink = Sink {
         out,
         talk,

@@ -14,6 +14,7 @@ Benchmarks: fillseq fillrandom overwrite readrandom readmissing readseq readreve
   multireadrandom readwhilewriting deleteseq deleterandom compact
   flush waitforcompaction stats levelstats resetstats
 
+The database in --db (default: see --flags) is deleted first, unless --use_existing_db is set.
 The flags are db_bench's, and so are their defaults; `orogen bench --flags` lists them.
 
 Exit codes: 0 done; 1 failed; 2 wrong command line; 4 damaged data; 5 open elsewhere; 6 no space;

@@ -43,7 +43,7 @@ struct Cli {
 /// How everything is printed.
 #[derive(clap::Args)]
 struct Output {
-    /// Print JSON.
+    /// Print JSON. Keys and values are text, bytes that are none and backslashes as `\x00` and `\\`; see --hex.
     #[arg(long, global = true)]
     json: bool,
     /// Keys and values are hexadecimal digits, in arguments and in what is printed.

@@ -87,7 +87,7 @@ pub(crate) fn run(command: ManifestCommand, terminal: &mut Terminal) -> Result<(
 }
 
 /// The fields of an edit that are plain values, in the order in which they read well.
-fn fields(edit: &VersionEdit) -> Vec<(&'static str, Value)> {
+fn fields(terminal: &Terminal, edit: &VersionEdit) -> Vec<(&'static str, Value)> {
     let mut out: Vec<(&'static str, Value)> = Vec::new();
     let mut add = |name, value: Option<Value>| out.extend(value.map(|v| (name, v)));
     match &edit.column_family_change {
@@ -121,17 +121,31 @@ fn fields(edit: &VersionEdit) -> Vec<(&'static str, Value)> {
         add("wal_addition", Some(value));
     }
     for (level, key) in &edit.compact_cursors {
-        let key = text::escape(key.split_last_chunk::<8>().map_or(&key[..], |(k, _)| k));
+        let key = terminal.show(key.split_last_chunk::<8>().map_or(&key[..], |(k, _)| k));
         add(
             "compact_cursor",
             Some(json!({ "level": level, "key": key })),
         );
     }
     for blob in &edit.blob_file_additions {
-        add("blob_file_addition", Some(format!("{blob:?}").into()));
+        let value = json!({
+            "number": blob.number,
+            "values": blob.total_blob_count,
+            "bytes": blob.total_blob_bytes,
+            "overhead_bytes": blob.overhead_bytes,
+            "checksum_method": String::from_utf8_lossy(&blob.checksum_method),
+            "checksum": text::hex(&blob.checksum_value),
+        });
+        add("blob_file_addition", Some(value));
     }
     for garbage in &edit.blob_file_garbages {
-        add("blob_file_garbage", Some(format!("{garbage:?}").into()));
+        let value = json!({
+            "number": garbage.number,
+            "values": garbage.garbage_blob_count,
+            "bytes": garbage.garbage_blob_bytes,
+            "given_up_bytes": garbage.given_up_bytes,
+        });
+        add("blob_file_garbage", Some(value));
     }
     out
 }
@@ -150,7 +164,7 @@ fn file_json(terminal: &Terminal, level: usize, f: &FileMeta) -> Value {
 }
 
 fn print(terminal: &mut Terminal, offset: u64, edit: &VersionEdit) -> Result<(), Failure> {
-    let fields = fields(edit);
+    let fields = fields(terminal, edit);
     if terminal.json {
         let mut item = Map::new();
         item.insert("offset".to_owned(), offset.into());

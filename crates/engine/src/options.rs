@@ -318,11 +318,6 @@ pub enum MemTableKind {
     Trie,
 }
 
-impl MemTableKind {
-    /// What makes tries whose content is in files without names in `dir`, for write buffers that are larger than memory; what
-    /// [`Self::Trie`] makes where there can be no file, such as one in a directory that does not exist.
-    #[must_use]
-    pub fn trie_in(dir: impl Into<PathBuf>) -> MemTableFactory {
 impl Default for MemTableKind {
     /// [`Self::Adaptive`].
     fn default() -> Self {
@@ -333,6 +328,11 @@ impl Default for MemTableKind {
     }
 }
 
+impl MemTableKind {
+    /// What makes tries whose content is in files without names in `dir`, for write buffers that are larger than memory; what
+    /// [`Self::Trie`] makes where there can be no file, such as one in a directory that does not exist.
+    #[must_use]
+    pub fn trie_in(dir: impl Into<PathBuf>) -> MemTableFactory {
         let dir = dir.into();
         let other = Self::Trie.factory();
         Arc::new(move |request| {
@@ -744,11 +744,13 @@ impl ColumnFamilyOptions {
         if self.target_file_size_base == 0 || self.target_file_size_multiplier == 0 {
             return refuse("target_file_size_base", "0".to_owned(), "at least 1");
         }
-        if self.max_bytes_for_level_base == 0 || self.max_bytes_for_level_multiplier < 1.0 {
+        let multiplier = self.max_bytes_for_level_multiplier;
+        let multiplies = multiplier >= 1.0 && multiplier.is_finite();
+        if self.max_bytes_for_level_base == 0 || !multiplies {
             return refuse(
                 "max_bytes_for_level_multiplier",
-                self.max_bytes_for_level_multiplier.to_string(),
-                "at least 1, over a base of at least 1",
+                multiplier.to_string(),
+                "at least 1 and finite, over a base of at least 1",
             );
         }
         if self.level0_slowdown_writes_trigger > self.level0_stop_writes_trigger {
@@ -891,6 +893,19 @@ impl Options {
     #[must_use]
     pub fn family(&self, name: &str) -> &ColumnFamilyOptions {
         self.families.get(name).unwrap_or(&self.cf)
+    }
+
+    /// Refuses settings that cannot work, as an open would.
+    ///
+    /// # Errors
+    /// `InvalidArgument` naming the setting, its value and its bounds.
+    pub fn validate(&self) -> Result<()> {
+        self.db.validate()?;
+        for cf in std::iter::once(&self.cf).chain(self.families.values()) {
+            cf.validate()?;
+            cf.table.validate()?;
+        }
+        Ok(())
     }
 }
 

@@ -83,6 +83,11 @@ fn every_workload_runs_and_finds_what_was_written() {
 fn an_existing_database_is_kept_on_request_only() {
     let dir = TempDir::new("bench-existing");
     bench(&dir, &["--benchmarks=fillrandom", "--num=1000"]).unwrap();
+    // Nor does it go for a bench that cannot be.
+    let e = bench(&dir, &["--benchmarks=fillseq", "--write_buffer_size=0"]).unwrap_err();
+    assert!(matches!(e, BenchError::Usage(_)), "{e}");
+    let e = bench(&dir, &["--benchmarks=fillseq", "--block_size=0"]).unwrap_err();
+    assert!(matches!(e, BenchError::Usage(_)), "{e}");
     let out = bench(
         &dir,
         &[
