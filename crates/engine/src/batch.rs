@@ -958,7 +958,9 @@ fn foreign_tag(tag: u8) -> Error {
     let feature = match tag {
         0x12 | 0x13 => "write-prepared transactions",
         0x15 => "timestamps of commits",
-        tag::CF_BLOB_INDEX | tag::BLOB_INDEX => "blob pointers written by users",
+        tag::CF_BLOB_INDEX | tag::BLOB_INDEX => {
+            "blob pointers in the log (enable_blob_direct_write, stacked BlobDB)"
+        }
         0x14 => "user timestamps",
         0x16 | 0x17 => "wide columns",
         0x18 | 0x19 => "preferred sequence numbers",

@@ -156,9 +156,9 @@ properties! {
         /// Where the data blocks end.
         tail_start_offset = "rocksdb.tail.start.offset", false;
         /// Largest sequence number of a key.
-        key_largest_seqno = "rocksdb.key.largest.seqno", false;
+        key_largest_seqno = "rocksdb.key.largest.seqno", true;
         /// Smallest sequence number of a key.
-        key_smallest_seqno = "rocksdb.key.smallest.seqno", false;
+        key_smallest_seqno = "rocksdb.key.smallest.seqno", true;
         /// Entries between whole keys in data blocks.
         data_block_restart_interval = "rocksdb.data.block.restart.interval", false;
         /// Entries between whole keys in index blocks.

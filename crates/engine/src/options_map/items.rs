@@ -181,6 +181,18 @@ macro_rules! item {
             },
         }
     };
+    // Of RocksDB's type `int`: it refuses all of an OPTIONS file with a number that this cannot hold.
+    ($t:ty, $change:ident, $name:literal, int $field:ident) => {
+        Item::<$t> {
+            name: $name,
+            mutable: $change,
+            print: |o| Text::print(&o.$field.min(i32::MAX as _)),
+            read: |o, v| {
+                o.$field = Text::read(v)?;
+                Some(())
+            },
+        }
+    };
     ($t:ty, $change:ident, $name:literal, $print:expr, $read:expr) => {
         Item::<$t> {
             name: $name,
@@ -307,8 +319,8 @@ fn taken<T>(_: &mut T, _: &str) -> Option<()> {
 /// The settings of the database.
 pub(crate) static DB: &[Item<Db>] = &[
     item!(Db, FIXED, "paranoid_checks", paranoid_checks),
-    item!(Db, MUTABLE, "max_background_jobs", max_background_jobs),
-    item!(Db, MUTABLE, "max_subcompactions", max_subcompactions),
+    item!(Db, MUTABLE, "max_background_jobs", int max_background_jobs),
+    item!(Db, MUTABLE, "max_subcompactions", int max_subcompactions),
     item!(Db, MUTABLE, "max_total_wal_size", max_total_wal_size),
     item!(
         Db,
@@ -446,13 +458,13 @@ pub(crate) static FAMILY: &[Item<Cf>] = &[
         Cf,
         MUTABLE,
         "max_write_buffer_number",
-        max_write_buffer_number
+        int max_write_buffer_number
     ),
     item!(
         Cf,
         FIXED,
         "min_write_buffer_number_to_merge",
-        min_write_buffer_number_to_merge
+        int min_write_buffer_number_to_merge
     ),
     item!(Cf, MUTABLE, "compression", compression),
     item!(Cf, MUTABLE, "compression_per_level", compression_per_level),
@@ -493,26 +505,26 @@ pub(crate) static FAMILY: &[Item<Cf>] = &[
         Cf,
         MUTABLE,
         "level0_file_num_compaction_trigger",
-        level0_file_num_compaction_trigger
+        int level0_file_num_compaction_trigger
     ),
     item!(
         Cf,
         MUTABLE,
         "level0_slowdown_writes_trigger",
-        level0_slowdown_writes_trigger
+        int level0_slowdown_writes_trigger
     ),
     item!(
         Cf,
         MUTABLE,
         "level0_stop_writes_trigger",
-        level0_stop_writes_trigger
+        int level0_stop_writes_trigger
     ),
     item!(Cf, MUTABLE, "target_file_size_base", target_file_size_base),
     item!(
         Cf,
         MUTABLE,
         "target_file_size_multiplier",
-        target_file_size_multiplier
+        int target_file_size_multiplier
     ),
     item!(
         Cf,
@@ -677,13 +689,13 @@ pub(crate) static TABLE: &[Item<Table>] = &[
         Table,
         MUTABLE,
         "block_restart_interval",
-        block_restart_interval
+        int block_restart_interval
     ),
     item!(
         Table,
         MUTABLE,
         "index_block_restart_interval",
-        index_block_restart_interval
+        int index_block_restart_interval
     ),
     item!(Table, MUTABLE, "format_version", format_version),
     item!(
