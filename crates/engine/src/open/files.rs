@@ -8,7 +8,7 @@
 
 use std::path::{Path, PathBuf};
 
-use orogen_base::{Error, FileNo, Result};
+use orogen_base::{Error, ErrorKind, FileNo, Result};
 use orogen_blob::format::{FOOTER_LEN, HEADER_LEN};
 
 use crate::context::Context;
@@ -70,9 +70,12 @@ pub(crate) fn check_logs(context: &Context, tracked: &WalSet, from: FileNo) -> R
             asked = filename::wal_path(&context.dir, number);
             size_of(context, &asked)
         })
-        .map_err(|e| match asked.as_os_str().is_empty() {
-            true => e,
-            false => e.with("file", asked.display()).with("help", HELP),
+        .map_err(|e| match e.kind() {
+            ErrorKind::Corruption if !asked.as_os_str().is_empty() => {
+                e.with("file", asked.display()).with("help", HELP)
+            }
+            // The system could not tell: no log is known to be lost.
+            _ => e,
         })
 }
 

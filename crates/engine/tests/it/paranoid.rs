@@ -11,7 +11,7 @@ use orogen_engine::version::edit::VersionEdit;
 use orogen_engine::version::wal_set::WalAddition;
 use orogen_engine::{CompactRangeOptions, Db, Options};
 use orogen_env::fs::{read_file, write_file};
-use orogen_env::{FileSystem, MemFileSystem, PowerCut};
+use orogen_env::{Fault, FaultFileSystem, FileSystem, MemFileSystem, OpKind, PowerCut};
 
 use crate::blobs::separated;
 use crate::hole_hazards::add_edit;
@@ -281,6 +281,24 @@ fn a_synced_log_that_is_missing_or_shorter_refuses_the_open() {
         let db = Db::open(DIR, &options).expect("what is left");
         assert_eq!(db.get(b"key").expect("reads").is_some(), !is_gone);
     }
+}
+
+#[test]
+fn a_log_that_cannot_be_asked_about_is_not_told_to_be_lost() {
+    let fs = MemFileSystem::new();
+    let mut options = small(&fs);
+    options.db.avoid_flush_during_shutdown = true;
+    let (log, size) = log_of(&fs, &options);
+    track(&fs, log, size);
+    let faulty = FaultFileSystem::new(Arc::new(fs));
+    let name = format!("{log:06}.log");
+    let fault = Fault::io().on(&[OpKind::Metadata]).path_with(name.as_str());
+    faulty.faults().add(fault.forever());
+    options.db.fs = Arc::new(faulty);
+    let error = Db::open(DIR, &options).err().expect("it is refused");
+    assert_eq!(error.kind(), ErrorKind::Io, "{error}");
+    assert!(error.to_string().contains(&name), "{error}");
+    assert_eq!(error.context("help"), None, "{error}");
 }
 
 #[test]
