@@ -72,11 +72,14 @@ pub(super) fn build(
             .families
             .values()
             .map(|f| match f.has_pointers {
-                true => f.raw_bytes + f.referenced_bytes() + f.log_bytes,
+                true => f
+                    .raw_bytes
+                    .saturating_add(f.referenced_bytes())
+                    .saturating_add(f.log_bytes),
                 // Read once to see that there are none; the tables stay.
                 false => f.raw_bytes,
             })
-            .sum(),
+            .fold(0, u64::saturating_add),
     };
     let (made, families, lost) = new_directory::make(fs, to, |temporary| {
         source.look_for_pointers(&|bytes| progress.pass(bytes))?;

@@ -79,7 +79,8 @@ impl Family {
     }
 
     pub(super) fn referenced_bytes(&self) -> u64 {
-        self.referenced.values().sum()
+        let sizes = self.referenced.values();
+        sizes.fold(0, |sum, &bytes| sum.saturating_add(bytes))
     }
 
     fn table_bytes(&self) -> u64 {
@@ -442,7 +443,11 @@ fn look_at_tables(fs: &dyn FileSystem, family: &mut Family, steps: &mut Steps<'_
     for (i, (level, file)) in family.listed.iter().enumerate() {
         let reader: Arc<TableReader> = tables[i].open(fs, &order)?;
         let properties = reader.properties();
-        family.raw_bytes += properties.raw_key_size + properties.raw_value_size;
+        // What a table tells of itself may be anything, and is no more than an estimate here.
+        let raw_bytes = properties
+            .raw_key_size
+            .saturating_add(properties.raw_value_size);
+        family.raw_bytes = family.raw_bytes.saturating_add(raw_bytes);
         if let Some(noted) = properties.user_collected.get(titan::REFERENCED_SIZE) {
             let noted =
                 referenced_sizes(noted).map_err(|e| e.with("file", tables[i].path.display()))?;

@@ -17,7 +17,9 @@ use orogen_testkit::titan::{pointer, varint};
 use orogen_wal::{ReadOutcome, Reader, Writer};
 
 use crate::support::{DIR, small};
-use crate::titan::{Content, MIN_BLOB_SIZE, Sample, content, files, order, sample, titan_dir};
+use crate::titan::{
+    Content, MIN_BLOB_SIZE, Sample, content, files, order, sample, sample_noting, titan_dir,
+};
 
 const NEW: &str = "/new";
 
@@ -135,6 +137,21 @@ fn the_newest_state_arrives_and_the_source_stays_as_it_is() {
         db.close().expect("closes");
         assert!(content(&open(&fs)) == want, "seed {seed}");
     }
+}
+
+/// Its sums are estimates, and no reason to end.
+#[test]
+fn tables_that_note_more_bytes_than_can_be_migrate_all_the_same() {
+    let Sample { fs, want, .. } = sample_noting(4, 600, Some(u64::MAX - 1));
+    let how = TitanOptions {
+        min_blob_size: None,
+        ..titan()
+    };
+    let dry = examine_titan(DIR, &options(&fs), &how, &go).expect("is Titan's");
+    let referenced = dry.families.iter().map(|f| f.referenced_bytes).max();
+    assert_eq!(referenced, Some(u64::MAX));
+    migrate(&fs, &how);
+    assert!(content(&open(&fs)) == want);
 }
 
 #[test]

@@ -109,6 +109,8 @@ struct Maker {
     edits: Vec<VersionEdit>,
     /// Tables of `back` do not note what they point to, as early releases left it out.
     lacks_notes: bool,
+    /// What all others note of each of their files, instead of what is so.
+    noted_bytes: Option<u64>,
 }
 
 type Record = (Vec<u8>, SeqNo, u64, u64);
@@ -162,7 +164,8 @@ impl Maker {
             let (_, number, _, records) = self.blobs.last().expect("it was just made");
             varint(&mut referenced, 1);
             varint(&mut referenced, *number);
-            varint(&mut referenced, records.iter().map(|r| r.3).sum());
+            let bytes = records.iter().map(|r| r.3).sum();
+            varint(&mut referenced, self.noted_bytes.unwrap_or(bytes));
         }
         let number = self.next_table;
         self.next_table += 1;
@@ -299,6 +302,11 @@ fn log_record(write: &Write) -> Vec<u8> {
 
 /// A directory of `count` writes.
 pub(crate) fn sample(seed: u64, count: u64) -> Sample {
+    sample_noting(seed, count, None)
+}
+
+/// The same; its tables note so many bytes of each blob file, if that is given.
+pub(crate) fn sample_noting(seed: u64, count: u64, noted_bytes: Option<u64>) -> Sample {
     let mut rng = Rng::new(seed);
     let keys = count / 12 + 4;
     let mut writes: Vec<Write> = (1..=count)
@@ -322,6 +330,7 @@ pub(crate) fn sample(seed: u64, count: u64) -> Sample {
         blobs: Vec::new(),
         edits: Vec::new(),
         lacks_notes: seed % 2 == 1,
+        noted_bytes,
     };
     let share = |percent: u64| count * percent / 100;
     let chunks = [
