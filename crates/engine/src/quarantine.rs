@@ -9,10 +9,12 @@
 //! What cures it: [`crate::Db::delete_files_in_ranges`] over the table's range if it is not in level
 //! 0, a restored backup, or [`crate::repair`].
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
 use orogen_base::metrics::Ticker;
+use orogen_base::sync::Mutex;
 use orogen_base::{Error, ErrorKind, FileNo};
 
 use crate::column_family::ColumnFamilyData;
@@ -20,6 +22,7 @@ use crate::context::Context;
 use crate::events::{DamagedBlobFile, DamagedTable};
 use crate::filename::{self, FileKind};
 use crate::version::file_meta::FileMeta;
+use crate::version::version::Version;
 
 /// Marks the table or blob file that `error` is about, if it is damage in one that is live; true if
 /// it is.
@@ -147,25 +150,35 @@ fn describe(
 
 /// The damaged tables that are still live, by number.
 pub(crate) fn list(context: &Context) -> Vec<DamagedTable> {
-    let live: Vec<Arc<crate::version::version::Version>> = context
-        .set
-        .families()
-        .iter()
-        .map(|f| f.state().version.clone())
-        .collect();
-    let mut damaged = context.damaged.lock();
-    damaged.retain(|&number, _| live.iter().any(|v| v.find(number).is_some()));
-    damaged.values().cloned().collect()
+    list_live(context, &context.damaged, |version, number| {
+        version.find(number).is_some()
+    })
 }
 
 /// The damaged blob files that are still live, by number.
 pub(crate) fn list_blob_files(context: &Context) -> Vec<DamagedBlobFile> {
+    list_live(context, &context.damaged_blobs, |version, number| {
+        version.blob_files().contains_key(&number)
+    })
+}
+
+/// What is noted of files that are still live; the others are forgotten. Only those that were noted before the look at
+/// the versions: one that is noted meanwhile may be of a version that the look missed.
+fn list_live<T: Clone>(
+    context: &Context,
+    noted: &Mutex<BTreeMap<FileNo, T>>,
+    lists: impl Fn(&Version, FileNo) -> bool,
+) -> Vec<T> {
+    let before: Vec<FileNo> = noted.lock().keys().copied().collect();
     let families = context.set.families();
-    let live: Vec<Arc<crate::version::version::Version>> =
-        families.iter().map(|f| f.state().version.clone()).collect();
-    let mut damaged = context.damaged_blobs.lock();
-    damaged.retain(|number, _| live.iter().any(|v| v.blob_files().contains_key(number)));
-    damaged.values().cloned().collect()
+    let live: Vec<Arc<Version>> = families.iter().map(|f| f.version()).collect();
+    let mut noted = noted.lock();
+    for number in before {
+        if !live.iter().any(|version| lists(version, number)) {
+            noted.remove(&number);
+        }
+    }
+    noted.values().cloned().collect()
 }
 
 /// Both as text: a line for each.
@@ -195,4 +208,61 @@ pub(crate) fn text(context: &Context) -> String {
         })
         .chain(blobs)
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::version::edit::VersionEdit;
+    use crate::version_set::Change;
+    use crate::{ColumnFamilyOptions, Db, Options};
+    use orogen_base::key::{ParsedInternalKey, ValueKind};
+    use orogen_base::sync::thread;
+    use orogen_env::{Clock as _, MemFileSystem, SystemClock};
+    use std::time::Duration;
+
+    #[test]
+    fn a_table_that_came_and_was_noted_beside_a_listing_stays_noted() {
+        let mut options = Options::default();
+        options.db.fs = Arc::new(MemFileSystem::new());
+        options.db.create_if_missing = true;
+        let db = Db::open("/db", &options).unwrap();
+        db.create_column_family("f", ColumnFamilyOptions::default())
+            .unwrap();
+        let context = &db.core().context;
+        let families = context.set.families();
+        let (number, user_key) = (context.set.new_file_number(), b"key");
+        let key = ParsedInternalKey {
+            user_key,
+            seqno: 1,
+            kind: ValueKind::Value,
+        };
+        let file = FileMeta {
+            number,
+            smallest: key.encode(),
+            largest: key.encode(),
+            ..FileMeta::default()
+        };
+        // Whoever lists has seen the version of the first family, and waits for the second.
+        let second = families[1].state();
+        let theirs = db.clone();
+        let listing = thread::Builder::new();
+        let listing = listing.spawn(move || list(&theirs.core().context)).unwrap();
+        SystemClock.sleep(Duration::from_millis(50));
+        let mut edit = VersionEdit::of_column_family(families[0].id);
+        edit.add_file(6, Arc::new(file));
+        let change = Change {
+            family: families[0].clone(),
+            edit,
+            install: None,
+        };
+        context.set.apply(vec![change]).unwrap();
+        let path = filename::table_path(&context.dir, number);
+        let error = Error::corruption("on purpose").with("file", path.display());
+        assert!(note(context, &error));
+        drop(second);
+        listing.join().unwrap();
+        let told: Vec<FileNo> = list(context).iter().map(|d| d.number).collect();
+        assert_eq!(told, [number]);
+    }
 }
