@@ -7,7 +7,8 @@
 //! Invariants: (1) a version is installed only after its edit is synced; (2) versions of a
 //! family are installed in the order of their edits; (3) a file that leaves the newest version
 //! is handed to [`VersionSet::take_removed`] and lives on until no version refers to it; (4) no
-//! I/O happens under a family's lock.
+//! I/O happens under a family's lock; (5) files of a change that failed go, but not while the current MANIFEST may list
+//! them.
 //!
 //! Lock rank 0: the MANIFEST's lock, held over its writes; families' locks are taken inside it.
 
@@ -222,8 +223,8 @@ impl VersionSet {
     ///
     /// # Errors
     /// `Corruption` if an edit does not fit its version: nothing has changed. `Io`: the database
-    /// is read-only from here on. `NoSpace`: the same until [`Self::mend`]; the edit may be in the
-    /// MANIFEST that is current until then, so what it lists must stay ([`Self::note_doubtful`]).
+    /// is read-only from here on. `NoSpace`: the same until [`Self::mend`]. In all cases new files of the
+    /// changes are no longer the caller's: see [`Self::take_removed`].
     pub(crate) fn apply(&self, changes: Vec<Change>) -> Result<()> {
         let ticket = Arc::new(Mutex::new(None));
         self.queue.lock().push(Request {
@@ -257,15 +258,22 @@ impl VersionSet {
         for request in requests {
             match self.build(&request, &mut newest, &mut records) {
                 Ok(versions) => built.push((request, versions)),
-                Err(e) => *request.ticket.lock() = Some(Err(e)),
+                Err(e) => {
+                    self.give_up_files(manifest, &request.changes, false);
+                    *request.ticket.lock() = Some(Err(e));
+                }
             }
         }
+        let mut may_be_written = false;
         let written = self
             .health
             .check_failed()
             .and_then(|()| match manifest.closed {
                 true => Err(Error::closed("database is closed")),
-                false => self.write(manifest, &records),
+                false => {
+                    may_be_written = true;
+                    self.write(manifest, &records)
+                }
             });
         match written {
             Ok(()) => {
@@ -276,6 +284,7 @@ impl VersionSet {
             }
             Err(e) => {
                 for (request, _) in built {
+                    self.give_up_files(manifest, &request.changes, may_be_written);
                     *request.ticket.lock() = Some(Err(e.clone()));
                 }
             }
@@ -401,10 +410,29 @@ impl VersionSet {
         })
     }
 
-    /// Notes files of a change whose outcome is not known: they go when a new MANIFEST is
-    /// current, which does not list them.
-    pub(crate) fn note_doubtful(&self, files: &[DataFile]) {
-        self.removed.lock().doubtful.extend_from_slice(files);
+    /// Gives up the files that changes would have brought in. Where the changes may be in the MANIFEST the files go when a
+    /// new one is current, which does not list them. It is noted before anybody else gets at the MANIFEST: who makes the
+    /// next one is to find them.
+    fn give_up_files(&self, manifest: &ManifestFile, changes: &[Change], may_be_written: bool) {
+        if manifest.closed {
+            return;
+        }
+        let mut files = Vec::new();
+        for change in changes {
+            // A table that moves is there already.
+            let version = change.family.version();
+            let tables = change.edit.new_files.iter().map(|(_, f)| f.number);
+            let tables = tables.filter(|&number| version.find(number).is_none());
+            files.extend(tables.map(DataFile::table));
+            let blobs = change.edit.blob_file_additions.iter().map(|b| b.number);
+            let blobs = blobs.filter(|number| !version.blob_files().contains_key(number));
+            files.extend(blobs.map(DataFile::blob));
+        }
+        let mut removed = self.removed.lock();
+        match may_be_written {
+            true => removed.doubtful.append(&mut files),
+            false => removed.strays.append(&mut files),
+        }
     }
 
     fn start_manifest(&self, manifest: &mut ManifestFile) -> Result<()> {
@@ -579,5 +607,77 @@ impl VersionSet {
             && removed.blobs.is_empty()
             && removed.manifests.is_empty()
             && removed.strays.is_empty())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Db, Options};
+    use orogen_env::fs::write_file;
+    use orogen_env::{Fault, FaultFileSystem, MemFileSystem, OpKind};
+    use std::path::Path;
+
+    /// A database whose disk has faults, and a table that is in no version.
+    fn with_a_table() -> (Db, FaultFileSystem, FileNo) {
+        let fs = FaultFileSystem::new(Arc::new(MemFileSystem::new()));
+        let mut options = Options::default();
+        options.db.fs = Arc::new(fs.clone());
+        options.db.create_if_missing = true;
+        let db = Db::open("/db", &options).unwrap();
+        let number = db.core().context.set.new_file_number();
+        write_file(&fs, &filename::table_path(Path::new("/db"), number), b"t").unwrap();
+        (db, fs, number)
+    }
+
+    /// Adds the table to level 6, or takes one away that is not there.
+    fn apply(db: &Db, number: FileNo, is_refused: bool) -> Result<()> {
+        let set = &db.core().context.set;
+        let family = set.families().remove(0);
+        let mut edit = VersionEdit::of_column_family(family.id);
+        let file = FileMeta {
+            number,
+            smallest: vec![b'a'; 9],
+            largest: vec![b'b'; 9],
+            ..FileMeta::default()
+        };
+        edit.add_file(6, Arc::new(file));
+        if is_refused {
+            edit.delete_file(5, number + 1000);
+        }
+        set.apply(vec![Change {
+            family,
+            edit,
+            install: None,
+        }])
+    }
+
+    fn is_there(db: &Db, number: FileNo) -> bool {
+        let context = &db.core().context;
+        crate::obsolete::purge(context);
+        let path = filename::table_path(&context.dir, number);
+        context.fs.exists(&path).unwrap()
+    }
+
+    #[test]
+    fn files_of_a_refused_change_go_at_once() {
+        let (db, _, number) = with_a_table();
+        let refused = apply(&db, number, true).unwrap_err();
+        assert_eq!(refused.kind(), orogen_base::ErrorKind::Corruption);
+        assert!(!is_there(&db, number));
+        db.close().unwrap();
+    }
+
+    #[test]
+    fn files_of_a_change_that_may_be_written_go_with_the_next_manifest_whoever_makes_it() {
+        let (db, fs, number) = with_a_table();
+        let fault = Fault::no_space().on(&[OpKind::Sync]).path_with("MANIFEST");
+        fs.faults().add(fault);
+        apply(&db, number, false).unwrap_err();
+        // The change may be in the MANIFEST that is current.
+        assert!(is_there(&db, number));
+        // Who failed has not even been told.
+        db.core().context.set.roll_manifest().unwrap();
+        assert!(!is_there(&db, number));
     }
 }

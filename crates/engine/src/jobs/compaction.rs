@@ -6,7 +6,7 @@ use std::sync::Arc;
 use orogen_base::metrics::{HistogramKind, Ticker};
 use orogen_base::range_del::FragmentedRangeTombstones;
 use orogen_base::seqno::SEQNO_MAX;
-use orogen_base::{ErrorKind, FileNo, Result, SeqNo};
+use orogen_base::{FileNo, Result, SeqNo};
 use orogen_env::{IoPriority, threads};
 use orogen_sst::TableReadOptions;
 
@@ -800,20 +800,11 @@ pub(crate) fn install_outputs(
         obsolete::discard(context, created);
         return Err(e);
     }
-    // After an error from here on the outputs stay: the edit may be on disk all the same. The
-    // next MANIFEST or the next open removes them. A change that is refused was not written.
-    let change = Change {
+    context.set.apply(vec![Change {
         family: family.clone(),
         edit,
         install: None,
-    };
-    context
-        .set
-        .apply(vec![change])
-        .inspect_err(|e| match e.kind() {
-            ErrorKind::Aborted => obsolete::discard(context, created),
-            _ => context.set.note_doubtful(created),
-        })
+    }])
 }
 
 pub(crate) fn count_drops(context: &Context, written: &Written) {

@@ -8,7 +8,7 @@ use orogen_base::key::user_key;
 use orogen_base::metrics::{HistogramKind, Ticker};
 use orogen_base::range_del::FragmentedRangeTombstones;
 use orogen_base::sync::atomic::Ordering;
-use orogen_base::{Error, ErrorKind, FileNo, InternalIterator, Result, memory};
+use orogen_base::{Error, FileNo, InternalIterator, Result, memory};
 use orogen_blob::BlobFileBuilderOptions;
 use orogen_env::{BufferedFile, IoPriority, WritableFile};
 use orogen_sst::{TableBuilderOptions, TableReadOptions};
@@ -168,7 +168,6 @@ impl FlushJob {
 
     fn install(&self, context: &Context, written: Written, closed_before: FileNo) -> Result<()> {
         let mut edit = VersionEdit::of_column_family(self.family.id);
-        let created = written.created();
         written.add_to(0, &mut edit);
         let count = self.memtables.len();
         let own_log = {
@@ -194,15 +193,7 @@ impl FlushJob {
             edit,
             install: Some(install),
         };
-        // After an error the files stay: the edit may be on disk all the same. The next MANIFEST
-        // or the next open removes them. A change that is refused was not written.
-        context
-            .set
-            .apply(vec![change])
-            .inspect_err(|e| match e.kind() {
-                ErrorKind::Aborted => obsolete::discard(context, &created),
-                _ => context.set.note_doubtful(&created),
-            })
+        context.set.apply(vec![change])
     }
 }
 
