@@ -129,6 +129,8 @@ pub(crate) struct ColumnFamilyData {
     pub(crate) flush_progress: FlushProgress,
     /// Bytes that compactions owe, as of the newest version; for properties and stalls.
     pub(crate) pending_compaction_bytes: AtomicU64,
+    /// Held by whoever drops tables of ranges, until they are gone. Taken before the MANIFEST's.
+    pub(crate) dropping_tables: Mutex<()>,
     /// Lock rank 2: below the MANIFEST's, above the queues'. No I/O under it.
     state: Mutex<FamilyState>,
     current: ArcSwap<SuperVersion>,
@@ -181,6 +183,7 @@ impl ColumnFamilyData {
             keys_rise: AtomicBool::new(false),
             flush_progress: FlushProgress::default(),
             pending_compaction_bytes: AtomicU64::new(0),
+            dropping_tables: Mutex::default(),
             state: Mutex::new(FamilyState {
                 mem,
                 imm: Vec::new(),

@@ -879,7 +879,7 @@ impl Db {
 
     /// Drops the tables of a family that lie wholly inside one of `ranges`, in one step and
     /// without reading them, and with them what blob files have for them alone; tells what went.
-    /// With `include_end` (RocksDB's default) each range has its `end`, too.
+    /// With `include_end` (RocksDB's default) each range has its `end`, too. Calls for one family wait for each other.
     ///
     /// It frees space, it does not delete keys. Keys of the ranges remain where they are in
     /// memtables, in level 0, in tables that reach beyond a range or that a compaction reads;

@@ -222,6 +222,9 @@ pub(crate) fn delete_files(
     include_end: bool,
 ) -> Result<DeletedFiles> {
     let _job = context.enter_job()?;
+    // One at a time: what another one has chosen is gone when this one ends, and what a damaged table does not tell is known only
+    // once the others are counted that do not tell either.
+    let dropping = family.dropping_tables.lock();
     let (version, chosen) = {
         // Under the lock under which compactions choose theirs.
         let state = family.state();
@@ -278,6 +281,8 @@ pub(crate) fn delete_files(
             .iter()
             .for_each(|(_, f)| f.being_compacted.set(false));
     }
+    // Listeners may drop tables themselves.
+    drop(dropping);
     context.update_stall(family);
     if result.is_ok() {
         context.log.info(format_args!(

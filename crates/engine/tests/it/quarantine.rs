@@ -2,7 +2,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use orogen_base::ErrorKind;
 use orogen_base::metrics::Ticker;
@@ -14,7 +14,7 @@ use orogen_env::fs::{read_file, write_file};
 use orogen_env::{FileSystem, MemFileSystem};
 
 use crate::blobs::{Map, assert_exact, compact_all, separated};
-use crate::steer::{ends, on_thread};
+use crate::steer::{Gate, HookFileSystem, Op, ends, on_thread, settle};
 use crate::support::{DIR, scan, small};
 
 #[derive(Default)]
@@ -258,21 +258,23 @@ fn a_damaged_table_does_not_stop_writers_however_much_is_written() {
     }
 }
 
-/// Each table of level 6 points to values in the same blob files as its neighbours.
-#[test]
-fn a_damaged_table_with_pointers_can_be_dropped() {
-    let fs = MemFileSystem::new();
-    let mut separating = separated(&fs);
-    separating.cf.blob_file_size = 64 << 10;
-    separating.cf.target_file_size_base = 1 << 10;
-    separating.cf.disable_auto_compactions = true;
-    let db = Db::open(DIR, &separating).unwrap();
+fn separating(fs: &MemFileSystem) -> Options {
+    let mut options = separated(fs);
+    options.cf.blob_file_size = 64 << 10;
+    options.cf.target_file_size_base = 1 << 10;
+    options.cf.disable_auto_compactions = true;
+    options
+}
+
+/// Each table of level 6 points to values in the same blob files as its neighbours. Two of them do not open; closed.
+fn with_two_damaged(fs: &MemFileSystem) -> ([LiveFile; 2], Map) {
+    let db = Db::open(DIR, &separating(fs)).expect("the disk is well");
     let family = db.default_column_family();
     let mut map = Map::new();
     for round in 0..2 {
         for n in (0..600).step_by(1 + round) {
             let value = vec![b'a' + round as u8; 300];
-            db.put(&key(n), &value).unwrap();
+            db.put(&key(n), &value).expect("the disk is well");
             map.insert(key(n), value);
         }
         compact_all(&db, &family);
@@ -280,23 +282,68 @@ fn a_damaged_table_with_pointers_can_be_dropped() {
     let files = db.live_files();
     assert!(files.len() > 5, "{files:?}");
     drop(family);
-    db.close().unwrap();
+    db.close().expect("the disk is well");
     // Its footer, so that nothing in it is told.
     for victim in [&files[1], &files[3]] {
         let path = filename::table_path(Path::new(DIR), victim.number);
-        let mut bytes = read_file(&fs, &path).unwrap();
+        let mut bytes = read_file(fs, &path).expect("the disk is well");
         bytes.iter_mut().rev().take(8).for_each(|b| *b ^= 0xff);
-        write_file(&fs, &path, &bytes).unwrap();
+        write_file(fs, &path, &bytes).expect("the disk is well");
     }
-    let db = Db::open(DIR, &separating).unwrap();
+    for victim in [&files[1], &files[3]] {
+        map.retain(|key, _| *key < victim.smallest || *key > victim.largest);
+    }
+    ([files[1].clone(), files[3].clone()], map)
+}
+
+#[test]
+fn a_damaged_table_with_pointers_can_be_dropped() {
+    let fs = MemFileSystem::new();
+    let (victims, map) = with_two_damaged(&fs);
+    let db = Db::open(DIR, &separating(&fs)).unwrap();
     let family = db.default_column_family();
     // The first goes while the second does not tell either, and takes its share along with that.
-    for victim in [&files[1], &files[3]] {
+    for victim in &victims {
         let range = UserKeyRange::new(&victim.smallest, &victim.largest);
         let dropped = db.delete_files_in_ranges(&family, &[range], true).unwrap();
         assert_eq!(dropped.tables, [victim.number]);
-        map.retain(|key, _| *key < victim.smallest || *key > victim.largest);
     }
+    assert_eq!(scan(&db, &family), map.into_iter().collect::<Vec<_>>());
+    assert_exact(&db, &family);
+}
+
+#[test]
+fn two_damaged_tables_can_be_dropped_at_the_same_time() {
+    let fs = MemFileSystem::new();
+    let (victims, map) = with_two_damaged(&fs);
+    let (gate, armed) = (Gate::new(), Arc::new(AtomicBool::new(false)));
+    let (theirs, is_armed) = (gate.clone(), armed.clone());
+    let mut options = separating(&fs);
+    options.db.fs = Arc::new(HookFileSystem::new(&fs, move |op, path| {
+        let is_manifest = path.to_string_lossy().contains("MANIFEST");
+        if op == Op::Sync && is_manifest && is_armed.swap(false, Ordering::SeqCst) {
+            theirs.pass();
+        }
+    }));
+    let db = Db::open(DIR, &options).unwrap();
+    armed.store(true, Ordering::SeqCst);
+    let dropping = |victim: &LiveFile| {
+        let (db, victim) = (db.clone(), victim.clone());
+        on_thread(move || {
+            let range = UserKeyRange::new(&victim.smallest, &victim.largest);
+            let family = db.default_column_family();
+            let dropped = db.delete_files_in_ranges(&family, &[range], true);
+            assert_eq!(dropped.unwrap().tables, [victim.number]);
+        })
+    };
+    let first = dropping(&victims[0]);
+    gate.wait_for(1);
+    let second = dropping(&victims[1]);
+    settle();
+    gate.open();
+    ends(&first);
+    ends(&second);
+    let family = db.default_column_family();
     assert_eq!(scan(&db, &family), map.into_iter().collect::<Vec<_>>());
     assert_exact(&db, &family);
 }

@@ -1,6 +1,7 @@
 //! Sizes of ranges, and dropping the tables inside them.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use orogen_engine::{
     CompactRangeOptions, Db, DeletedFiles, ReadOptions, SizeApproximationOptions, UserKeyRange,
@@ -8,6 +9,7 @@ use orogen_engine::{
 };
 use orogen_env::MemFileSystem;
 
+use crate::steer::{Gate, HookFileSystem, Op, ends, on_thread, settle};
 use crate::support::{DIR, scan, small};
 
 fn key(n: u32) -> Vec<u8> {
@@ -194,4 +196,42 @@ fn ranges_that_all_overlap_take_no_memory_for_each_pair_of_them() {
     }
     db.wait_for_background_work().unwrap();
     assert!(!db.live_files().is_empty());
+}
+
+#[test]
+fn what_another_call_drops_is_gone_when_this_one_ends() {
+    let fs = MemFileSystem::new();
+    drop(filled(&fs));
+    let (gate, armed) = (Gate::new(), Arc::new(AtomicBool::new(false)));
+    let (theirs, is_armed) = (gate.clone(), armed.clone());
+    let mut options = small(&fs);
+    options.cf.disable_auto_compactions = true;
+    options.db.fs = Arc::new(HookFileSystem::new(&fs, move |op, path| {
+        let is_manifest = path.to_string_lossy().contains("MANIFEST");
+        if op == Op::Sync && is_manifest && is_armed.swap(false, Ordering::SeqCst) {
+            theirs.pass();
+        }
+    }));
+    let db = Db::open(DIR, &options).unwrap();
+    let all: Vec<u64> = db.live_files().iter().map(|f| f.number).collect();
+    let bytes: u64 = db.live_files().iter().map(|f| f.size).sum();
+    armed.store(true, Ordering::SeqCst);
+    let drop_all = |db: &Db| {
+        let db = db.clone();
+        on_thread(move || {
+            let family = db.default_column_family();
+            let whole = [UserKeyRange::default()];
+            let dropped = db.delete_files_in_ranges(&family, &whole, false);
+            (dropped.expect("the disk is well"), db.live_files().len())
+        })
+    };
+    let first = drop_all(&db);
+    gate.wait_for(1);
+    let second = drop_all(&db);
+    settle();
+    gate.open();
+    let (first, second) = (ends(&first), ends(&second));
+    assert_eq!((first.1, second.1), (0, 0));
+    assert_eq!(first.0.tables.len() + second.0.tables.len(), all.len());
+    assert_eq!(first.0.table_bytes + second.0.table_bytes, bytes);
 }
