@@ -311,13 +311,13 @@ fn garbage_of(
     version: &Version,
     chosen: &[(usize, Arc<FileMeta>)],
 ) -> Result<Vec<BlobFileGarbage>> {
-    let (goes, is_all) = references(family, chosen.iter().map(|(_, f)| &**f))?;
+    let (goes, is_all) = references(family, version, chosen.iter().map(|(_, f)| &**f))?;
     if is_all {
         return goes.without(&BlobCounts::default());
     }
     let goes_too = |file: &FileMeta| chosen.iter().any(|(_, f)| f.number == file.number);
     let others = version.iter_files().map(|(_, f)| &**f);
-    let (stays, is_all) = references(family, others.filter(|f| !goes_too(f)))?;
+    let (stays, is_all) = references(family, version, others.filter(|f| !goes_too(f)))?;
     if !is_all {
         return goes.without(&BlobCounts::default());
     }
@@ -331,20 +331,39 @@ fn garbage_of(
     live.without(&stays)
 }
 
-/// What tables point to, and whether all of them tell: damaged ones do not.
+/// What tables point to, and whether all of them tell: damaged ones do not, nor those that point to more than there is.
 fn references<'v>(
     family: &ColumnFamilyData,
+    version: &Version,
     files: impl Iterator<Item = &'v FileMeta>,
 ) -> Result<(BlobCounts, bool)> {
     let (mut pointers, mut is_all) = (BlobCounts::default(), true);
     for file in files {
         match family.tables.blob_references(file) {
-            Ok(told) => pointers.add_all(&told),
+            Ok(told) if is_live(version, &told) && !has_bad_pointer(family, version, file) => {
+                pointers.add_all(&told);
+            }
+            Ok(_) => is_all = false,
             Err(e) if e.kind() == ErrorKind::Corruption => is_all = false,
             Err(e) => return Err(e),
         }
     }
     Ok((pointers, is_all))
+}
+
+/// True if the version has as many live values as that in each of the files.
+fn is_live(version: &Version, told: &BlobCounts) -> bool {
+    told.iter().all(|(number, count)| {
+        let blob = version.blob_files().get(&number);
+        blob.is_some_and(|b| count.values <= b.live_count() && count.bytes <= b.live_bytes())
+    })
+}
+
+/// True for a table that is left alone for where it points to.
+fn has_bad_pointer(family: &ColumnFamilyData, version: &Version, file: &FileMeta) -> bool {
+    let tables = &family.tables;
+    let is_bad = |e: Error| e.context("blob_file").is_some();
+    file.damaged.get() && tables.check_pointers(version, file).is_err_and(is_bad)
 }
 
 /// The files of a sorted run that may go.

@@ -20,6 +20,7 @@ use orogen_base::{
     Error, ErrorKind, FileNo, InternalIterator, ParsedInternalKey, PinnedValue, Result,
     UserComparator, ValueKind,
 };
+use orogen_blob::format::HEADER_LEN;
 use orogen_blob::{
     AheadRead, BlobFileReader, BlobFileReaderOptions, BlobPointer, BlobRead, BlobReadahead,
     Coalesce,
@@ -391,6 +392,41 @@ impl FamilyTables {
 }
 
 impl FamilyTables {
+    /// Looks whether the pointers of a table lead to places of blob files that the version lists. No blob file is read.
+    ///
+    /// # Errors
+    /// `Corruption` with the table, and the blob file of the first pointer that does not; what a reader of the table meets.
+    pub(crate) fn check_pointers(&self, version: &Version, file: &FileMeta) -> Result<()> {
+        let mut check = |pointer: &BlobPointer, user_key: &[u8]| {
+            let wrong = |what: &'static str| {
+                let e = Error::corruption(what).with("blob_file", pointer.file);
+                let e = e.with("blob_offset", pointer.offset);
+                Err(e.with("blob_size", pointer.size))
+            };
+            let Some(blob) = version.blob_files().get(&pointer.file) else {
+                return wrong("table points to a blob file that is not listed");
+            };
+            let listed = blob.addition();
+            let end = (HEADER_LEN as u64)
+                .saturating_add(listed.total_blob_bytes)
+                .saturating_add(listed.overhead_bytes);
+            match pointer.record_extent(user_key.len()) {
+                Some(record) if record.offset.saturating_add(record.size) <= end => Ok(()),
+                _ => wrong("table points outside the records of a blob file"),
+            }
+        };
+        self.each_pointer(file, TableReadOptions::compaction(), &mut check)
+            .map_err(|e| match (e.context("file"), e.context("blob_offset")) {
+                (Some(_), _) => e,
+                (None, Some(_)) => self.locate(e, file),
+                // An offset in it is none of the table's.
+                (None, None) => {
+                    let unread = Error::new(e.kind(), "table has a pointer that cannot be read");
+                    self.locate(unread.caused_by(e), file)
+                }
+            })
+    }
+
     /// Has the system read the value that a cursor is at, and those that it is likely to ask for next, so that the
     /// device works on several at a time.
     #[cold]

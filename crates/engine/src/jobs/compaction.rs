@@ -6,7 +6,7 @@ use std::sync::Arc;
 use orogen_base::metrics::{HistogramKind, Ticker};
 use orogen_base::range_del::FragmentedRangeTombstones;
 use orogen_base::seqno::SEQNO_MAX;
-use orogen_base::{FileNo, Result, SeqNo};
+use orogen_base::{Error, ErrorKind, FileNo, Result, SeqNo};
 use orogen_env::{IoPriority, threads};
 use orogen_sst::TableReadOptions;
 
@@ -527,7 +527,7 @@ impl CompactionJob {
             garbage_blob_bytes: g.garbage_blob_bytes,
         });
         info.blob_file_garbages = garbage.collect();
-        match failure {
+        let installed = match failure {
             None => install_outputs(context, &self.family, edit, &created).inspect(|()| {
                 if moved > 0 {
                     context.moves_retry.end();
@@ -537,7 +537,8 @@ impl CompactionJob {
                 obsolete::discard(context, &created);
                 Err(e)
             }
-        }
+        };
+        installed.map_err(|e| locate(&self.family, self.plan.input_files().map(|(_, f)| f), e))
     }
 
     /// The blob files whose values are written anew where they are met. None while there is no space, but for a try now and
@@ -781,6 +782,25 @@ impl CompactionJob {
         }
         Ok(MergingIter::new(self.family.icmp.clone(), children))
     }
+}
+
+/// The error of a job over `inputs`, with the table that it comes from: most pointers to blob files pass a job
+/// unfollowed, and that one is bad shows only in what a file then has of garbage.
+pub(crate) fn locate<'f>(
+    family: &ColumnFamilyData,
+    mut inputs: impl Iterator<Item = &'f Arc<FileMeta>>,
+    error: Error,
+) -> Error {
+    if error.kind() != ErrorKind::Corruption || error.context("file").is_some() {
+        return error;
+    }
+    let version = family.version();
+    let bad = inputs.find_map(|file| family.tables.check_pointers(&version, file).err());
+    match bad.filter(|bad| bad.kind() == ErrorKind::Corruption) {
+        Some(bad) => bad.caused_by(error),
+        None => error,
+    }
+    .with("column_family", &family.name)
 }
 
 /// Installs `edit`, which has the files of `created` come in.

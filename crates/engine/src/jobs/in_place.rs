@@ -28,7 +28,7 @@ use crate::compaction_iter::JobWatch;
 use crate::context::Context;
 use crate::events::BlobFileAdditionInfo;
 use crate::filename::DataFile;
-use crate::jobs::compaction::{CompactionJob, Moves, count_drops, install_outputs};
+use crate::jobs::compaction::{CompactionJob, Moves, count_drops, install_outputs, locate};
 use crate::jobs::compaction_handle::{Control, StepWatch};
 use crate::jobs::flush::{addition_info, count_blobs, tell_created};
 use crate::obsolete;
@@ -161,6 +161,7 @@ impl Step {
         let (table_bytes, reason) = (self.table_bytes(), self.reason.name());
         let listed = context.activity.list(id, RunningJob::new(begun, entries));
         let result = self.rewrite(context, family, watch, &listed.job);
+        let result = result.map_err(|e| locate(family, self.inputs().map(|(_, f)| f), e));
         if let Some(watch) = watch {
             watch.end(result.is_ok());
         }

@@ -5,15 +5,21 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use orogen_base::ErrorKind;
+use orogen_base::key::{ValueKind, append_internal_key};
 use orogen_base::metrics::Ticker;
+use orogen_blob::BlobPointer;
 use orogen_engine::events::{DamagedTable, EventListener};
+use orogen_engine::options::BottommostLevelCompaction;
+use orogen_engine::version::{FileMeta, VersionEdit};
 use orogen_engine::{
     CompactRangeOptions, Db, LiveFile, Options, ReadOptions, UserKeyRange, VerifyOptions, filename,
 };
 use orogen_env::fs::{read_file, write_file};
 use orogen_env::{FileSystem, MemFileSystem};
+use orogen_sst::{CompressionType, TableBuilder, TableBuilderOptions};
 
-use crate::blobs::{Map, assert_exact, compact_all, separated};
+use crate::blobs::{Map, assert_exact, assert_no_strays, compact_all, separated};
+use crate::hole_hazards::add_edit;
 use crate::steer::{Gate, HookFileSystem, Op, ends, on_thread, settle};
 use crate::support::{DIR, scan, small};
 
@@ -346,4 +352,107 @@ fn two_damaged_tables_can_be_dropped_at_the_same_time() {
     let family = db.default_column_family();
     assert_eq!(scan(&db, &family), map.into_iter().collect::<Vec<_>>());
     assert_exact(&db, &family);
+}
+
+/// A table of level 6 whose one pointer leads past the end of its blob file, or to a file that is not there, beside others; closed.
+/// Gives its number.
+fn with_a_bad_pointer(fs: &MemFileSystem, options: &Options, is_of_no_file: bool) -> u64 {
+    let db = Db::open(DIR, options).expect("the disk is well");
+    let family = db.default_column_family();
+    for n in 0..10 {
+        db.put(&key(n), &[b'a'; 300]).expect("the disk is well");
+    }
+    compact_all(&db, &family);
+    let blob = db.live_blob_files()[0].number;
+    drop(family);
+    db.close().expect("the disk is well");
+    let number = 5000;
+    let mut pointer = Vec::new();
+    BlobPointer {
+        file: if is_of_no_file { blob + 1000 } else { blob },
+        offset: 1 << 40,
+        size: 300,
+        codec: CompressionType::None,
+    }
+    .encode(&mut pointer);
+    let path = filename::table_path(Path::new(DIR), number);
+    let building = TableBuilderOptions {
+        file_number: number,
+        ..TableBuilderOptions::default()
+    };
+    let mut builder = TableBuilder::new(fs.create(&path).expect("the disk is well"), building)
+        .expect("the disk is well");
+    let mut internal = Vec::new();
+    append_internal_key(&mut internal, &key(50), 1, ValueKind::BlobIndex);
+    builder.add(&internal, &pointer).expect("the disk is well");
+    let summary = builder.finish(Vec::new()).expect("the disk is well");
+    fs.sync_dir(Path::new(DIR)).expect("the disk is well");
+    let mut edit = VersionEdit {
+        next_file_number: Some(number + 1),
+        ..VersionEdit::of_column_family(0)
+    };
+    let file = FileMeta {
+        number,
+        size: summary.file_size,
+        smallest: summary.smallest.expect("has an entry"),
+        largest: summary.largest.expect("has an entry"),
+        smallest_seqno: 1,
+        largest_seqno: 1,
+        epoch_number: 1,
+        oldest_blob_file_number: blob,
+        ..FileMeta::default()
+    };
+    edit.add_file(6, Arc::new(file));
+    add_edit(fs, &edit);
+    number
+}
+
+#[test]
+fn a_table_with_a_bad_pointer_is_named_and_left_alone() {
+    for is_of_no_file in [false, true] {
+        let fs = MemFileSystem::new();
+        let mut separating = separated(&fs);
+        separating.cf.disable_auto_compactions = true;
+        let victim = with_a_bad_pointer(&fs, &separating, is_of_no_file);
+        let db = Db::open(DIR, &separating).unwrap();
+        let family = db.default_column_family();
+        let files = |db: &Db| {
+            let live = db.live_files().into_iter().map(|f| f.number);
+            live.collect::<Vec<_>>()
+        };
+        // What the pointer leads to becomes garbage, which no file has.
+        for n in 0..100 {
+            db.put(&key(n), &[b'b'; 300]).unwrap();
+        }
+        db.flush().unwrap();
+        let before = files(&db);
+        let force = CompactRangeOptions {
+            bottommost_level_compaction: BottommostLevelCompaction::Force,
+            ..CompactRangeOptions::default()
+        };
+        let compact = || db.compact_range(&force, &family, None, None);
+        let error = compact().unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Corruption, "{error}");
+        let told = |what| error.context(what).unwrap_or_default();
+        assert!(
+            told("file").ends_with(&filename::table_name(victim)),
+            "{error}"
+        );
+        assert_eq!(told("column_family"), "default", "{error}");
+        assert!(told("blob_file").parse::<u64>().is_ok(), "{error}");
+        let damaged: Vec<u64> = db.damaged_tables().iter().map(|d| d.number).collect();
+        assert_eq!(damaged, [victim]);
+        assert_eq!(files(&db), before);
+        assert_no_strays(&fs, &db);
+        // Writes and reads go on.
+        db.put(&key(1000), b"v").unwrap();
+        assert!(db.get(&key(50)).unwrap().is_some());
+        let range = UserKeyRange::new(b"key00050", b"key00051");
+        let gone = db.delete_files_in_ranges(&family, &[range], false).unwrap();
+        assert_eq!(gone.tables, [victim]);
+        compact().unwrap();
+        assert_eq!(scan(&db, &family).len(), 101);
+        assert_exact(&db, &family);
+        db.close().unwrap();
+    }
 }
