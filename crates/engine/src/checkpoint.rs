@@ -5,6 +5,7 @@
 //! length, and a MANIFEST of its own lists them. Everything is made under a temporary name and
 //! renamed at the end, so a checkpoint is whole or not there.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -107,13 +108,15 @@ pub(crate) fn fix(context: &Context) -> Moment {
 
 fn fill(context: &Context, moment: &Moment, dir: &Path) -> Result<()> {
     let fs = &*context.fs;
-    let mut shares_blobs = false;
+    let mut copied = BTreeSet::new();
     for (_, version, _) in &moment.families {
         // Before the tables that point to them: beside a writer of another process a value is a hole only once no such table is
         // there any more (jobs/punch.rs), and then the table is missed.
         for &number in version.blob_files().keys() {
             let from = filename::blob_path(&context.dir, number);
-            shares_blobs |= link_or_copy(fs, &from, &filename::blob_path(dir, number))?;
+            if !link_or_copy(fs, &from, &filename::blob_path(dir, number))? {
+                copied.insert(number);
+            }
         }
         for (_, file) in version.iter_files() {
             let from = filename::find_table(fs, &context.dir, file.number)?;
@@ -127,7 +130,7 @@ fn fill(context: &Context, moment: &Moment, dir: &Path) -> Result<()> {
         copy(fs, &from, &to, bytes)?;
         check_copied_log(context, (log, bytes), fs, &to)?;
     }
-    write_head(context, moment, (fs, dir), shares_blobs)
+    write_head(context, moment, (fs, dir), copied)
 }
 
 /// Refuses a copy of a log that another process may have written over while it was read: that gives it the name of the next log first. Where
@@ -156,7 +159,7 @@ pub(crate) fn check_copied_log(
 }
 
 /// Writes all of a copy that is neither table nor log: its names survive a power loss, CURRENT's
-/// last. Where no blob file is shared, what was given up of them takes space again.
+/// last. What was given up of the blob files of `copied` takes space again.
 ///
 /// # Errors
 /// `Io`, `NoSpace`.
@@ -164,7 +167,7 @@ pub(crate) fn write_head(
     context: &Context,
     moment: &Moment,
     (fs, dir): (&dyn FileSystem, &Path),
-    shares_blobs: bool,
+    copied: BTreeSet<FileNo>,
 ) -> Result<()> {
     write_file(
         fs,
@@ -188,7 +191,7 @@ pub(crate) fn write_head(
         min_log_number_to_keep: moment.oldest_log(),
         max_column_family: moment.max_family,
         wals: WalSet::default(),
-        holes_are_filled: !shares_blobs,
+        filled_blob_files: copied,
         families: moment
             .families
             .iter()

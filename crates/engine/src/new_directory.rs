@@ -3,6 +3,7 @@
 //! It is made under a temporary name and renamed at the end, so it is whole or not there; CURRENT
 //! is the last of its files. Files get their numbers here, from any thread.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -229,7 +230,7 @@ impl<'a> NewDirectory<'a> {
             min_log_number_to_keep: 0,
             max_column_family: versions.iter().map(|(f, _)| f.id).max().unwrap_or(0),
             wals: WalSet::default(),
-            holes_are_filled: false,
+            filled_blob_files: BTreeSet::new(),
             families: versions
                 .iter()
                 .map(|(family, version)| FamilySnapshot {

@@ -13,7 +13,7 @@
 //! Lock rank 0: the MANIFEST's lock, held over its writes; families' locks are taken inside it.
 
 use orogen_base::sync::atomic::{AtomicU64, Ordering};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -500,7 +500,7 @@ impl VersionSet {
             min_log_number_to_keep: self.min_log_number_to_keep.load(Ordering::Relaxed),
             max_column_family: families.max_id,
             wals: WalSet::default(),
-            holes_are_filled: false,
+            filled_blob_files: BTreeSet::new(),
             families: families_snapshot,
         };
         snapshot.write(writer)

@@ -299,7 +299,9 @@ impl BackupEngine {
         private: &str,
     ) -> Result<Vec<BackupFile>> {
         let dir = self.dir.join(private);
-        checkpoint::write_head(context, moment, (self.fs(), &dir), false)?;
+        let versions = moment.families.iter().map(|(_, version, _)| version);
+        let copied = versions.flat_map(|v| v.blob_files().keys().copied());
+        checkpoint::write_head(context, moment, (self.fs(), &dir), copied.collect())?;
         let mut files = Vec::new();
         for name in self.fs().list(&dir)? {
             if name.ends_with(".log") {

@@ -16,7 +16,7 @@
 
 mod tail;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::path::Path;
 use std::sync::Arc;
@@ -109,8 +109,8 @@ pub struct Snapshot<'a> {
     pub max_column_family: u32,
     /// Logs that should be on disk.
     pub wals: WalSet,
-    /// It is of a copy whose blob files have zeros, which take space, where those of the database have holes.
-    pub holes_are_filled: bool,
+    /// Blob files of a copy that have zeros, which take space, where those of the database have holes.
+    pub filled_blob_files: BTreeSet<FileNo>,
     /// The column families, `default` first.
     pub families: Vec<FamilySnapshot<'a>>,
 }
@@ -177,7 +177,7 @@ impl Snapshot<'_> {
                     number: b.addition().number,
                     garbage_blob_count: b.garbage_blob_count,
                     garbage_blob_bytes: b.garbage_blob_bytes,
-                    given_up_bytes: match self.holes_are_filled {
+                    given_up_bytes: match self.filled_blob_files.contains(&b.addition().number) {
                         true => b.given_up_bytes.map(|_| 0),
                         false => b.given_up_bytes,
                     },

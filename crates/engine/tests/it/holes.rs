@@ -458,6 +458,43 @@ fn what_a_backup_filled_is_given_up_again() {
     assert_holds(&restored, &map);
 }
 
+/// A file system may refuse some files another name and not others.
+#[test]
+fn a_checkpoint_that_copies_some_files_and_shares_others_tells_of_each_what_holds() {
+    let fs = MemFileSystem::new();
+    let mut options = punching(&fs);
+    let shared = |number: u64| number.is_multiple_of(2);
+    let linked = HookFileSystem::new(&fs, |_, _| {}).linking(move |path| {
+        let name = path.file_name().and_then(|name| name.to_str());
+        let number = name.and_then(|name| name.strip_suffix(".blob"));
+        number.is_none_or(|number| shared(number.parse().expect("a number")))
+    });
+    options.db.fs = Arc::new(linked);
+    let db = Db::open(DIR, &options).unwrap();
+    let (mut rng, mut map) = (Rng::new(21), Map::new());
+    fill(&db, &mut map, &mut rng);
+    let with_holes = |db: &Db, is_shared| {
+        let files = db.live_blob_files();
+        let files = files.iter().filter(|f| shared(f.number) == is_shared);
+        files.filter(|f| f.given_up_bytes > Some(0)).count()
+    };
+    overwrite(&db, &mut map, &mut rng);
+    let has_both = || with_holes(&db, true) > 0 && with_holes(&db, false) > 0;
+    wait_until(has_both, "nothing was given up");
+    db.wait_for_background_work().unwrap();
+    db.checkpoint("/copy").unwrap();
+    let counts = [with_holes(&db, true), 0];
+    options.cf.blob_hole_punching = false;
+    let copy = Db::open("/copy", &options).unwrap();
+    assert_eq!([true, false].map(|is| with_holes(&copy, is)), counts);
+    assert_holds(&copy, &map);
+    drop(copy);
+    // Its zeros go as those of any file.
+    let copy = Db::open("/copy", &punching(&fs)).unwrap();
+    wait_until(|| with_holes(&copy, false) > 0, "the zeros stay");
+    assert_holds(&copy, &map);
+}
+
 #[test]
 fn a_disk_that_has_no_holes_costs_nothing() {
     for fault in [

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver};
 use std::time::Duration;
 
-use orogen_base::Result;
+use orogen_base::{Error, Result};
 use orogen_engine::events::{CompactionInfo, EventListener, FlushInfo};
 use orogen_engine::{CollectBlobGarbageOptions, Db, WriteBatch, WriteOptions};
 use orogen_env::fs::{Access, FileLock, Metadata, RandomAccessFile, WritableFile};
@@ -167,6 +167,7 @@ type Hook = Arc<dyn Fn(Op, &Path) + Send + Sync>;
 type Opened = Arc<dyn Fn(Arc<dyn RandomAccessFile>) -> Arc<dyn RandomAccessFile> + Send + Sync>;
 
 type Shown = Arc<dyn Fn(Metadata) -> Metadata + Send + Sync>;
+type Links = Arc<dyn Fn(&Path) -> bool + Send + Sync>;
 
 /// A file system in memory that calls a closure before it works.
 #[derive(Clone)]
@@ -175,6 +176,7 @@ pub(crate) struct HookFileSystem {
     hook: Hook,
     opened: Opened,
     shown: Shown,
+    links: Links,
 }
 
 impl HookFileSystem {
@@ -187,6 +189,7 @@ impl HookFileSystem {
             hook: Arc::new(hook),
             opened: Arc::new(|file| file),
             shown: Arc::new(|metadata| metadata),
+            links: Arc::new(|_| true),
         }
     }
 
@@ -208,6 +211,14 @@ impl HookFileSystem {
     ) -> Self {
         Self {
             shown: Arc::new(shown),
+            ..self
+        }
+    }
+
+    /// Gives second names only where `links` says so, as where a file has too many.
+    pub(crate) fn linking(self, links: impl Fn(&Path) -> bool + Send + Sync + 'static) -> Self {
+        Self {
+            links: Arc::new(links),
             ..self
         }
     }
@@ -288,6 +299,9 @@ impl FileSystem for HookFileSystem {
     }
     fn hard_link(&self, from: &Path, to: &Path) -> Result<()> {
         (self.hook)(Op::Link, to);
+        if !(self.links)(to) {
+            return Err(Error::not_supported("no more links"));
+        }
         self.below.hard_link(from, to)
     }
     fn sync_dir(&self, dir: &Path) -> Result<()> {

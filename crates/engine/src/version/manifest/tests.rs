@@ -299,7 +299,7 @@ fn snapshot<'a>(first: &'a Version, second: &'a Version, wals: &WalSet) -> Snaps
         min_log_number_to_keep: 30,
         max_column_family: 6,
         wals: wals.clone(),
-        holes_are_filled: false,
+        filled_blob_files: BTreeSet::new(),
         families: vec![
             family(0, "default", 30, first),
             family(5, "other", 31, second),
