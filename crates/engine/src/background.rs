@@ -169,6 +169,7 @@ fn work(write: &WritePath, budget: &Arc<Budget>, place: usize) {
     loop {
         // Counted before looking: what is raised after the look ends the wait.
         let seen = context.work.count();
+        let looked_at = context.clock.now_micros();
         if context.is_closing() {
             return;
         }
@@ -187,7 +188,7 @@ fn work(write: &WritePath, budget: &Arc<Budget>, place: usize) {
             if context.set.has_removed() || context.logs.has_unpinned() {
                 obsolete::purge(context);
             }
-            let retry = context.next_retry_micros().unwrap_or(u64::MAX);
+            let retry = context.next_retry_micros(looked_at).unwrap_or(u64::MAX);
             let held = match context.set.has_removed() {
                 true => HELD_MICROS,
                 false => u64::MAX,

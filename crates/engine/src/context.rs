@@ -523,8 +523,8 @@ impl Context {
     }
 
     /// Microseconds until something that found no space is to be tried again; `None` if nothing
-    /// is.
-    pub(crate) fn next_retry_micros(&self) -> Option<u64> {
+    /// is. For who has looked for work since `looked_at`.
+    pub(crate) fn next_retry_micros(&self, looked_at: u64) -> Option<u64> {
         let now = self.clock.now_micros();
         let resume = self.shortage.resume.due_in(now).filter(|_| {
             self.health.out_of_space()
@@ -533,8 +533,10 @@ impl Context {
         // Neither is looked for meanwhile.
         let is_stopped = self.health.failed() || self.health.out_of_space();
         let compaction = self.shortage.compaction.due_in(now).filter(|_| !is_stopped);
-        // Who is due and has not begun is told when there is a place, or begins with the next look.
-        let moves = self.moves_retry.due_in(now).filter(|&due| due > 0);
+        // Who was due at the look and has not begun is told when there is a place. Who came to be due during it may have been
+        // missed.
+        let moves = self.moves_retry.due_in(looked_at);
+        let moves = moves.filter(|&due| due > 0);
         resume.into_iter().chain(compaction).chain(moves).min()
     }
 

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use orogen_base::sync::Mutex;
@@ -157,6 +157,57 @@ fn a_compaction_for_garbage_alone_is_tried_again_less_and_less_often() {
         ("blob_garbage_collection_force_threshold", "0.1"),
         ("blob_file_discardable_ratio", "1.0"),
     ]);
+}
+
+/// Stands still, and goes on by a second behind the call that it counts down to.
+#[derive(Default)]
+struct Jumping(AtomicU64, AtomicU64);
+
+impl Clock for Jumping {
+    fn now_micros(&self) -> u64 {
+        let now = self.0.load(Ordering::SeqCst);
+        let less = |left: u64| left.checked_sub(1);
+        let left = self
+            .1
+            .fetch_update(Ordering::SeqCst, Ordering::SeqCst, less);
+        if left == Ok(1) {
+            self.0.fetch_add(1_000_000, Ordering::SeqCst);
+        }
+        now
+    }
+
+    fn unix_micros(&self) -> u64 {
+        self.0.load(Ordering::SeqCst)
+    }
+
+    fn sleep(&self, _: Duration) {}
+}
+
+/// Whoever looks for work finds it not due yet, and due when it asks how long to sleep.
+#[test]
+fn what_comes_to_be_due_while_it_is_looked_for_is_tried() {
+    let clock = Arc::<Jumping>::default();
+    let it = garbage(|options| {
+        options.db.clock = clock.clone();
+        options.db.max_background_jobs = 1;
+        options.db.bgerror_resume_retry_interval = 1600;
+    });
+    // Long after the last flush, so that nobody looks again for that.
+    clock.0.fetch_add(1 << 33, Ordering::SeqCst);
+    let full = Fault::no_space().on(&[OpKind::Create]).path_with(".blob");
+    it.fs.faults().add(full.forever());
+    it.go();
+    until(|| it.errors.heard() > 0);
+    // More than a look has.
+    for calls in 1..80 {
+        settle();
+        let heard = it.errors.heard();
+        clock.1.store(calls, Ordering::SeqCst);
+        until(|| it.errors.heard() > heard);
+    }
+    it.fs.faults().clear();
+    clock.0.fetch_add(1_000_000, Ordering::SeqCst);
+    it.collects_at_last();
 }
 
 #[test]
