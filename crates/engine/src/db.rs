@@ -277,10 +277,11 @@ impl Db {
     ) -> Result<ColumnFamily> {
         let core = &self.core;
         core.context.check_writable()?;
-        core.write
-            .exclusive(|| open::families::create(&core.context, &core.write, name, options))
-            .inspect_err(|_| core.context.tell_failure())
-            .map(ColumnFamily)
+        let create = || open::families::create(&core.context, &core.write, name, options);
+        let created = core.write.exclusive(create);
+        // Of what the OPTIONS file met too.
+        core.context.tell_failure();
+        created.map(ColumnFamily)
     }
 
     /// Changes settings of a family under RocksDB's names, with values as an OPTIONS file has
@@ -366,9 +367,10 @@ impl Db {
                 "the default column family cannot be dropped",
             ));
         }
-        core.write
-            .exclusive(|| open::families::drop(&core.context, &core.write, &family.0))
-            .inspect_err(|_| core.context.tell_failure())?;
+        let drop_it = || open::families::drop(&core.context, &core.write, &family.0);
+        let dropped = core.write.exclusive(drop_it);
+        core.context.tell_failure();
+        dropped?;
         // Who waits for a job of the family waits in vain.
         core.context.progress.raise();
         obsolete::purge(&core.context);

@@ -218,6 +218,11 @@ pub(crate) fn retire_options_files(context: &Context, newest: FileNo) {
     }
 }
 
+/// Deletes an OPTIONS file that is not to count.
+pub(crate) fn discard_options_file(context: &Context, path: &Path) {
+    delete(context, path);
+}
+
 /// Deletes the partial outputs of a job that failed.
 pub(crate) fn discard(context: &Context, files: &[DataFile]) {
     for file in files {

@@ -50,7 +50,8 @@ pub(crate) fn set_options(
         family.set_options(after);
         core.write.refresh_memtables();
         Ok(changed)
-    })?;
+    });
+    let changed = changed.inspect_err(|_| context.tell_failure())?;
     context.update_stall(family);
     tell(context, Some(&family.name), changed);
     Ok(())
@@ -128,7 +129,8 @@ pub(crate) fn set_db_options(core: &Core, changes: &[(&str, &str)]) -> Result<()
         context.set_db_options(Arc::new(after));
         core.write.refresh_memtables();
         Ok(changed)
-    })?;
+    });
+    let changed = changed.inspect_err(|_| context.tell_failure())?;
     tell(context, None, changed);
     Ok(())
 }

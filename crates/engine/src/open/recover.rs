@@ -638,7 +638,8 @@ fn start_clean(
 /// Writes the settings of all families as RocksDB's OPTIONS file; returns its number.
 ///
 /// # Errors
-/// `Io`, `NoSpace`.
+/// `Io`, `NoSpace`: there is no such file. Where the directory could not be synced, and not for want of space, other names may
+/// be lost too, and no later sync tells: the database is read-only from here on.
 pub(crate) fn write_options_file(
     context: &Context,
     db: &DbOptions,
@@ -647,11 +648,19 @@ pub(crate) fn write_options_file(
     let number = context.set.new_file_number();
     let text = options_map::to_text(db, families);
     let temporary = filename::temporary_options_path(&context.dir, number);
-    write_file(&*context.fs, &temporary, text.as_bytes())?;
-    context
-        .fs
-        .rename(&temporary, &filename::options_path(&context.dir, number))?;
-    context.fs.sync_dir(&context.dir)?;
+    let path = filename::options_path(&context.dir, number);
+    let named = write_file(&*context.fs, &temporary, text.as_bytes())
+        .and_then(|()| context.fs.rename(&temporary, &path))
+        .inspect_err(|_| obsolete::discard_options_file(context, &temporary));
+    named.and_then(|()| {
+        context.fs.sync_dir(&context.dir).inspect_err(|e| {
+            // The newest one is what the next open goes by.
+            obsolete::discard_options_file(context, &path);
+            if !e.kind().is_shortage() {
+                context.health.note(e);
+            }
+        })
+    })?;
     obsolete::retire_options_files(context, number);
     Ok(number)
 }

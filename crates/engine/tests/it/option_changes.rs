@@ -349,6 +349,61 @@ fn a_file_that_cannot_be_written_leaves_the_settings_as_they_are() {
     }
 }
 
+#[test]
+fn a_change_that_was_refused_is_in_no_file() {
+    for kind in [OpKind::Sync, OpKind::Rename, OpKind::SyncDir] {
+        let fs = MemFileSystem::new();
+        let mut options: Options = small(&fs);
+        let faulty = Arc::new(FaultFileSystem::new(Arc::new(fs.clone())));
+        options.db.fs = faulty.clone();
+        let db = Db::open(DIR, &options).unwrap();
+        let before = fs.list(Path::new(DIR)).unwrap();
+        let fault = Fault::no_space().on(&[kind]);
+        faulty.faults().add(match kind {
+            OpKind::SyncDir => fault,
+            _ => fault.path_with("OPTIONS"),
+        });
+        let result = db.set_options(&db.default_column_family(), &[("ttl", "77")]);
+        assert_eq!(result.unwrap_err().kind(), ErrorKind::NoSpace, "{kind:?}");
+        assert_eq!(fs.list(Path::new(DIR)).unwrap(), before, "{kind:?}");
+        // The process ends here.
+        let loaded = Db::load_latest_options(DIR, &small(&fs)).unwrap();
+        assert_eq!(loaded.family("default").ttl, 0, "{kind:?}");
+    }
+}
+
+/// A later sync would succeed, and names that this one lost would be missing all the same.
+#[test]
+fn no_write_is_taken_after_the_sync_of_the_name_of_an_options_file_failed() {
+    for makes_family in [false, true] {
+        let fs = MemFileSystem::new();
+        let mut options: Options = small(&fs);
+        let faulty = Arc::new(FaultFileSystem::new(Arc::new(fs.clone())));
+        options.db.fs = faulty.clone();
+        let db = Db::open(DIR, &options).unwrap();
+        db.put(b"before", b"v").unwrap();
+        faulty.faults().add(Fault::io().on(&[OpKind::SyncDir]));
+        if makes_family {
+            db.create_column_family("made", options.cf.clone()).unwrap();
+        } else {
+            let result = db.set_options(&db.default_column_family(), &[("ttl", "77")]);
+            assert_eq!(result.unwrap_err().kind(), ErrorKind::Io);
+        }
+        assert_eq!(faulty.faults().injected(), 1);
+        let refused = db.put(b"after", b"v").unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::ReadOnly);
+        let told = db.statistics().get(Ticker::ErrorHandlerBgErrorCount);
+        assert_eq!(told, 1);
+        assert!(db.get(b"before").unwrap().is_some());
+        drop(db);
+        let db = Db::open(DIR, &options).unwrap();
+        assert_eq!(db.column_family("made").is_some(), makes_family);
+        assert!(db.get(b"before").unwrap().is_some());
+        assert!(db.get(b"after").unwrap().is_none());
+        db.put(b"after", b"v").unwrap();
+    }
+}
+
 /// Keys `ppqqn`: a prefix of two and one of four bytes, both of them even numbers.
 fn fill_prefixes(db: &Db, round: u32) {
     for p in (0..20).step_by(2) {
