@@ -175,6 +175,8 @@ fn check_numbers(first: SeqNo, count: u32) -> Result<()> {
 pub(crate) struct Sections {
     /// With the log that has it.
     by_name: BTreeMap<Box<[u8]>, (WriteBatch, FileNo)>,
+    /// Of the operations in it.
+    bytes: usize,
     crossed_logs: bool,
 }
 
@@ -182,6 +184,17 @@ impl Sections {
     /// True if a commit was in another log than what it committed, as other writers of this format leave it.
     pub(crate) fn crossed_logs(&self) -> bool {
         self.crossed_logs
+    }
+
+    /// Bytes of what is prepared.
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    fn remove(&mut self, name: &[u8]) -> Option<(WriteBatch, FileNo)> {
+        let removed = self.by_name.remove(name)?;
+        self.bytes -= removed.0.size_bytes();
+        Some(removed)
     }
 
     /// Takes the next record, of `log`. `effect` is shown each operation that takes effect here, and its
@@ -206,11 +219,13 @@ impl Sections {
                 (BatchOp::EndPrepare { name }, Some(_)) => {
                     let section = open.take().ok_or_else(section_not_whole)?;
                     section.check_whole()?;
+                    self.remove(name);
+                    self.bytes += section.size_bytes();
                     self.by_name.insert(name.into(), (section, log));
                 }
                 (BatchOp::Commit { name }, None) => {
                     // One that is not here is in all tables that it concerns.
-                    let section = self.by_name.remove(name).map(|(section, of)| {
+                    let section = self.remove(name).map(|(section, of)| {
                         self.crossed_logs |= of != log;
                         section
                     });
@@ -221,7 +236,7 @@ impl Sections {
                     }
                 }
                 (BatchOp::Rollback { name }, None) => {
-                    self.by_name.remove(name);
+                    self.remove(name);
                 }
                 (op, Some(section)) if op.counts() => section.add(op),
                 (op, None) if op.counts() => {
@@ -292,6 +307,7 @@ mod tests {
                 let by_name = sections.by_name.clone();
                 let mut again = Sections {
                     by_name,
+                    bytes: sections.bytes,
                     crossed_logs: false,
                 };
                 let error = take(&mut again, batch).unwrap_err();
@@ -299,6 +315,8 @@ mod tests {
             }
         }
         commit.set_seqno(SEQNO_MAX - 2);
+        assert!(sections.bytes() > 0);
         assert_eq!(take(&mut sections, &commit).unwrap(), SEQNO_MAX);
+        assert_eq!(sections.bytes(), 0);
     }
 }

@@ -19,7 +19,9 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
 use orogen_base::{Error, ErrorKind, FileNo, Result, SeqNo};
+use orogen_cache::Reservation;
 use orogen_env::{Access, threads};
+use orogen_sst::CachedBlock;
 use orogen_wal::{Damage, ReadOutcome, Reader};
 use parking_lot::Mutex;
 
@@ -309,7 +311,7 @@ fn replay_one(
                     drop(memtables);
                     write_memtables(context, &full, log, tables)?;
                     memtables = MemTables::of(families.to_vec());
-                } else if bounds.reached(record.len(), &memtables) {
+                } else if bounds.reached(record.len(), &memtables, replayed.prepared.bytes()) {
                     let largest = memtables.largest();
                     drop(memtables);
                     write_memtables(context, largest.as_slice(), log, tables)?;
@@ -464,10 +466,12 @@ fn write_memtables(
     Ok(())
 }
 
-/// What all memtables together may take while logs are read: `db_write_buffer_size` and the budget of memory. A read-only
-/// open, which writes no tables, keeps to neither.
+/// What all memtables together may take while logs are read, with what is prepared: `db_write_buffer_size` and the budget of
+/// memory. A read-only open, which writes no tables, keeps to neither.
 struct Bounds<'a> {
     context: &'a Context,
+    /// Of what is prepared, in the budget.
+    reservation: Option<Reservation<CachedBlock>>,
     /// Bytes of records between two looks: to ask all memtables is dear where there are many.
     step: u64,
     left: u64,
@@ -486,22 +490,31 @@ impl<'a> Bounds<'a> {
             Some(bytes) => (bytes / 64).min(LOOK_BYTES_MAX),
             None => u64::MAX,
         };
+        let budget = options.memory_budget.as_ref();
+        let budget = budget.filter(|_| !context.read_only);
         Self {
             context,
+            reservation: budget.map(|b| Reservation::new(b.block_cache().clone())),
             step,
             left: step,
         }
     }
 
-    /// True if the largest memtable should become a table, now that a record of `bytes` is in.
-    fn reached(&mut self, bytes: usize, memtables: &MemTables) -> bool {
+    /// True if the largest memtable should become a table, now that a record of `bytes` is in and `prepared` bytes are
+    /// neither committed nor rolled back.
+    fn reached(&mut self, bytes: usize, memtables: &MemTables, prepared: usize) -> bool {
         if self.left > bytes as u64 {
             self.left -= bytes as u64;
             return false;
         }
         let options = &self.context.options;
         let (database, budget) = (options.db_write_buffer_size, &options.memory_budget);
-        let is_reached = (database > 0 && memtables.memory_usage() > database)
+        if let Some(reservation) = &mut self.reservation {
+            reservation.set(prepared);
+        }
+        // It cannot become a table. Where it takes most of the memory others have a quarter all the same: their tables would be tiny.
+        let rest = database.saturating_sub(prepared as u64).max(database / 4);
+        let is_reached = (database > 0 && memtables.memory_usage() > rest)
             || budget
                 .as_ref()
                 .is_some_and(|b| b.wants_seal(|| memtables.memory_usage()));

@@ -349,6 +349,67 @@ fn logs_are_read_within_the_write_buffers_of_the_database() {
     assert!((6..20).contains(&tables), "{tables}");
 }
 
+/// The same with 4 MiB that are prepared before all else.
+fn killed_with_prepared() -> MemFileSystem {
+    let fs = MemFileSystem::new();
+    let mut options = small(&fs);
+    options.cf.write_buffer_size = 64 << 20;
+    let db = Db::open(DIR, &options).expect("a new one");
+    for section in 0..4 {
+        let mut batch = WriteBatch::new();
+        for n in 0..16u32 {
+            batch.put(0, &n.to_be_bytes(), &vec![section; 64 << 10]);
+        }
+        let name = format!("transaction {section}");
+        db.prepare(&WriteOptions::default(), name.as_bytes(), batch)
+            .expect("memory");
+    }
+    for n in 0..16_000 {
+        db.put(&key(n), &[n as u8; 1000]).expect("memory");
+    }
+    assert!(db.live_files().is_empty());
+    fs.fork()
+}
+
+#[test]
+fn what_is_prepared_counts_for_the_write_buffers_that_logs_are_read_within() {
+    let fs = killed_with_prepared();
+    let mut options = small(&fs);
+    options.cf.write_buffer_size = 64 << 20;
+    options.cf.disable_auto_compactions = true;
+    options.db.db_write_buffer_size = 6 << 20;
+    let db = Db::open(DIR, &options).unwrap();
+    // Memtables of 2 MiB.
+    let tables = db.live_files().len();
+    assert!((6..20).contains(&tables), "{tables}");
+    assert_eq!(db.prepared_writes().len(), 4);
+    drop(db);
+    // Of less than is prepared they have a quarter.
+    options.db.db_write_buffer_size = 4 << 20;
+    let db = Db::open(DIR, &options).unwrap();
+    assert_eq!(db.prepared_writes().len(), 4);
+    assert!(db.live_files().len() < 40);
+}
+
+#[test]
+fn what_is_prepared_counts_for_the_budget_that_logs_are_read_within() {
+    const PREPARED: u64 = 4 << 20;
+    let fs = killed_with_prepared();
+    let budget = Arc::new(MemoryBudget::new(2 * PREPARED));
+    let most = Arc::new(AtomicUsize::new(0));
+    let mut options = bounded(&fs, &budget);
+    let (of, seen) = (budget, most.clone());
+    options.db.fs = Arc::new(HookFileSystem::new(&fs, move |op, _| {
+        if op == Op::Append {
+            seen.fetch_max(of.usage().memtables as usize, Ordering::SeqCst);
+        }
+    }));
+    let db = Db::open(DIR, &options).unwrap();
+    let most = most.load(Ordering::SeqCst) as u64;
+    assert!(most > 0 && most <= PREPARED, "{most}");
+    assert_eq!(db.prepared_writes().len(), 4);
+}
+
 #[test]
 fn logs_of_many_families_are_read_within_the_write_buffers_of_the_database() {
     const FAMILIES: usize = 300;
