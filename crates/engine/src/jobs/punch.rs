@@ -253,6 +253,8 @@ impl PunchJob {
             }
             None => Ok(()),
         };
+        // What was looked at may be moved from here on, though the version is the same where no hole came of it.
+        self.family.state().nothing_to_collect = None;
         match done {
             Err(e) if e.kind() == ErrorKind::Aborted => Ok(()),
             other => other,
@@ -550,9 +552,55 @@ impl PunchJob {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::column_family::NothingToCollect;
+    use crate::compact::collect::Lull;
     use crate::{Db, Options, ReadOptions, WriteOptions};
     use orogen_env::{Clock as _, MemFileSystem, SystemClock};
     use std::time::Duration;
+
+    #[test]
+    fn what_holes_bring_nothing_of_is_looked_at_for_moving_again() {
+        let mut options = Options::default();
+        options.db.fs = Arc::new(MemFileSystem::new());
+        options.db.create_if_missing = true;
+        options.cf.enable_blob_files = true;
+        options.cf.min_blob_size = 100;
+        options.cf.disable_auto_compactions = true;
+        let db = Db::open("/db", &options).unwrap();
+        // No place of two that are dead side by side is a whole block.
+        for (step, value) in [(1, 1_u8), (2, 2)] {
+            for n in (0..20_u8).step_by(step) {
+                db.put(&[n], &[value; 500]).unwrap();
+            }
+            db.flush().unwrap();
+        }
+        let family = db.default_column_family();
+        db.compact_range(&Default::default(), &family, None, None)
+            .unwrap();
+        let context = &db.core().context;
+        let family = context.set.families().remove(0);
+        let version = family.version();
+        let files: Vec<FileNo> = version.blob_files().keys().copied().collect();
+        {
+            let mut state = family.state();
+            state.holes = Holes::Running;
+            state.nothing_to_collect = Some(NothingToCollect {
+                version: Arc::downgrade(&version),
+                options: Arc::downgrade(&family.options()),
+                jobs_ended: None,
+                lull: Lull::Long,
+                left_to_compactions: false,
+            });
+        }
+        let job = PunchJob {
+            family: family.clone(),
+            part: Some(Part::Mark(version.clone(), files)),
+        };
+        job.run(context).unwrap();
+        assert!(Arc::ptr_eq(&family.version(), &version));
+        assert!(family.state().nothing_to_collect.is_none());
+        db.close().unwrap();
+    }
 
     #[test]
     fn nobody_waits_for_a_family_that_was_dropped() {
