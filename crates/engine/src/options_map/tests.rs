@@ -1,3 +1,5 @@
+use std::sync::Arc;
+
 use orogen_base::ErrorKind;
 use orogen_sst::{CompressionOptions, CompressionType};
 
@@ -50,6 +52,36 @@ fn a_map_changes_only_what_it_names() {
     let off = ColumnFamilyOptions::default();
     assert_eq!(level_of(&off, "{level=5;}"), None);
     assert_eq!(level_of(&off, "{level=5;enabled=true;}"), Some(5));
+}
+
+#[test]
+fn numbers_are_such_as_rocksdb_can_hold() {
+    let mut cf = ColumnFamilyOptions {
+        level0_slowdown_writes_trigger: usize::MAX,
+        level0_stop_writes_trigger: usize::MAX,
+        max_write_buffer_number: usize::MAX,
+        target_file_size_multiplier: u64::MAX,
+        ..ColumnFamilyOptions::default()
+    };
+    cf.table.block_restart_interval = u32::MAX;
+    cf.validate().expect("within bounds");
+    let db = DbOptions {
+        max_subcompactions: usize::MAX,
+        ..DbOptions::default()
+    };
+    let text = to_text(&db, &[("default".to_owned(), Arc::new(cf.clone()))]);
+    for name in [
+        "max_subcompactions",
+        "level0_slowdown_writes_trigger",
+        "level0_stop_writes_trigger",
+        "max_write_buffer_number",
+        "target_file_size_multiplier",
+        "block_restart_interval",
+    ] {
+        assert!(text.contains(&format!("  {name}=2147483647\n")), "{name}");
+    }
+    cf.max_bytes_for_level_multiplier = f64::INFINITY;
+    cf.validate().expect_err("is written as what nobody reads");
 }
 
 /// Every item, by printing what it reads.
