@@ -10,10 +10,10 @@ use orogen_base::{Error, Result};
 use orogen_env::FileSystem;
 
 use crate::dirs::Dirs;
-use crate::format::drop_marks;
+use crate::format::{drop_marks, take_mark};
 use crate::item::{Item, Op};
 use crate::names::{FileId, Queue};
-use crate::recover::{list, look, newest_of};
+use crate::recover::{Atomic, list, look, newest_of};
 
 /// What a file of a log holds.
 #[derive(Clone, Debug)]
@@ -57,7 +57,8 @@ pub struct Checked {
     /// How many groups there is an operation on.
     pub groups: u64,
     /// Groups of which entries are missing between others, in order, and the last index before that. What was compacted is not missing. Each
-    /// queue is looked at by itself.
+    /// queue is looked at by itself. In the rewrite queue, which need not tell what was compacted, only what may have stood behind
+    /// damage is missing.
     pub holes: Vec<(u64, u64)>,
 }
 
@@ -91,9 +92,10 @@ pub(crate) fn check_dirs(
     let mut checked = Checked::default();
     let mut groups = HashSet::new();
     let mut holes = HashMap::new();
-    for places in lists {
+    for (queue, places) in queues.into_iter().zip(lists) {
         let newest = newest_of(fs, &places)?;
-        let mut lasts = HashMap::new();
+        let mut runs = Runs::default();
+        let mut atomic = Atomic::default();
         for (at, place) in places.iter().enumerate() {
             let mut file = CheckedFile {
                 id: place.id,
@@ -105,17 +107,36 @@ pub(crate) fn check_dirs(
                 damage: None,
                 is_torn_end: false,
             };
-            let behind = look(fs, &place.path(), place.id, true, |mut items, _| {
+            let mut strange = None;
+            let behind = look(fs, &place.path(), place.id, true, |mut items, block| {
+                let mark = match queue {
+                    Queue::Append => Ok(None),
+                    Queue::Rewrite => take_mark(&mut items),
+                };
                 drop_marks(&mut items);
                 file.count(&items);
-                for Item { group, op } in items {
-                    groups.insert(group);
-                    follow(&mut lasts, &mut holes, group, &op);
+                groups.extend(items.iter().map(|item| item.group));
+                let due = match mark {
+                    // Those of a group that is not complete never take effect.
+                    Ok(mark) => atomic.take(mark, items, block),
+                    Err(e) => {
+                        strange.get_or_insert(e);
+                        return Ok(());
+                    }
+                };
+                for (items, block) in due {
+                    for Item { group, op } in items {
+                        runs.follow(&mut holes, group, &op, block.file);
+                    }
                 }
                 Ok(())
             })?;
-            file.is_torn_end = file.is_newest && behind.may_be_torn();
-            file.damage = behind.told(file.is_newest);
+            file.is_torn_end = file.is_newest && strange.is_none() && behind.may_be_torn();
+            let strange = strange.map(|e| e.with("file", file.path.display()));
+            file.damage = strange.or_else(|| behind.told(file.is_newest));
+            if file.damage.is_some() {
+                runs.damaged.push(file.id);
+            }
             checked.files.push(file);
             each(checked.files.len() as u64, count);
         }
@@ -126,23 +147,43 @@ pub(crate) fn check_dirs(
     Ok(checked)
 }
 
-fn follow(lasts: &mut HashMap<u64, u64>, holes: &mut HashMap<u64, u64>, group: u64, op: &Op) {
-    match op {
-        Op::Entries(entries) if !entries.ends.is_empty() => {
-            let last = entries.first + (entries.ends.len() as u64 - 1);
-            if let Some(before) = lasts.insert(group, last)
-                && before.saturating_add(1) < entries.first
-            {
-                holes.entry(group).or_insert(before);
+/// The last entries of each group so far.
+#[derive(Default)]
+struct Runs {
+    /// Index of the last one, and the file where it stands.
+    lasts: HashMap<u64, (u64, FileId)>,
+    /// Files that are damaged, in order.
+    damaged: Vec<FileId>,
+}
+
+impl Runs {
+    fn follow(&mut self, holes: &mut HashMap<u64, u64>, group: u64, op: &Op, file: FileId) {
+        match op {
+            Op::Entries(entries) if !entries.ends.is_empty() => {
+                let last = entries.first + (entries.ends.len() as u64 - 1);
+                if let Some((before, at)) = self.lasts.insert(group, (last, file))
+                    && before.saturating_add(1) < entries.first
+                    && (file.queue == Queue::Append || self.is_damaged_between(at, file))
+                {
+                    holes.entry(group).or_insert(before);
+                }
             }
+            // Whatever comes next follows on nothing.
+            Op::Clean => {
+                self.lasts.remove(&group);
+            }
+            Op::Compact { index }
+                if self.lasts.get(&group).is_some_and(|(last, _)| last < index) =>
+            {
+                self.lasts.remove(&group);
+            }
+            _ => {}
         }
-        // Whatever comes next follows on nothing.
-        Op::Clean => {
-            lasts.remove(&group);
-        }
-        Op::Compact { index } if lasts.get(&group).is_some_and(|last| last < index) => {
-            lasts.remove(&group);
-        }
-        _ => {}
+    }
+
+    /// Whether something of files from `from` up to, and without, `to` cannot be read: the damage of a file is behind what is read of it.
+    fn is_damaged_between(&self, from: FileId, to: FileId) -> bool {
+        let mut damaged = self.damaged.iter();
+        damaged.any(|file| (from..to).contains(file))
     }
 }

@@ -268,35 +268,40 @@ type Stashed = (Vec<Item>, Block);
 
 /// Records of atomic groups that are not complete, by the groups' numbers.
 #[derive(Default)]
-struct Atomic {
+pub(crate) struct Atomic {
     stash: HashMap<u64, Vec<Stashed>>,
 }
 
 impl Atomic {
-    /// The records that take effect now.
-    fn take(&mut self, mut items: Vec<Item>, block: Block) -> Result<Vec<Stashed>> {
-        let Some((id, part)) = take_mark(&mut items)? else {
-            return Ok(vec![(items, block)]);
+    /// The records that take effect now, with one whose [mark](take_mark) was taken out.
+    pub(crate) fn take(
+        &mut self,
+        mark: Option<(u64, Part)>,
+        items: Vec<Item>,
+        block: Block,
+    ) -> Vec<Stashed> {
+        let Some((id, part)) = mark else {
+            return vec![(items, block)];
         };
         match part {
             Part::Begin => {
                 self.stash.insert(id, vec![(items, block)]);
-                Ok(Vec::new())
+                Vec::new()
             }
             // Without a first record it is the rest of what was collected.
             Part::Middle => {
                 if let Some(records) = self.stash.get_mut(&id) {
                     records.push((items, block));
                 }
-                Ok(Vec::new())
+                Vec::new()
             }
-            Part::End => Ok(match self.stash.remove(&id) {
+            Part::End => match self.stash.remove(&id) {
                 Some(mut records) => {
                     records.push((items, block));
                     records
                 }
                 None => Vec::new(),
-            }),
+            },
         }
     }
 }
@@ -340,13 +345,21 @@ pub(crate) fn read_rewrite_queue(
     let mut atomic = Atomic::default();
     let mut found = Found::default();
     for (at, place) in places.iter().enumerate() {
-        let (file, end) = read_file(fs, dirs, place, at >= newest, options, |items, block| {
-            for (items, block) in atomic.take(items, block)? {
-                found.items += items.iter().map(Item::weight).sum::<u64>();
-                memtables.replay(items, block);
-            }
-            Ok(())
-        })?;
+        let (file, end) = read_file(
+            fs,
+            dirs,
+            place,
+            at >= newest,
+            options,
+            |mut items, block| {
+                let mark = take_mark(&mut items)?;
+                for (items, block) in atomic.take(mark, items, block) {
+                    found.items += items.iter().map(Item::weight).sum::<u64>();
+                    memtables.replay(items, block);
+                }
+                Ok(())
+            },
+        )?;
         let file = Arc::new(file);
         table.push(Arc::clone(&file));
         found.files_read += 1;

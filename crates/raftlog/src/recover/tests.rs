@@ -7,6 +7,7 @@ use orogen_base::ErrorKind;
 use orogen_env::fs::{read_file, write_file};
 use orogen_env::{FileSystem, MemFileSystem};
 
+use crate::check::{Checked, check};
 use crate::format::{
     FileHeader, FormatVersion, Lz4Policy, Part, RESERVED_KEY, encode_record, padding, sign,
 };
@@ -479,4 +480,48 @@ fn version_1_is_read_and_written() {
     drop(engine);
     let engine = open(&fs, RecoveryMode::AbsoluteConsistency).unwrap();
     assert_eq!(all(&engine, 1).len(), 5);
+}
+
+fn checked(fs: &Arc<dyn FileSystem>) -> Checked {
+    check(&**fs, Path::new("/log"), None, |_, _| {}).unwrap()
+}
+
+#[test]
+fn what_the_rewrite_queue_lacks_is_a_hole_only_beside_damage() {
+    // Entries 4 to 9 and 11 to 19 were compacted, of which no record there has to tell.
+    let mut files = [header(0), header(0)];
+    files[0].extend(record(&entries(1, 1, &["a", "b", "c"]), &[], 1));
+    files[1].extend(record(&entries(1, 10, &["j"]), &[], 2));
+    files[1].extend(record(&entries(1, 20, &["t"]), &[], 2));
+    let disk = |[first, second]: [Vec<u8>; 2]| {
+        let second = (Queue::Rewrite, 2, second);
+        disk(&[(Queue::Rewrite, 1, first), second])
+    };
+    assert_eq!(checked(&disk(files.clone())).holes, []);
+    files[0].extend_from_slice(b"a record that cannot be read");
+    assert_eq!(checked(&disk(files)).holes, [(1, 3)]);
+}
+
+#[test]
+fn an_atomic_group_that_is_not_complete_leaves_no_hole() {
+    let mut first = header(0);
+    first.extend(record(&entries(1, 1, &["a", "b", "c"]), &[], 1));
+    first.extend(record(&entries(1, 1, &["a"]), &[mark(6, Part::Begin)], 1));
+    first.extend_from_slice(b"a record that cannot be read");
+    let mut second = header(0);
+    second.extend(record(&entries(1, 4, &["d"]), &[], 2));
+    let fs = disk(&[(Queue::Rewrite, 1, first), (Queue::Rewrite, 2, second)]);
+    assert_eq!(checked(&fs).holes, []);
+}
+
+#[test]
+fn a_mark_that_says_nothing_known_is_damage_of_its_file() {
+    let (key, value) = (RESERVED_KEY.to_vec(), vec![9]);
+    let op = Op::Put { key, value };
+    let mut bytes = header(0);
+    bytes.extend(record(&entries(1, 1, &["a"]), &[Item { group: 6, op }], 1));
+    let fs = disk(&[(Queue::Rewrite, 1, bytes)]);
+    assert!(open(&fs, RecoveryMode::TolerateTailCorruption).is_err());
+    let file = &checked(&fs).files[0];
+    assert!(file.damage.is_some() && !file.is_torn_end);
 }
