@@ -131,7 +131,7 @@ pub(crate) fn check_dirs(
                 }
                 Ok(())
             })?;
-            file.is_torn_end = file.is_newest && strange.is_none() && behind.may_be_torn();
+            file.is_torn_end = file.is_newest && strange.is_none() && behind.may_be_torn()?;
             let strange = strange.map(|e| e.with("file", file.path.display()));
             file.damage = strange.or_else(|| behind.told(file.is_newest));
             if file.damage.is_some() {

@@ -496,6 +496,38 @@ fn put_string(out: &mut Vec<u8>, s: &[u8]) {
     out.extend_from_slice(s);
 }
 
+/// Bytes of a footer that tell [`may_be_footer`] all: a count, a group and the kind of an operation.
+pub(crate) const FOOTER_START_LEN: usize = 10 + 10 + 2;
+
+/// False if [`decode_footer`] would fail, mostly, for a footer of `len` bytes that begins with `start`.
+pub(crate) fn may_be_footer(start: &[u8], len: u64) -> bool {
+    let mut decoder = Decoder::new(start);
+    let Ok(count) = decoder.varint64("item count") else {
+        return false;
+    };
+    let rest = len.saturating_sub((decoder.position() + CRC_LEN) as u64);
+    if count == 0 {
+        return rest == 0;
+    }
+    let mut kind = || {
+        decoder.varint64("group")?;
+        Ok::<_, Error>((decoder.u8("kind")?, decoder.u8("operation")?))
+    };
+    count <= rest / ITEM_LEN_MIN as u64
+        && match kind() {
+            Ok((KIND_ENTRIES, _)) => true,
+            Ok((KIND_COMMAND, command)) => [COMMAND_CLEAN, COMMAND_COMPACT].contains(&command),
+            Ok((KIND_KEY_VALUE, operation)) => [KEY_PUT, KEY_DELETE].contains(&operation),
+            _ => false,
+        }
+}
+
+/// The signature of the file to which a footer belongs, if it is one.
+pub(crate) fn signature_of(footer: &[u8]) -> Option<u32> {
+    let (items, crc) = footer.split_last_chunk::<CRC_LEN>()?;
+    Some(u32::from_le_bytes(*crc) ^ crc32fast::hash(items))
+}
+
 /// The items of a footer of a file with this signature.
 ///
 /// # Errors

@@ -11,6 +11,7 @@
 mod append_queue;
 mod list;
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
@@ -22,8 +23,9 @@ use crate::digest;
 use crate::dirs::{Dirs, Place};
 use crate::files::{LogFile, Table, copy, cut, make};
 use crate::format::{
-    Compression, FILE_HEADER_LEN_MAX, FileHeader, FormatVersion, Part, RECORD_HEADER_LEN,
-    RecordHeader, decode_block, decode_footer, padding, take_mark,
+    Compression, FILE_HEADER_LEN_MAX, FOOTER_START_LEN, FileHeader, FormatVersion, Part,
+    RECORD_HEADER_LEN, RecordHeader, decode_block, decode_footer, may_be_footer, padding,
+    signature_of, take_mark,
 };
 use crate::item::{Item, Op};
 use crate::memtable::{Block, Memtables};
@@ -44,6 +46,8 @@ struct Window {
     size: u64,
     start: u64,
     bytes: Vec<u8>,
+    /// Bytes that were read.
+    read: u64,
 }
 
 impl Window {
@@ -52,22 +56,22 @@ impl Window {
             size: file.size()?,
             start: 0,
             bytes: Vec::new(),
+            read: 0,
             file,
         })
+    }
+
+    /// Where a part of the file is in `bytes`.
+    fn find(&self, offset: u64, len: usize) -> Option<usize> {
+        let at = usize::try_from(offset.checked_sub(self.start)?).ok()?;
+        (at.checked_add(len)? <= self.bytes.len()).then_some(at)
     }
 
     /// `len` bytes at `offset`, fewer at the end of the file.
     fn get(&mut self, offset: u64, len: usize) -> Result<&[u8]> {
         let left = usize::try_from(self.size.saturating_sub(offset)).unwrap_or(usize::MAX);
         let len = len.min(left);
-        let inside = offset
-            .checked_sub(self.start)
-            .and_then(|at| usize::try_from(at).ok())
-            .filter(|at| {
-                at.checked_add(len)
-                    .is_some_and(|end| end <= self.bytes.len())
-            });
-        let at = match inside {
+        let at = match self.find(offset, len) {
             Some(at) => at,
             None => {
                 let wanted = len.max(READ_LEN).min(left);
@@ -75,10 +79,21 @@ impl Window {
                 memory::reserve(&mut self.bytes, wanted, "a part of a file")?;
                 self.start = offset;
                 self.file.append_exact_at(offset, wanted, &mut self.bytes)?;
+                self.read += wanted as u64;
                 0
             }
         };
         Ok(&self.bytes[at..at + len])
+    }
+
+    /// As [`Self::get`], of a few bytes, and what is in memory stays there.
+    fn peek(&mut self, offset: u64, len: usize) -> Result<Cow<'_, [u8]>> {
+        if let Some(at) = self.find(offset, len) {
+            return Ok(Cow::Borrowed(&self.bytes[at..at + len]));
+        }
+        let mut bytes = Vec::new();
+        self.file.append_at(offset, len, &mut bytes)?;
+        Ok(Cow::Owned(bytes))
     }
 
     fn is_zero(&mut self, from: u64, to: u64) -> Result<bool> {
@@ -237,30 +252,6 @@ impl Scan<'_> {
         }
         Ok((header, items))
     }
-
-    /// Whether any record of the file is in it, wherever it begins.
-    fn has_record(&mut self) -> Result<bool> {
-        const STEP: usize = 4 << 10;
-        let mut at = 0;
-        loop {
-            let rest = self.window.size.saturating_sub(at);
-            let bytes = self.window.get(at, STEP)?;
-            if bytes.len() < RECORD_HEADER_LEN {
-                return Ok(false);
-            }
-            let mut headers = bytes.windows(RECORD_HEADER_LEN);
-            match headers.position(|header| RecordHeader::may_be(header, rest)) {
-                None => at += (bytes.len() - RECORD_HEADER_LEN + 1) as u64,
-                Some(n) => {
-                    at += n as u64;
-                    if damage(self.record(at))?.is_ok() {
-                        return Ok(true);
-                    }
-                    at += 1;
-                }
-            }
-        }
-    }
 }
 
 /// A record that takes effect with others.
@@ -409,24 +400,58 @@ fn make_anew(
 /// True if a file whose header is damaged has no record, wherever one may begin. Its header is synced before the first one is written, so
 /// a power loss may leave anything in a file that was being made, but no record.
 fn was_being_made(id: FileId, reader: &Arc<dyn RandomAccessFile>) -> Result<bool> {
-    for version in [FormatVersion::V1, FormatVersion::V2] {
-        let file = LogFile {
-            id,
-            version,
-            reader: Arc::clone(reader),
-        };
-        let mut scan = Scan {
-            window: Window::new(Arc::clone(reader))?,
-            file: &file,
-            alignment: 0,
-            verify: false,
-            flipped: None,
-        };
-        if scan.has_record()? {
-            return Ok(false);
+    let versions = [FormatVersion::V1, FormatVersion::V2];
+    let signatures = versions.map(|version| version.signature(id.seq));
+    Ok(!has_record(reader, &signatures)?.0)
+}
+
+/// Of what may be records only so many times the file is read and has its checksum made.
+const LOOKS_MAX: u64 = 16;
+
+/// Whether a file has a record with one of the signatures, wherever it begins, and how many bytes were read and had their checksum made for that.
+///
+/// Other records, which a file held before, lie one behind the other. Bytes that look like headers of records which cover each other
+/// are made on purpose, if their footers begin as such do: what is behind is not looked at, and there may be a record.
+fn has_record(reader: &Arc<dyn RandomAccessFile>, signatures: &[u32]) -> Result<(bool, u64)> {
+    const STEP: usize = 4 << 10;
+    let mut headers = Window::new(Arc::clone(reader))?;
+    // Apart, as they may lie far behind.
+    let mut footers = Window::new(Arc::clone(reader))?;
+    let size = headers.size;
+    let (mut at, mut hashed) = (0, 0);
+    loop {
+        let rest = size.saturating_sub(at);
+        let bytes = headers.get(at, STEP)?;
+        if bytes.len() < RECORD_HEADER_LEN {
+            return Ok((false, hashed + footers.read));
         }
+        let mut starts = bytes.windows(RECORD_HEADER_LEN);
+        let Some(n) = starts.position(|header| RecordHeader::may_be(header, rest)) else {
+            at += (bytes.len() - RECORD_HEADER_LEN + 1) as u64;
+            continue;
+        };
+        at += n as u64;
+        if let Ok(header) = RecordHeader::decode(&bytes[n..], size - at) {
+            let (from, len) = (at + header.footer_at(), header.footer_len());
+            let start = usize::try_from(len).unwrap_or(usize::MAX);
+            let start = headers.peek(from, start.min(FOOTER_START_LEN))?;
+            if may_be_footer(&start, len) {
+                if hashed + footers.read > size.saturating_mul(LOOKS_MAX) {
+                    return Ok((true, hashed + footers.read));
+                }
+                let len = usize::try_from(len).unwrap_or(usize::MAX);
+                let footer = footers.get(from, len)?;
+                hashed += footer.len() as u64;
+                if let Some(signature) = signature_of(footer)
+                    && signatures.contains(&signature)
+                    && damage(decode_footer(footer, signature))?.is_ok()
+                {
+                    return Ok((true, hashed + footers.read));
+                }
+            }
+        }
+        at += 1;
     }
-    Ok(true)
 }
 
 /// Whether a file is no longer than one that is just made, or has zeros behind the header, as one that was never written over.
@@ -549,10 +574,11 @@ pub(crate) enum Behind {
     /// Only one of the newest files may end in them.
     Zeros(Error),
     Damage(Error),
-    /// Damage before them.
+    /// Damage before them, if there are any.
     Header {
         error: Error,
-        has_records: bool,
+        id: FileId,
+        reader: Arc<dyn RandomAccessFile>,
     },
 }
 
@@ -566,16 +592,15 @@ impl Behind {
         }
     }
 
-    /// Whether a crash may leave that at the end of the newest files.
-    pub(crate) fn may_be_torn(&self) -> bool {
-        let is_header = matches!(
-            self,
-            Self::Header {
-                has_records: true,
-                ..
-            }
-        );
-        !is_header
+    /// Whether a crash may leave that at the end of the newest files. For that a file is looked through whose header is damaged.
+    ///
+    /// # Errors
+    /// Of the file system.
+    pub(crate) fn may_be_torn(&self) -> Result<bool> {
+        match self {
+            Self::Header { id, reader, .. } => was_being_made(*id, reader),
+            _ => Ok(true),
+        }
     }
 }
 
@@ -595,10 +620,8 @@ pub(crate) fn look(
     let header = match damage(FileHeader::decode(window.get(0, FILE_HEADER_LEN_MAX)?))? {
         Ok(header) => header,
         Err(e) => {
-            return Ok(Behind::Header {
-                error: e.with("file", path.display()),
-                has_records: !was_being_made(id, &reader)?,
-            });
+            let error = e.with("file", path.display());
+            return Ok(Behind::Header { error, id, reader });
         }
     };
     let file = LogFile {

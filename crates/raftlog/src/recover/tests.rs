@@ -4,8 +4,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 use orogen_base::ErrorKind;
+use orogen_base::perf::{PerfContext, PerfCounter, PerfLevel};
 use orogen_env::fs::{read_file, write_file};
-use orogen_env::{FileSystem, MemFileSystem};
+use orogen_env::{Access, FileSystem, MemFileSystem};
 
 use crate::check::{Checked, check};
 use crate::format::{
@@ -524,4 +525,56 @@ fn a_mark_that_says_nothing_known_is_damage_of_its_file() {
     assert!(open(&fs, RecoveryMode::TolerateTailCorruption).is_err());
     let file = &checked(&fs).files[0];
     assert!(file.damage.is_some() && !file.is_torn_end);
+}
+
+/// A file whose header is damaged, with what looks like the header of a record at every 32nd byte. Its footer would begin `far` bytes behind,
+/// with `footer`, and go on to the end of the file.
+fn look_alikes(len: usize, far: usize, footer: &[u8]) -> Vec<u8> {
+    let mut bytes = vec![0xff; 96];
+    while bytes.len() + 64 <= len {
+        let record = ((len - bytes.len()) as u64) << 8;
+        bytes.extend_from_slice(&record.to_be_bytes());
+        bytes.extend_from_slice(&(far as u64 + 16).to_be_bytes());
+        bytes.extend_from_slice(footer);
+        bytes.resize(bytes.len().next_multiple_of(32), 0);
+    }
+    bytes.resize(len, 0);
+    bytes
+}
+
+#[test]
+fn to_look_for_records_is_to_read_the_file_a_few_times() {
+    const LEN: usize = 256 << 10;
+    for far in [0, LEN / 2] {
+        // What is no footer, and the beginning of a key that could go on for long.
+        for (footer, is_told) in [([0; 5], false), ([1, 1, 3, 1, 100], true)] {
+            let fs = disk(&[(Queue::Append, 1, look_alikes(LEN, far, &footer))]);
+            let (checked, perf) = PerfContext::measure(PerfLevel::EnableCount, || checked(&fs));
+            let read = perf.get(PerfCounter::BytesRead);
+            assert!(read < 20 * LEN as u64, "{far} {read}");
+            let file = &checked.files[0];
+            assert!(file.damage.is_some());
+            assert_eq!(file.is_torn_end, !is_told);
+            let path = Path::new("/log").join(FileId::new(Queue::Append, 1).name());
+            let reader = fs.open(&path, Access::Random).unwrap();
+            let (is_found, spent) = super::has_record(&reader, &[0, 1]).unwrap();
+            assert_eq!(is_found, is_told);
+            assert!(spent < 18 * LEN as u64, "{far} {spent}");
+            let opened = open(&fs, RecoveryMode::TolerateTailCorruption);
+            assert_eq!(opened.is_err(), is_told);
+        }
+    }
+}
+
+#[test]
+fn records_that_a_file_held_before_are_none_of_it_however_many() {
+    let mut bytes = vec![0xff; 96];
+    while bytes.len() < 300 << 10 {
+        bytes.extend(record(&entries(1, 1, &["an entry"]), &[], 1));
+    }
+    let mut old = header(0);
+    old.extend(record(&entries(1, 1, &["a"]), &[], 1));
+    let fs = disk(&[(Queue::Append, 1, old), (Queue::Append, 2, bytes)]);
+    let engine = open(&fs, RecoveryMode::TolerateTailCorruption).unwrap();
+    assert_eq!(all(&engine, 1), ["a"]);
 }
