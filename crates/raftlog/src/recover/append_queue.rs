@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use orogen_base::sync::Mutex;
 use orogen_base::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use orogen_base::{Error, Result};
+use orogen_base::{Error, ErrorKind, Result};
 use orogen_env::ahead::Ahead;
 use orogen_env::{Access, Clock as _, FileSystem, RandomAccessFile, SystemClock, threads};
 
@@ -188,8 +188,13 @@ fn remove_strays(fs: &dyn FileSystem, dirs: &Dirs, table: &Table) -> Result<()> 
     Ok(())
 }
 
-/// The digest of a file that is full or closed; none if its records do not end at `len`. `each` is called for each record.
-fn digest_of(file: &LogFile, len: u64, mut each: impl FnMut()) -> Result<Option<Digest>> {
+/// The digest of a file that is full or closed; none if its records do not end at `len`. `each` is called for each record, and its error
+/// ends it.
+fn digest_of(
+    file: &LogFile,
+    len: u64,
+    mut each: impl FnMut() -> Result<()>,
+) -> Result<Option<Digest>> {
     let mut window = Window::new(Arc::clone(&file.reader))?;
     let header = FileHeader::decode(window.get(0, FILE_HEADER_LEN_MAX)?)?;
     let mut scan = Scan {
@@ -201,7 +206,7 @@ fn digest_of(file: &LogFile, len: u64, mut each: impl FnMut()) -> Result<Option<
     };
     let mut builder = Builder::default();
     let (end, ending) = scan.run(|mut items, block| {
-        each();
+        each()?;
         drop_marks(&mut items);
         builder.add(items, block)
     })?;
@@ -215,41 +220,48 @@ fn digest_of(file: &LogFile, len: u64, mut each: impl FnMut()) -> Result<Option<
 /// that only lets others run, as who waits for other writers does: on Linux that may cost it milliseconds else.
 const WORKS_MICROS: u64 = 100;
 
-/// It looks so often whether somebody waits for it: what it does may have taken seconds, where it got no processor.
+/// It looks so often whether it is to go on or to end: what it does may have taken seconds, where it got no processor.
 const SLEEPS_MICROS_MAX: u64 = 2000;
 
 /// Behind so many files that wait it does not sleep: each is one more to read whole after a crash.
 const WAITING_MAX: usize = 4;
 
-/// Works half of the time, unless it is behind or somebody waits for it.
+/// Works half of the time, unless it is behind.
 struct Pace<'q> {
     queue: &'q ToDigest,
     since: u64,
 }
 
 impl Pace<'_> {
-    fn step(&mut self) {
+    /// # Errors
+    /// `Closed` once the log is being closed: who closes it makes the digest.
+    fn step(&mut self) -> Result<()> {
+        // Without the lock: who waits for one that an idle thread holds waits until all others sleep.
+        let is_ending = || self.queue.is_ending.load(Ordering::Relaxed);
+        if is_ending() {
+            return Err(Error::new(ErrorKind::Closed, "the log is being closed"));
+        }
         let took = SystemClock.now_micros().saturating_sub(self.since);
         if took < WORKS_MICROS {
-            return;
+            return Ok(());
         }
-        // Without the lock: who waits for one that an idle thread holds waits until all others sleep.
-        let hurries = || {
-            self.queue.hurries.load(Ordering::Relaxed)
-                || self.queue.count.load(Ordering::Relaxed) > WAITING_MAX
-        };
+        let is_behind = || self.queue.count.load(Ordering::Relaxed) > WAITING_MAX;
         let mut left = took;
-        while left > 0 && !hurries() {
+        while left > 0 && !is_behind() && !is_ending() {
             let part = left.min(SLEEPS_MICROS_MAX);
             SystemClock.sleep(Duration::from_micros(part));
             left -= part;
         }
         self.since = SystemClock.now_micros();
+        Ok(())
     }
 }
 
 /// Makes digests of full files in the background, where others leave time: nobody waits for one, and a file that is purged
 /// before its turn comes needs none.
+///
+/// Its thread may stand still as long as others have something to do. So who closes the log does not wait for a digest that it makes, but
+/// makes it, too; only for one that is just being written, which is short.
 pub(crate) struct Digester {
     queue: Arc<ToDigest>,
     ahead: Ahead,
@@ -259,12 +271,22 @@ pub(crate) struct Digester {
 struct ToDigest {
     fs: Arc<dyn FileSystem>,
     table: Arc<Table>,
-    /// Files, and where their records end. Not the files themselves: one that somebody holds is not written over. Leaf lock.
-    waiting: Mutex<VecDeque<(FileId, u64)>>,
-    /// How many there are.
+    waiting: Mutex<Waiting>,
+    /// How many wait.
     count: AtomicUsize,
-    /// Somebody waits for them.
-    hurries: AtomicBool,
+    /// The log is being closed: the thread leaves all to who does that.
+    is_ending: AtomicBool,
+}
+
+/// A file, and where its records end. Not the file itself: one that somebody holds is not written over.
+type Sealed = (FileId, u64);
+
+/// Leaf lock.
+#[derive(Default)]
+struct Waiting {
+    files: VecDeque<Sealed>,
+    /// The thread reads this one, and may write its digest as long as it stands here.
+    in_work: Option<Sealed>,
 }
 
 impl Digester {
@@ -275,7 +297,7 @@ impl Digester {
                 table,
                 waiting: Mutex::default(),
                 count: AtomicUsize::new(0),
-                hurries: AtomicBool::new(false),
+                is_ending: AtomicBool::new(false),
             }),
             ahead: Ahead::stepping_back(),
         }
@@ -285,49 +307,84 @@ impl Digester {
     pub(crate) fn ask(&self, file: FileId, len: u64) {
         {
             let mut waiting = self.queue.waiting.lock();
-            waiting.push_back((file, len));
-            self.queue.count.store(waiting.len(), Ordering::Relaxed);
+            waiting.files.push_back((file, len));
+            self.queue
+                .count
+                .store(waiting.files.len(), Ordering::Relaxed);
         }
         let queue = Arc::clone(&self.queue);
-        self.ahead.ask(move || {
-            queue.make_next();
-        });
+        self.ahead.ask(move || queue.make_beside());
     }
 
-    /// Makes those that wait; the one that is being made is soon there, too.
+    /// Makes those that wait, and the one that the thread makes, which gives it up.
     pub(crate) fn finish(&self) {
-        self.queue.hurries.store(true, Ordering::Relaxed);
-        while self.queue.make_next() {}
+        let queue = &*self.queue;
+        queue.is_ending.store(true, Ordering::Relaxed);
+        {
+            let mut waiting = queue.waiting.lock();
+            let in_work = waiting.in_work.take();
+            waiting.files.extend(in_work);
+        }
+        while let Some((id, len)) = queue.next() {
+            queue.make(id, len, || Ok(()), || true);
+        }
     }
 }
 
 impl ToDigest {
-    /// Makes the next digest, if one waits. Errors are none of the caller's: the next open reads the file.
-    fn make_next(&self) -> bool {
+    fn next(&self) -> Option<Sealed> {
+        let mut waiting = self.waiting.lock();
+        let next = waiting.files.pop_front();
+        self.count.store(waiting.files.len(), Ordering::Relaxed);
+        next
+    }
+
+    /// Makes the next digest, if one waits, on the thread for that.
+    fn make_beside(&self) {
         let next = {
             let mut waiting = self.waiting.lock();
-            let next = waiting.pop_front();
-            self.count.store(waiting.len(), Ordering::Relaxed);
-            next
+            if self.is_ending.load(Ordering::Relaxed) {
+                return;
+            }
+            waiting.in_work = waiting.files.pop_front();
+            self.count.store(waiting.files.len(), Ordering::Relaxed);
+            waiting.in_work
         };
         let Some((id, len)) = next else {
-            return false;
-        };
-        let Some(file) = self.table.find(id) else {
-            // It was purged.
-            return true;
+            return;
         };
         let mut pace = Pace {
             queue: self,
             since: SystemClock.now_micros(),
         };
-        if let Ok(Some(digest)) = digest_of(&file, len, || pace.step()) {
+        // Whoever closes the log waits for the thread from there on.
+        let may_write = || self.waiting.lock().in_work.take().is_some();
+        self.make(id, len, || pace.step(), may_write);
+    }
+
+    /// Makes a digest, and writes it if it then still may. Errors are none of the caller's: the next open reads the file.
+    fn make(
+        &self,
+        id: FileId,
+        len: u64,
+        each: impl FnMut() -> Result<()>,
+        may_write: impl FnOnce() -> bool,
+    ) {
+        let Some(file) = self.table.find(id) else {
+            // It was purged.
+            may_write();
+            return;
+        };
+        let digest = digest_of(&file, len, each);
+        if !may_write() {
+            return;
+        }
+        if let Ok(Some(digest)) = digest {
             let _ = digest.write(&*self.fs, file.dir(), id);
         }
         if !self.table.has(id) {
             // It was purged meanwhile.
             let _ = digest::remove(&*self.fs, file.dir(), id);
         }
-        true
     }
 }

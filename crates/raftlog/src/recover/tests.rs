@@ -2,13 +2,20 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::Duration;
 
 use orogen_base::ErrorKind;
 use orogen_base::perf::{PerfContext, PerfCounter, PerfLevel};
+use orogen_base::sync::Mutex;
 use orogen_env::fs::{read_file, write_file};
-use orogen_env::{Access, FileSystem, MemFileSystem};
+use orogen_env::{
+    Access, Clock, Fault, FaultFileSystem, FileSystem, MemFileSystem, OpKind, SystemClock,
+};
 
+use super::{Digester, LogFile, Table};
 use crate::check::{Checked, check};
+use crate::digest::{self, Digest};
 use crate::format::{
     FileHeader, FormatVersion, Lz4Policy, Part, RESERVED_KEY, encode_record, padding, sign,
 };
@@ -577,4 +584,67 @@ fn records_that_a_file_held_before_are_none_of_it_however_many() {
     let fs = disk(&[(Queue::Append, 1, old), (Queue::Append, 2, bytes)]);
     let engine = open(&fs, RecoveryMode::TolerateTailCorruption).unwrap();
     assert_eq!(all(&engine, 1), ["a"]);
+}
+
+/// Whoever sleeps says so, and goes on when it is let go.
+struct Held {
+    entered: Mutex<Sender<()>>,
+    may_leave: Mutex<Receiver<()>>,
+}
+
+impl Clock for Held {
+    fn now_micros(&self) -> u64 {
+        SystemClock.now_micros()
+    }
+
+    fn unix_micros(&self) -> u64 {
+        SystemClock.unix_micros()
+    }
+
+    fn sleep(&self, _: Duration) {
+        self.entered.lock().send(()).unwrap();
+        let _ = self.may_leave.lock().recv();
+    }
+}
+
+#[test]
+fn who_closes_makes_the_digest_that_an_idle_thread_does_not_get_on_with() {
+    let mut bytes = header(0);
+    for index in 1..=9 {
+        bytes.extend(record(&entries(1, index, &["an entry"]), &[], 1));
+    }
+    let len = bytes.len() as u64;
+    let faulty = FaultFileSystem::new(disk(&[(Queue::Append, 1, bytes)]));
+    let fs: Arc<dyn FileSystem> = Arc::new(faulty.clone());
+    let (dir, id) = (Path::new("/log"), FileId::new(Queue::Append, 1));
+    let file = Arc::new(LogFile {
+        id,
+        version: FormatVersion::V2,
+        reader: fs.open(&dir.join(id.name()), Access::Random).unwrap(),
+    });
+    let table = Arc::new(Table::default());
+    table.push(Arc::clone(&file));
+    let digester = Digester::new(Arc::clone(&fs), table);
+    let ((entered, is_entered), (leave, may_leave)) = (channel(), channel());
+    let held = Arc::new(Held {
+        entered: Mutex::new(entered),
+        may_leave: Mutex::new(may_leave),
+    });
+    let fault = Fault::io().on(&[OpKind::Read]);
+    faulty.faults().add(fault.slow(held, Duration::ZERO));
+    digester.ask(id, len);
+    is_entered.recv().unwrap();
+    // The thread does not get on.
+    digester.finish();
+    let is_whole = || {
+        Digest::read(&*fs, dir, id, &*file.reader)
+            .unwrap()
+            .is_some()
+    };
+    assert!(is_whole());
+    // When it does, somebody else may have the directory.
+    digest::remove(&*fs, dir, id).unwrap();
+    drop(leave);
+    drop(digester);
+    assert!(!is_whole());
 }
