@@ -3,7 +3,8 @@
 //! A directory holds two queues of files. A name is the number in 16 decimal digits and a suffix:
 //! `.raftlog` for what callers append, `.rewrite` for what the collector has moved,
 //! `.raftlog.reserved` for spare files, which are none of a queue. Names of other shapes are not
-//! ours and are left alone. `.raftlog.digest` stands behind the number of a file of the append queue of which it tells.
+//! ours and are left alone. `.raftlog.digest` stands behind the number of a file of the append queue of which it tells, and `.tmp` behind that
+//! of a file that is being copied.
 
 use std::cmp::Ordering;
 
@@ -52,6 +53,7 @@ const APPEND_SUFFIX: &str = ".raftlog";
 const REWRITE_SUFFIX: &str = ".rewrite";
 const RESERVED_SUFFIX: &str = ".raftlog.reserved";
 const DIGEST_SUFFIX: &str = ".raftlog.digest";
+const TEMPORARY_SUFFIX: &str = ".tmp";
 
 impl FileId {
     /// File number `seq` of a queue.
@@ -66,6 +68,11 @@ impl FileId {
             Queue::Rewrite => REWRITE_SUFFIX,
         };
         format!("{:016}{suffix}", self.seq)
+    }
+
+    /// The name of a copy until it has its own name.
+    pub(crate) fn temporary_name(self) -> String {
+        format!("{:016}{TEMPORARY_SUFFIX}", self.seq)
     }
 
     /// The name of the digest of a file of the append queue.
@@ -87,6 +94,8 @@ pub(crate) enum Name {
     Reserved(u64),
     /// The digest of the file of the append queue with this number.
     Digest(u64),
+    /// What was to be a copy of a file with this number.
+    Temporary(u64),
     Other,
 }
 
@@ -106,6 +115,7 @@ pub(crate) fn parse(name: &str) -> Name {
         REWRITE_SUFFIX => Name::Log(FileId::new(Queue::Rewrite, seq)),
         RESERVED_SUFFIX => Name::Reserved(seq),
         DIGEST_SUFFIX => Name::Digest(seq),
+        TEMPORARY_SUFFIX => Name::Temporary(seq),
         _ => Name::Other,
     }
 }
@@ -134,6 +144,9 @@ mod tests {
         let digest = FileId::new(Queue::Append, 7).digest_name();
         assert_eq!(digest, "0000000000000007.raftlog.digest");
         assert_eq!(parse(&digest), Name::Digest(7));
+        let copy = FileId::new(Queue::Rewrite, 7).temporary_name();
+        assert_eq!(copy, "0000000000000007.tmp");
+        assert_eq!(parse(&copy), Name::Temporary(7));
     }
 
     #[test]

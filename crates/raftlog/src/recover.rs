@@ -562,7 +562,7 @@ fn has_other_names(fs: &dyn FileSystem, path: &Path) -> Result<bool> {
 /// Puts a file of its own, up to `len`, in the place of one that has other names, which keep what they have.
 fn own(fs: &dyn FileSystem, place: &Place, len: u64) -> Result<()> {
     let path = place.path();
-    let temporary = path.with_extension("tmp");
+    let temporary = place.dir.join(place.id.temporary_name());
     copy(fs, &path, &temporary, len)?;
     fs.rename(&temporary, &path)?;
     fs.sync_dir(&place.dir)

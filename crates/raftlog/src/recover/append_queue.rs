@@ -175,14 +175,21 @@ fn told_of(e: Error, loaded: &Loaded) -> Error {
     .with("help", "delete it: the log has all that it tells")
 }
 
-/// Removes digests without files beside them.
+/// Removes digests without files beside them, and copies that a process which died has not ended.
 fn remove_strays(fs: &dyn FileSystem, dirs: &Dirs, table: &Table) -> Result<()> {
     for (name, dir) in dirs.names(fs)? {
-        if let Name::Digest(seq) = name {
-            let id = FileId::new(Queue::Append, seq);
-            if table.find(id).is_none_or(|file| file.dir() != &**dir) {
-                digest::remove(fs, dir, id)?;
+        match name {
+            Name::Digest(seq) => {
+                let id = FileId::new(Queue::Append, seq);
+                if table.find(id).is_none_or(|file| file.dir() != &**dir) {
+                    digest::remove(fs, dir, id)?;
+                }
             }
+            Name::Temporary(seq) => {
+                let id = FileId::new(Queue::Append, seq);
+                fs.remove_file(&dir.join(id.temporary_name()))?;
+            }
+            _ => {}
         }
     }
     Ok(())

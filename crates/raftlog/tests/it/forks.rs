@@ -145,3 +145,16 @@ fn after_an_error_there_is_no_part_of_a_fork() {
     }
     assert!(failed > 20, "{failed}");
 }
+
+#[test]
+fn what_a_crash_left_of_a_copy_is_removed_by_the_next_open() {
+    let temp = TempDir::new("raftlog-forks");
+    let source = temp.path().join("source");
+    filled(&source);
+    let other = "mine.tmp";
+    for name in ["0000000000000001.tmp", other] {
+        std::fs::write(source.join(name), b"a part").unwrap();
+    }
+    drop(Engine::open(&system(), &source, options()).unwrap());
+    assert_eq!(logs(&source, ".tmp"), [other]);
+}
