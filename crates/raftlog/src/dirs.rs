@@ -36,6 +36,19 @@ impl Place {
     }
 }
 
+fn lock(fs: &dyn FileSystem, dir: &Path) -> Result<Box<dyn FileLock>> {
+    let path = dir.join(LOCK_NAME);
+    fs.lock_by_flock(&path)
+        .map_err(|e| match fs.metadata(&path) {
+            Ok(found) if found.is_dir => {
+                Error::invalid_argument("the directory is a fork that was not finished")
+                    .with("directory", dir.display())
+                    .with("help", "remove it, and fork again")
+            }
+            _ => e,
+        })
+}
+
 /// The file by which is found out whether the first directory is well again.
 const PROBE_NAME: &str = "PROBE";
 
@@ -228,11 +241,11 @@ impl Dirs {
     /// Makes those that are not there, and locks them.
     ///
     /// # Errors
-    /// `Busy` if one is open already; those of the file system.
+    /// `Busy` if one is open already; `InvalidArgument` if one is a fork that was not finished; those of the file system.
     pub(crate) fn open(&self, fs: &dyn FileSystem) -> Result<Vec<Box<dyn FileLock>>> {
         let open = |dir: &Arc<Path>| {
             make_dir(fs, dir)?;
-            fs.lock_by_flock(&dir.join(LOCK_NAME))
+            lock(fs, dir)
         };
         self.all.iter().map(open).collect()
     }
@@ -240,14 +253,14 @@ impl Dirs {
     /// Locks those that are there: they are only looked at, or repaired.
     ///
     /// # Errors
-    /// `InvalidArgument` if one is not there; `Busy` if it is open; those of the file system.
+    /// `InvalidArgument` if one is not there, or a fork that was not finished; `Busy` if it is open; those of the file system.
     pub(crate) fn lock(&self, fs: &dyn FileSystem) -> Result<Vec<Box<dyn FileLock>>> {
-        let lock = |dir: &Arc<Path>| match fs.exists(dir)? {
-            true => fs.lock_by_flock(&dir.join(LOCK_NAME)),
+        let lock_one = |dir: &Arc<Path>| match fs.exists(dir)? {
+            true => lock(fs, dir),
             false => Err(Error::invalid_argument("there is no such directory")
                 .with("directory", dir.display())),
         };
-        self.all.iter().map(lock).collect()
+        self.all.iter().map(lock_one).collect()
     }
 
     /// All names in them that are ours.

@@ -4,6 +4,13 @@
 //! behind it, which are written next. And it may be any file of the append queue: raft-engine writes over emptied ones in place, whatever
 //! other names they have. So these are copied, unless the caller knows that nobody does so. Where a recovery cuts off or makes
 //! anew what is damaged, it takes a file of its own first (`recover::own`).
+//!
+//! A part of the files would open as an older log. So as long as a fork is being made `LOCK` is a directory in it: neither we nor raft-engine
+//! open such a one, after a crash either.
+//!
+//! ```text
+//! LOCK locked, then a directory | synced | files | synced | LOCK removed | synced
+//! ```
 
 use std::path::{Path, PathBuf};
 
@@ -13,7 +20,7 @@ use orogen_env::fs::make_dir;
 
 use crate::dirs::Dirs;
 use crate::files::copy;
-use crate::names::Queue;
+use crate::names::{LOCK_NAME, Queue};
 use crate::recover::{list, newest_of};
 
 /// The files of a fork.
@@ -35,10 +42,11 @@ impl Forked {
 /// files of the append queue are shared as those of the rewrite queue are: then neither directory may ever be opened by raft-engine
 /// with `enable_log_recycle`, which would write over the other's.
 ///
-/// `target` survives a power loss when this returns. After an error there is no file of a log in it.
+/// `target` survives a power loss when this returns. After an error there is no file of a log in it. After a crash it cannot be opened, and is to
+/// be removed.
 ///
 /// # Errors
-/// `InvalidArgument` if there is no such directory, or if `target` has files of logs; `Busy` if the logs are open; `Corruption` if two files
+/// `InvalidArgument` if there is no such directory, or if `target` has files of logs or was not finished; `Busy` if the logs are open; `Corruption` if two files
 /// have the same number; those of the file system.
 pub fn fork(
     fs: &dyn FileSystem,
@@ -69,16 +77,35 @@ pub(crate) fn fork_dirs(
             .with("path", target.display()));
         }
     }
+    let lock = target.join(LOCK_NAME);
+    // Still locked, for who has opened the file meanwhile.
+    fs.remove_file(&lock)?;
     let mut made = Forked::default();
-    let result = fill(fs, dirs, target, share_append, &mut made);
+    let result = close_up(fs, target, &lock)
+        .and_then(|()| fill(fs, dirs, target, share_append, &mut made))
+        .and_then(|()| open_up(fs, target, &lock));
     if result.is_err() {
-        // A part of the files would open as an older log. The error is what counts.
+        // The error is what counts.
+        let closed = close_up(fs, target, &lock);
         for path in made.paths() {
             let _ = fs.remove_file(path);
         }
-        let _ = fs.sync_dir(target);
+        let _ = closed
+            .and_then(|()| fs.sync_dir(target))
+            .and_then(|()| open_up(fs, target, &lock));
     }
     result.map(|()| made)
+}
+
+/// Keeps all from opening `target`.
+fn close_up(fs: &dyn FileSystem, target: &Path, lock: &Path) -> Result<()> {
+    fs.create_dir_all(lock)?;
+    fs.sync_dir(target)
+}
+
+fn open_up(fs: &dyn FileSystem, target: &Path, lock: &Path) -> Result<()> {
+    fs.remove_dir(lock)?;
+    fs.sync_dir(target)
 }
 
 fn fill(

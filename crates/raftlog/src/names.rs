@@ -42,7 +42,7 @@ pub struct FileId {
     pub seq: u64,
 }
 
-/// The file whose lock keeps other processes out.
+/// The file whose lock keeps other processes out. A directory of that name keeps out all: the log is a [fork](crate::fork) that is being made.
 pub(crate) const LOCK_NAME: &str = "LOCK";
 
 const DIGITS: usize = 16;

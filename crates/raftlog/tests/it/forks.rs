@@ -6,7 +6,9 @@ use std::sync::Arc;
 
 use orogen_base::ErrorKind;
 use orogen_env::fs::read_file;
-use orogen_env::{Fault, FaultFileSystem, FileSystem, OpKind, PosixFileSystem};
+use orogen_env::{
+    Fault, FaultFileSystem, FileSystem, MemFileSystem, OpKind, PosixFileSystem, PowerCut,
+};
 use orogen_raftlog::raw::{Engine, LogBatch, Options, RecoveryMode, RewriteSteps, fork};
 use orogen_testkit::TempDir;
 use orogen_testkit::rng::Rng;
@@ -30,7 +32,11 @@ fn write(engine: &Engine, from: u64, to: u64) {
 
 /// A closed directory with full files in both queues.
 fn filled(dir: &Path) {
-    let engine = Engine::open(&system(), dir, options()).expect("a new one");
+    filled_on(&system(), dir);
+}
+
+fn filled_on(fs: &Arc<dyn FileSystem>, dir: &Path) {
+    let engine = Engine::open(fs, dir, options()).expect("a new one");
     write(&engine, 0, 60);
     engine
         .rewrite_append_queue(None, RewriteSteps::All)
@@ -144,6 +150,48 @@ fn after_an_error_there_is_no_part_of_a_fork() {
         }
     }
     assert!(failed > 20, "{failed}");
+}
+
+#[test]
+fn after_a_power_cut_a_fork_is_whole_or_cannot_be_opened() {
+    let [source, target] = ["/source", "/target"].map(Path::new);
+    let filled = MemFileSystem::new();
+    let arc: Arc<dyn FileSystem> = Arc::new(filled.clone());
+    filled_on(&arc, source);
+    filled.sync_all();
+    let whole = content(&Engine::open(&arc, source, options()).unwrap());
+    let mut refused = 0;
+    for calls in 0.. {
+        let disk = filled.fork();
+        disk.crash_after(calls);
+        let result = fork(&disk, source, None, target, false);
+        for cut in [
+            PowerCut::KeepAll,
+            PowerCut::DropUnsynced,
+            PowerCut::Torn { seed: calls },
+            PowerCut::Names { seed: calls },
+        ] {
+            let after: Arc<dyn FileSystem> = Arc::new(disk.crash(cut));
+            let is_log = |name: &String| name.ends_with("log") || name.ends_with("rewrite");
+            let names = after.list(target).unwrap_or_default();
+            let is_empty = !names.iter().any(is_log);
+            match Engine::open(&after, target, options()) {
+                Ok(engine) if is_empty => assert!(result.is_err() && engine.is_empty()),
+                Ok(engine) => assert_eq!(content(&engine), whole, "{calls} {cut:?}"),
+                Err(e) => {
+                    assert!(result.is_err());
+                    assert_eq!(e.kind(), ErrorKind::InvalidArgument, "{e}");
+                    let again = fork(&*after, source, None, target, false).unwrap_err();
+                    assert_eq!(again.kind(), ErrorKind::InvalidArgument);
+                    refused += 1;
+                }
+            }
+        }
+        if result.is_ok() {
+            break;
+        }
+    }
+    assert!(refused > 50, "{refused}");
 }
 
 #[test]
