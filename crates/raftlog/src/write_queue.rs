@@ -2,7 +2,7 @@
 //!
 //! A thread that finds nobody leading leads; others leave their request and wait. The leader takes
 //! the requests that are there, checks each against the groups as the earlier ones of them will
-//! leave them, appends those that pass with one call, syncs once if any of them asks, and
+//! leave them, appends those that pass with one call (one after the other if there is no space for all), syncs once if any of them asks, and
 //! applies them in order. Then it hands the lead to the first that came meanwhile, and tells the
 //! others what became of theirs.
 //!
@@ -17,14 +17,14 @@
 //!
 //! Locks: the leader's before the queue's before a ticket's; no file is touched under the last two.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 use std::{iter, mem};
 
 use orogen_base::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use orogen_base::sync::{Condvar, Mistake, Mutex, makes, spins, thread};
-use orogen_base::{Error, Result, memory};
+use orogen_base::{Error, ErrorKind, Result, memory};
 use orogen_env::{Clock as _, FileSystem, Stopwatch, SystemClock};
 
 use crate::dirs::Dirs;
@@ -34,6 +34,7 @@ use crate::format::{RECORD_HEADER_LEN, Record, sign};
 use crate::item::Item;
 use crate::memtable::{Block, Memtables, Span};
 use crate::metrics::{Meters, Sample};
+use crate::names::FileId;
 use crate::perf::{self, PerfContext};
 
 /// A batch to write, or without a record only a sync.
@@ -122,6 +123,8 @@ struct Waiter {
     refused: Option<Error>,
     /// Where its record lies behind the beginning of what was appended with it.
     at: u64,
+    /// Its record, once it was appended.
+    block: Option<Block>,
     /// Memory has it.
     is_applied: bool,
 }
@@ -133,8 +136,19 @@ impl Waiter {
             request,
             refused: None,
             at: 0,
+            block: None,
             is_applied: false,
         }
+    }
+
+    /// Its record was appended, with what begins at `start` of a file.
+    fn lies(&mut self, file: FileId, start: u64) {
+        self.block = self.request.record.as_ref().map(|record| Block {
+            file,
+            offset: start + self.at + RECORD_HEADER_LEN as u64,
+            len: record.header.block_len,
+            compression: record.header.compression,
+        });
     }
 
     fn outcome(&mut self) -> Outcome {
@@ -435,37 +449,32 @@ impl WriteQueue {
         let writing = watch();
         let written = leader.append(group, syncs, writing, &mut rotated);
         let wrote = perf::elapsed(writing).saturating_sub(rotated);
-        let done = written.and_then(|start| {
-            if syncs {
+        let done = written.and_then(|()| {
+            // Some may have been refused meanwhile.
+            if syncs && group.accepted().any(|w| w.request.sync) {
                 let syncing = watch();
                 self.sync_file(&mut leader.appender)?;
                 synced = perf::elapsed(syncing);
             }
-            Ok(start)
+            Ok(())
         });
         let applying = watch();
         let mut has_records = false;
         match done {
-            Ok(start) => {
-                let file = leader.appender.file().id;
+            Ok(()) => {
                 let listeners = leader.appender.listeners();
                 for waiter in group.accepted() {
-                    let Some(record) = &waiter.request.record else {
+                    let Some(block) = waiter.block else {
                         continue;
                     };
                     has_records = true;
-                    self.meters.record(record.bytes.len());
-                    let block = Block {
-                        file,
-                        offset: start + waiter.at + RECORD_HEADER_LEN as u64,
-                        len: record.header.block_len,
-                        compression: record.header.compression,
-                    };
+                    self.meters.record(waiter.request.len());
                     if makes(Mistake::AnswerBeforeApply) {
                         waiter.tell(State::Done(Ok(()), None));
                     }
                     memtables.apply(waiter.request.items.drain(..), block);
                     waiter.is_applied = true;
+                    let file = block.file;
                     listeners.iter().for_each(|l| l.post_apply_memtables(file));
                 }
             }
@@ -612,44 +621,133 @@ impl Spans {
 }
 
 impl Leader {
-    /// Appends the records that were not refused with one call, and tells of them; where the first of
-    /// them begins. With `syncs` they are synced next. With a watch `rotated` is how long a new file took.
+    /// Appends the records that were not refused with one call, and tells of them. If there is no space for all, those are refused for which
+    /// there is none. With `syncs` they are synced next. With a watch `rotated` is how long a new file took.
     fn append(
         &mut self,
         group: &mut Group,
         syncs: bool,
         watch: Option<Stopwatch>,
         rotated: &mut Duration,
-    ) -> Result<u64> {
+    ) -> Result<()> {
         if group.accepted().all(|w| w.request.record.is_none()) {
-            return Ok(0);
+            return Ok(());
         }
         self.appender.rotate_if_full()?;
         *rotated = perf::elapsed(watch);
         let together = &mut self.together;
         let mut tries = 0;
-        let start = self.appender.find_space(|appender| {
+        let appended = self.appender.find_space(|appender| {
             if tries > 0 {
                 *rotated = perf::elapsed(watch);
             }
             tries += 1;
             append_records(appender, together, group, syncs)
-        })?;
+        });
+        let records = |group: &mut Group| {
+            let has_record = |w: &&mut Waiter| w.request.record.is_some();
+            group.accepted().filter(has_record).count()
+        };
+        match appended {
+            Ok(start) => {
+                let file = self.appender.file().id;
+                group.accepted().for_each(|w| w.lies(file, start));
+            }
+            Err(e) if e.kind() == ErrorKind::NoSpace && records(group) > 1 => {
+                self.append_apart(group);
+            }
+            Err(e) => return Err(e),
+        }
         let listeners = self.appender.listeners();
         if listeners.is_empty() {
-            return Ok(start);
+            return Ok(());
         }
         for waiter in group.accepted() {
-            let (offset, len) = (start + waiter.at, waiter.request.len());
-            if len == 0 {
+            let Some(block) = waiter.block else {
                 continue;
-            }
-            let id = self.appender.file().id;
-            let handle = FileBlockHandle { id, offset, len };
+            };
+            let handle = FileBlockHandle {
+                id: block.file,
+                offset: block.offset - RECORD_HEADER_LEN as u64,
+                len: waiter.request.len(),
+            };
             listeners.iter().for_each(|l| l.on_append_log_file(handle));
         }
-        Ok(start)
+        Ok(())
     }
+
+    /// Appends the records that were not refused one after the other, and refuses those for which there is no space. Whoever writes to a
+    /// group behind one of these counts on it, and is refused, too.
+    fn append_apart(&mut self, group: &mut Group) {
+        let (appender, together) = (&mut self.appender, &mut self.together);
+        let mut refused: Option<Error> = None;
+        let mut groups = HashSet::new();
+        // There is no space for as many bytes, as each try takes a sync.
+        let mut too_long = usize::MAX;
+        for waiter in group.accepted() {
+            if waiter.request.record.is_none() {
+                continue;
+            }
+            let len = waiter.request.len();
+            let counts_on = |item: &Item| groups.contains(&item.group);
+            let appended = match &refused {
+                Some(e) if len >= too_long || waiter.request.items.iter().any(counts_on) => {
+                    Err(e.clone())
+                }
+                _ => {
+                    let appended = appender
+                        .find_space(|appender| append_alone(appender, together, waiter, false));
+                    if appended.is_err() {
+                        too_long = too_long.min(len);
+                    }
+                    appended
+                }
+            };
+            match appended {
+                Ok(start) => waiter.lies(appender.file().id, start),
+                Err(e) => {
+                    groups.extend(waiter.request.items.iter().map(|item| item.group));
+                    waiter.refused = Some(e.clone());
+                    refused = Some(e);
+                }
+            }
+        }
+    }
+}
+
+/// Appends a record by itself, by way of `together` if something has to stand before it; where what was appended begins.
+fn append_alone(
+    appender: &mut Appender,
+    together: &mut Vec<u8>,
+    waiter: &mut Waiter,
+    syncs: bool,
+) -> Result<u64> {
+    let (start, signature) = (appender.next(), appender.file().signature());
+    // A try before may have put it behind a filler.
+    waiter.at = 0;
+    let Some(record) = &mut waiter.request.record else {
+        return Ok(start);
+    };
+    let filler = match syncs {
+        true => None,
+        false => appender.filler(start, record.header.len)?,
+    };
+    let Some(filler) = filler else {
+        sign(&mut record.bytes, signature);
+        let appended = appender.append(&mut record.bytes, syncs);
+        if appended.is_err() {
+            sign(&mut record.bytes, signature);
+        }
+        return appended;
+    };
+    together.clear();
+    memory::append(together, &filler.bytes, "a record behind a filler")?;
+    waiter.at = together.len() as u64;
+    memory::append(together, &record.bytes, "a record behind a filler")?;
+    sign(&mut together[waiter.at as usize..], signature);
+    let appended = appender.append(together, syncs);
+    together.shrink_to(GROUP_BYTES_MAX);
+    appended
 }
 
 /// Appends the records that were not refused with one call, by way of `together` if they are several; where the first of them begins.
@@ -659,20 +757,10 @@ fn append_records(
     group: &mut Group,
     syncs: bool,
 ) -> Result<u64> {
-    let (start, signature) = (appender.next(), appender.file().signature());
-    if group.others.is_empty()
-        && let Some(record) = &mut group.own.request.record
-        && (syncs || appender.filler(start, record.header.len)?.is_none())
-    {
-        // A try before may have put it behind a filler.
-        group.own.at = 0;
-        sign(&mut record.bytes, signature);
-        let appended = appender.append(&mut record.bytes, syncs);
-        if appended.is_err() {
-            sign(&mut record.bytes, signature);
-        }
-        return appended;
+    if group.others.is_empty() {
+        return append_alone(appender, together, &mut group.own, syncs);
     }
+    let (start, signature) = (appender.next(), appender.file().signature());
     together.clear();
     let has_record = |w: &&mut Waiter| w.request.record.is_some();
     let mut waiters = group.accepted().filter(has_record).peekable();

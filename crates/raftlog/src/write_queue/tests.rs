@@ -4,15 +4,15 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
-use orogen_base::ErrorKind;
-use orogen_env::MemFileSystem;
+use orogen_env::{MemFileSystem, PowerCut};
 
 use super::*;
 use crate::batch::LogBatch;
+use crate::engine::Engine;
 use crate::events::EventListener;
 use crate::files::{NewFiles, Table};
-use crate::format::{Lz4Policy, encode_record};
-use crate::names::{FileId, Queue as FileQueue};
+use crate::format::{FileHeader, FormatVersion, Lz4Policy, encode_record};
+use crate::names::Queue as FileQueue;
 use crate::options::Options;
 use crate::spares::Spares;
 
@@ -56,14 +56,21 @@ impl EventListener for Gate {
 }
 
 fn queue(fs: &MemFileSystem, gate: Gate) -> WriteQueue {
+    queue_of(fs, gate, 64 << 20, 0)
+}
+
+fn queue_of(fs: &MemFileSystem, gate: Gate, target_size: u64, alignment: u64) -> WriteQueue {
     let dir = Path::new("/log");
     fs.create_dir_all(dir).unwrap();
     let dirs = Arc::new(Dirs::new(dir, None).unwrap());
     let files = NewFiles {
         fs: Arc::new(fs.clone()),
         dirs: Arc::clone(&dirs),
-        header: Options::default().file_header(),
-        target_size: 64 << 20,
+        header: FileHeader {
+            version: FormatVersion::V2,
+            alignment,
+        },
+        target_size,
         ahead: Arc::default(),
         beside: Arc::default(),
         spares: Arc::new(Spares::open(fs, &dirs, 0, false).unwrap()),
@@ -159,5 +166,58 @@ fn who_is_led_by_a_thread_that_panics_has_its_batch_again() {
         let is_seen = |group| !memtables.span(group).is_empty();
         assert_eq!([3, 4].map(is_seen), [is_of_apply, false]);
         assert!(queue.check().is_err());
+    }
+}
+
+#[test]
+fn who_finds_no_space_is_refused_and_others_of_the_group_are_not() {
+    for alignment in [0, 512] {
+        let fs = MemFileSystem::new();
+        let (gate, held) = gate(None, false);
+        let queue = queue_of(&fs, gate, 16 << 10, alignment);
+        fs.sync_all();
+        let memtables = Memtables::new();
+        let many = 64 << 10;
+        let batches = [
+            batch(2, 1, 10),
+            batch(3, 1, many),
+            batch(4, 1, 10),
+            // What would follow on a batch that was refused.
+            batch(3, 2, 10),
+            batch(5, 1, many * 2),
+            batch(4, 2, 400),
+        ];
+        let leave_little = || {
+            fs.set_capacity(u64::MAX);
+            let free = fs.free_space(Path::new("/log")).unwrap();
+            fs.set_capacity(u64::MAX - free + (8 << 10));
+        };
+        let outcomes = write_together(&queue, &memtables, held, &batches, leave_little);
+        let outcomes = outcomes
+            .into_iter()
+            .map(|outcome| outcome.expect("no panic"));
+        let kinds: Vec<_> = outcomes
+            .map(|outcome| outcome.err().map(|(e, _)| e.kind()))
+            .collect();
+        let full = Some(ErrorKind::NoSpace);
+        assert_eq!(kinds, [None, full, None, full, full, None], "{alignment}");
+        queue.sync(&memtables).unwrap();
+        let spans = |memtables: &Memtables| {
+            [1, 2, 3, 4, 5].map(|group| {
+                let span = memtables.span(group);
+                span.next - span.first
+            })
+        };
+        assert_eq!(spans(&memtables), [1, 1, 0, 2, 0]);
+        let fs: Arc<dyn FileSystem> = Arc::new(fs.crash(PowerCut::DropUnsynced));
+        let engine = Engine::open(&fs, Path::new("/log"), Options::default()).unwrap();
+        for (group, expected) in [(1, 1), (2, 1), (3, 0), (4, 2), (5, 0)] {
+            let last = engine.last_index(group).unwrap_or(0);
+            assert_eq!(last, expected, "{alignment} {group}");
+            for index in 1..=last {
+                let entry = engine.get_entry(group, index).unwrap().unwrap();
+                assert!(entry.iter().all(|byte| *byte == 7));
+            }
+        }
     }
 }
