@@ -13,7 +13,7 @@
 //!    where an earlier one decided.
 //! 4. Before a [`MemFileSystem`] ([`FaultFileSystem::over_memory`]) a failed sync also drops
 //!    what it should have saved, as the kernel does: a second sync that succeeds does not
-//!    bring it back. That of a directory does not: a file system with a journal takes no more changes then.
+//!    bring it back. So it is with the names that the sync of a directory should have saved.
 //! 5. An injected error has the kind and cause that the operating system's would have, so
 //!    `ENOSPC` gives `NoSpace`; `Faults::injected` tells how many there were.
 
@@ -374,7 +374,7 @@ impl FaultFileSystem {
         }
     }
 
-    /// Stands before a file system in memory; a sync that fails drops the unsynced bytes.
+    /// Stands before a file system in memory; a sync that fails drops the unsynced bytes, or names.
     #[must_use]
     pub fn over_memory(below: MemFileSystem) -> Self {
         let shared = Shared {
@@ -519,8 +519,15 @@ impl FileSystem for FaultFileSystem {
     }
 
     fn sync_dir(&self, dir: &Path) -> Result<()> {
-        self.faults
-            .call(OpKind::SyncDir, dir, || self.below.sync_dir(dir))
+        let Some(fault) = self.faults.meet(OpKind::SyncDir, dir) else {
+            return self.below.sync_dir(dir);
+        };
+        if fault.after_effect {
+            self.below.sync_dir(dir)?;
+        } else if let Some(memory) = &self.faults.0.memory {
+            memory.lose_names(dir)?;
+        }
+        Err(injected(&fault, OpKind::SyncDir, dir))
     }
 
     fn lock(&self, path: &Path) -> Result<Box<dyn FileLock>> {

@@ -32,7 +32,8 @@
 //!    to be read, but what was unsynced is still unsynced when the next cut comes.
 //! 8. After a failed sync ([`UnsyncedBytes::lose`]) the unsynced bytes of the file can be
 //!    read, and never reach the disk unless they are written again; a later sync succeeds
-//!    without them. This is what Linux does.
+//!    without them. This is what Linux does. So it is with names after one of a directory ([`MemFileSystem::lose_names`]): they
+//!    are as those that were never synced, until they are changed again, with what that rests on.
 //! 9. Locks vanish with the power.
 //!
 //! All that is drawn comes from the seed, the numbers of the files and the order of the
@@ -271,6 +272,20 @@ impl MemFileSystem {
         let inode = self.look("cannot find the file", path, |tree| tree.file(path))?;
         let shared = Arc::clone(&self.shared);
         Ok(UnsyncedBytes { shared, inode })
+    }
+
+    /// Does to the unsynced names of a directory what a failed sync does: see rule 8. Not counted.
+    ///
+    /// # Errors
+    /// `Io`, also where it does not exist.
+    pub fn lose_names(&self, dir: &Path) -> Result<()> {
+        let mut disk = self.shared.disk.lock();
+        self.shared.check_power(dir)?;
+        let tree = &mut disk.tree;
+        let id = tree.dir(dir);
+        let id = id.map_err(|e| failed("cannot find the directory", dir, e))?;
+        tree.lose_names(id);
+        Ok(())
     }
 
     fn look<T>(

@@ -310,3 +310,72 @@ fn a_slow_call_takes_its_time_and_happens() {
     assert_eq!(clock.now_micros(), 3000);
     assert_eq!(fs.faults().injected(), 0);
 }
+
+/// The names that a power cut leaves in `/d`.
+fn names_after_a_cut(mem: &MemFileSystem) -> Vec<String> {
+    let disk = mem.crash(PowerCut::DropUnsynced);
+    disk.list(&path("/d")).unwrap()
+}
+
+/// A directory with a file `/d/old`.
+fn with_a_name() -> (MemFileSystem, FaultFileSystem) {
+    let (mem, fs) = over_memory();
+    fs.create_dir_all(&path("/d")).unwrap();
+    write_file(&fs, &path("/d/old"), b"old").unwrap();
+    mem.sync_all();
+    (mem, fs)
+}
+
+fn fail_sync_of_names(fs: &FaultFileSystem) {
+    fs.faults().add(Fault::io().on(&[OpKind::SyncDir]));
+    fs.sync_dir(&path("/d")).unwrap_err();
+}
+
+#[test]
+fn names_whose_sync_has_failed_are_not_saved_by_the_next() {
+    let (mem, fs) = with_a_name();
+    write_file(&fs, &path("/d/new"), b"new").unwrap();
+    fs.remove_file(&path("/d/old")).unwrap();
+    fail_sync_of_names(&fs);
+    write_file(&fs, &path("/d/other"), b"other").unwrap();
+    fs.sync_dir(&path("/d")).unwrap();
+    assert_eq!(fs.list(&path("/d")).unwrap(), ["new", "other"]);
+    assert_eq!(names_after_a_cut(&mem), ["old", "other"]);
+    // The process dies, and the machine goes on.
+    let alive = mem.crash(PowerCut::KeepAll);
+    assert_eq!(alive.list(&path("/d")).unwrap(), ["new", "other"]);
+    alive.sync_dir(&path("/d")).unwrap();
+    assert_eq!(names_after_a_cut(&alive), ["old", "other"]);
+    // What is made anew is written again.
+    fs.remove_file(&path("/d/new")).unwrap();
+    write_file(&fs, &path("/d/new"), b"new").unwrap();
+    fs.sync_dir(&path("/d")).unwrap();
+    assert_eq!(names_after_a_cut(&mem), ["new", "old", "other"]);
+}
+
+#[test]
+fn a_name_that_goes_on_from_a_lost_one_brings_it_to_the_disk() {
+    let (mem, fs) = with_a_name();
+    fs.rename(&path("/d/old"), &path("/d/a")).unwrap();
+    fail_sync_of_names(&fs);
+    fs.sync_dir(&path("/d")).unwrap();
+    assert_eq!(names_after_a_cut(&mem), ["old"]);
+    fs.rename(&path("/d/a"), &path("/d/b")).unwrap();
+    assert_eq!(names_after_a_cut(&mem), ["old"]);
+    fs.sync_dir(&path("/d")).unwrap();
+    assert_eq!(
+        names_after_a_cut(&mem),
+        ["b"],
+        "a file has one of its names"
+    );
+}
+
+#[test]
+fn names_that_were_saved_before_the_sync_was_said_to_fail_are_there() {
+    let (mem, fs) = with_a_name();
+    write_file(&fs, &path("/d/new"), b"new").unwrap();
+    let fault = Fault::io().on(&[OpKind::SyncDir]);
+    fs.faults().add(fault.after_effect());
+    fs.sync_dir(&path("/d")).unwrap_err();
+    assert_eq!(names_after_a_cut(&mem), ["new", "old"]);
+}

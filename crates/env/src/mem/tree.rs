@@ -44,11 +44,17 @@ struct Change {
     edit: Edit,
     /// A rename takes the old name away with the same change.
     second: Option<Edit>,
+    /// A sync of its directory has failed: the next one does not bring it to the disk.
+    is_lost: bool,
 }
 
 impl Change {
     fn edits(&self) -> impl Iterator<Item = &Edit> {
         std::iter::once(&self.edit).chain(&self.second)
+    }
+
+    fn names(&self) -> impl Iterator<Item = (DirId, Name)> {
+        self.edits().map(|edit| (edit.dir, Arc::clone(&edit.name)))
     }
 }
 
@@ -164,11 +170,34 @@ impl Tree {
     }
 
     fn change(&mut self, edit: Edit, second: Option<Edit>) {
-        let change = Change { edit, second };
+        let change = Change {
+            edit,
+            second,
+            is_lost: false,
+        };
         for edit in change.edits() {
             self.edit_now(edit);
         }
+        self.write_again(&change);
         self.pending.push(change);
+    }
+
+    /// What was lost is to be written again with a change that rests on it.
+    fn write_again(&mut self, change: &Change) {
+        if !self.pending.iter().any(|pending| pending.is_lost) {
+            return;
+        }
+        let mut names: HashSet<(DirId, Name)> = change.names().collect();
+        let mut count = 0;
+        while count < names.len() {
+            count = names.len();
+            for pending in &mut self.pending {
+                if pending.names().any(|name| names.contains(&name)) {
+                    pending.is_lost = false;
+                    names.extend(pending.names());
+                }
+            }
+        }
     }
 
     fn set(&mut self, place: &Place<'_>, node: Option<Node>) {
@@ -308,30 +337,46 @@ impl Tree {
         };
     }
 
-    /// Brings the pending changes that touch `dir` to the disk, and what they rest on: a change
+    /// For each pending change whether a sync of `dir` concerns it: those that touch it, and what they rest on: a change
     /// that moves a name in from elsewhere needs the earlier ones of that name.
-    pub(super) fn sync_dir(&mut self, dir: DirId) {
-        let pending = std::mem::take(&mut self.pending);
+    fn concerned(&self, dir: DirId) -> Vec<bool> {
         let mut needed: HashSet<(DirId, Name)> = HashSet::new();
-        let mut synced = vec![false; pending.len()];
-        for (change, synced) in pending.iter().zip(&mut synced).rev() {
-            *synced = change.edits().any(|edit| {
+        let mut concerned = vec![false; self.pending.len()];
+        for (change, concerned) in self.pending.iter().zip(&mut concerned).rev() {
+            *concerned = change.edits().any(|edit| {
                 edit.dir == dir
                     || !needed.is_empty() && needed.contains(&(edit.dir, Arc::clone(&edit.name)))
             });
-            if *synced {
-                let elsewhere = change.edits().filter(|edit| edit.dir != dir);
-                needed.extend(elsewhere.map(|edit| (edit.dir, Arc::clone(&edit.name))));
+            if *concerned {
+                needed.extend(change.names().filter(|(of, _)| *of != dir));
             }
         }
-        for (change, synced) in pending.into_iter().zip(synced) {
-            if synced {
+        concerned
+    }
+
+    /// Brings the pending changes to the disk that a sync of `dir` concerns, but for those that were lost, and what rests on them.
+    pub(super) fn sync_dir(&mut self, dir: DirId) {
+        let concerned = self.concerned(dir);
+        let mut lost: HashSet<(DirId, Name)> = HashSet::new();
+        for (change, concerned) in std::mem::take(&mut self.pending).into_iter().zip(concerned) {
+            if change.is_lost || change.names().any(|name| lost.contains(&name)) {
+                lost.extend(change.names());
+                self.pending.push(change);
+            } else if concerned {
                 for edit in change.edits() {
                     self.edit_durable(edit);
                 }
             } else {
                 self.pending.push(change);
             }
+        }
+    }
+
+    /// Has the next sync of `dir` not bring to the disk what one would now.
+    pub(super) fn lose_names(&mut self, dir: DirId) {
+        let concerned = self.concerned(dir);
+        for (change, concerned) in self.pending.iter_mut().zip(concerned) {
+            change.is_lost |= concerned;
         }
     }
 
@@ -404,6 +449,7 @@ impl Tree {
             .map(|change| Change {
                 edit: copy_edit(&change.edit),
                 second: change.second.as_ref().map(&mut copy_edit),
+                is_lost: change.is_lost,
             })
             .collect();
         Self {
