@@ -350,6 +350,14 @@ impl NewFiles {
                 *unfinished = Some(other);
                 return Err(failed.unwrap_or(e));
             }
+            // The sync of its name may have failed: then the next one brings only a new name to the disk.
+            if unfinished.is_some()
+                && let Err(e) = self.fs.remove_file(&path)
+                && !e.is_file_not_found()
+            {
+                failed.get_or_insert(e);
+                continue;
+            }
             let mut has_old_bytes = false;
             match self.make_at(id, &path, mapped, &mut has_old_bytes) {
                 Ok(made) => {

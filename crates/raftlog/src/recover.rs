@@ -372,12 +372,12 @@ fn make_anew(
 ) -> Result<(LogFile, u64)> {
     let id = place.id;
     digest::remove(fs, &place.dir, id)?;
-    if has_other_names(fs, &place.path())? {
-        own(fs, place, 0)?;
-    }
     let header = options.file_header();
     let mut dir = &place.dir;
-    match make(fs, dir, id, header, None) {
+    // Whoever has begun it may have failed to sync its name, which no later sync then brings to the disk: it is made again. It may have
+    // other names, too.
+    let made = own(fs, place, 0).and_then(|()| make(fs, dir, id, header, None));
+    match made {
         Err(e) if e.kind() == ErrorKind::NoSpace => {
             let other = dirs.iter().find(|other| *other != dir).ok_or(e)?;
             fs.remove_file(&place.path())?;

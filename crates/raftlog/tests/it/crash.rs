@@ -408,8 +408,11 @@ fn fail_everywhere(dirs: Dirs, seeds: std::ops::Range<u64>) -> u64 {
                 } else {
                     assert_eq!(Some(&found), out.states.last(), "{name}");
                 }
-                let engine = dirs.open(&mem.crash(PowerCut::DropUnsynced)).unwrap();
-                assert!(out.allows(&content(&engine), out.synced), "{name}");
+                for cut in [PowerCut::DropUnsynced, PowerCut::Names { seed: n }] {
+                    let engine = dirs.open(&mem.crash(cut));
+                    let engine = engine.unwrap_or_else(|e| panic!("{name} {cut:?}: {e}"));
+                    assert!(out.allows(&content(&engine), out.synced), "{name} {cut:?}");
+                }
             }
         }
     }
@@ -471,4 +474,50 @@ fn a_failed_append_leaves_the_engine_as_it_was_and_writable() {
     engine.write(&mut batch, true).unwrap();
     let engine = open(&mem.crash(PowerCut::DropUnsynced)).unwrap();
     assert_eq!(engine.last_index(1), Some(2));
+}
+
+/// Writes batches with a sync up to the first that fails, or `count`; the index of the next entry.
+fn write_on(engine: &Engine, from: u64, count: u64) -> u64 {
+    for index in from..from + count {
+        let mut batch = LogBatch::default();
+        let entry = Rng::new(index).bytes(300);
+        batch.add_entries(1, index, &[entry]).unwrap();
+        if engine.write(&mut batch, true).is_err() {
+            return index;
+        }
+    }
+    from + count
+}
+
+#[test]
+fn a_file_whose_name_was_not_synced_is_made_again() {
+    // The file that could not be made is still there: in the same process, and in the next one.
+    for dies in [false, true] {
+        let mut failed = 0;
+        for nth in 1.. {
+            let mem = disk();
+            let fs = FaultFileSystem::over_memory(mem.clone());
+            let arc: Arc<dyn FileSystem> = Arc::new(fs.clone());
+            let fault = Fault::io().on(&[OpKind::SyncDir]).path_with("/log");
+            fs.faults().add(fault.nth(nth));
+            fs.faults().add(Fault::io().on(&[OpKind::Remove]).forever());
+            let engine = Engine::open(&arc, dir(), options()).ok();
+            let next = engine.as_ref().map_or(1, |engine| write_on(engine, 1, 10));
+            if next > 10 {
+                break;
+            }
+            failed += 1;
+            fs.faults().clear();
+            let mem = match dies {
+                true => mem.crash(PowerCut::KeepAll),
+                false => mem,
+            };
+            let again = (dies || engine.is_none()).then(|| open(&mem).unwrap());
+            let engine = again.as_ref().or(engine.as_ref()).unwrap();
+            assert_eq!(write_on(engine, next, 10), next + 10);
+            let after = open(&mem.crash(PowerCut::DropUnsynced)).unwrap();
+            assert!(content(&after) == content(engine), "{dies} {nth}");
+        }
+        assert!(failed > 2, "{failed}");
+    }
 }
