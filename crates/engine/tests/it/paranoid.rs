@@ -109,6 +109,7 @@ fn files(fs: &MemFileSystem) -> Vec<(String, Vec<u8>)> {
 fn damage_within_a_log_is_refused_before_anything_is_written_if_asked_for() {
     let fs = MemFileSystem::new();
     let mut options = small(&fs);
+    options.cf.write_buffer_size = 1 << 20;
     let db = Db::open(DIR, &options).expect("a new one");
     for n in 0..200 {
         db.put(format!("key{n:03}").as_bytes(), &[b'v'; 100])
