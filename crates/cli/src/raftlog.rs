@@ -58,9 +58,13 @@ struct SecondDir {
 
 impl SecondDir {
     /// Those of logs.
-    fn config(&self, dir: &Path) -> Result<Config, Failure> {
-        check_is_there(dir)?;
-        self.check()?;
+    fn config(&self, path: &Path) -> Result<Config, Failure> {
+        if path.is_dir() {
+            self.check_logs(path)?;
+        } else {
+            check_is_there(path)?;
+            self.check()?;
+        }
         // A configuration file is where these come from elsewhere.
         let named = |dir: &Path| match dir.to_str() {
             Some(name) => Ok(name.to_owned()),
@@ -70,7 +74,7 @@ impl SecondDir {
             ))),
         };
         Ok(Config {
-            dir: named(dir)?,
+            dir: named(path)?,
             spill_dir: self.spill_dir.as_deref().map(named).transpose()?,
             ..Config::default()
         })
@@ -78,6 +82,22 @@ impl SecondDir {
 
     fn check(&self) -> Result<(), Failure> {
         self.spill_dir.as_deref().map_or(Ok(()), check_is_there)
+    }
+
+    /// Refuses what is no log: a name that was mistyped would be one that is whole.
+    fn check_logs(&self, dir: &Path) -> Result<(), Failure> {
+        check_is_there(dir)?;
+        self.check()?;
+        let fs = Options::default().db.fs;
+        for dir in std::iter::once(dir).chain(self.spill_dir.as_deref()) {
+            if fs.list(dir)?.iter().any(|name| is_log(name)) {
+                return Ok(());
+            }
+        }
+        Err(Failure::NotFound(format!(
+            "there is no Raft log in {}",
+            dir.display()
+        )))
     }
 }
 
@@ -141,6 +161,11 @@ fn failure(e: Error) -> Failure {
         Error::Io(e) => Failure::Engine(orogen::Error::io("raft log", e)),
         other => Failure::Failed(other.to_string()),
     }
+}
+
+/// True for the name of a file of either queue.
+fn is_log(name: &str) -> bool {
+    name.ends_with(".raftlog") || name.ends_with(".rewrite")
 }
 
 fn check_is_there(path: &Path) -> Result<(), Failure> {
@@ -259,8 +284,7 @@ fn operation_json(terminal: &Terminal, group: u64, content: &LogItemContent) -> 
 }
 
 fn check(args: &CheckArgs, terminal: &mut Terminal) -> Result<(), Failure> {
-    check_is_there(&args.dir)?;
-    args.second.check()?;
+    args.second.check_logs(&args.dir)?;
     let fs = Options::default().db.fs;
     let spill_dir = args.second.spill_dir.as_deref();
     let bar = terminal.bar(0, false, "reading files");
@@ -278,18 +302,26 @@ fn check(args: &CheckArgs, terminal: &mut Terminal) -> Result<(), Failure> {
     let is_damaged = |file: &&CheckedFile| file.damage.is_some() && !file.is_torn_end;
     let damaged = files.iter().filter(is_damaged).count() as u64;
     // In the directory that was asked for it is known by its name.
-    let name = |file: &CheckedFile| {
-        let name = file.path.strip_prefix(&args.dir).unwrap_or(&file.path);
-        name.display().to_string()
+    let shown = |path: &Path| {
+        path.strip_prefix(&args.dir)
+            .unwrap_or(path)
+            .display()
+            .to_string()
     };
+    let name = |file: &CheckedFile| shown(&file.path);
     let mut spare = 0;
+    // Whatever is before a file that is missing, or was not in this directory, counts for nothing.
+    let mut not_read = Vec::new();
     for dir in [Some(&*args.dir), spill_dir].into_iter().flatten() {
-        let names = fs.list(dir)?;
-        spare += names
-            .iter()
-            .filter(|n| n.ends_with(".raftlog.reserved"))
-            .count();
+        for file in fs.list(dir)? {
+            spare += usize::from(file.ends_with(".raftlog.reserved"));
+            let path = dir.join(&file);
+            if is_log(&file) && files.iter().all(|read| read.path != path) {
+                not_read.push(shown(&path));
+            }
+        }
     }
+    not_read.sort();
     if terminal.json {
         let each: Vec<Value> = files
             .iter()
@@ -310,6 +342,7 @@ fn check(args: &CheckArgs, terminal: &mut Terminal) -> Result<(), Failure> {
             .collect();
         terminal.document(&json!({
             "files": each,
+            "not_read": not_read,
             "spare_files": spare,
             "groups": groups,
             "holes": holes,
@@ -332,6 +365,12 @@ fn check(args: &CheckArgs, terminal: &mut Terminal) -> Result<(), Failure> {
                 terminal.line(&terminal.ink(ink, &format!("  {word}: {what}")))?;
             }
         }
+        for file in &not_read {
+            let line = format!(
+                "{file}  not read: a file behind it is missing, or is in another directory"
+            );
+            terminal.line(&terminal.ink(Ink::Bad, &line))?;
+        }
         for (group, last) in &holes {
             let line = format!("group {group}: entries are missing behind {last}");
             terminal.line(&terminal.ink(Ink::Bad, &line))?;
@@ -345,18 +384,17 @@ fn check(args: &CheckArgs, terminal: &mut Terminal) -> Result<(), Failure> {
             text::plural(holes.len() as u64, "hole"),
         ))?;
     }
-    match damaged + holes.len() as u64 {
+    match damaged + (holes.len() + not_read.len()) as u64 {
         0 => Ok(()),
         _ => Err(Failure::Damaged(format!(
-            "{} has damage or holes",
+            "{} has damage, holes, or files that are not read",
             args.dir.display()
         ))),
     }
 }
 
 fn fork(args: &ForkArgs, terminal: &mut Terminal) -> Result<(), Failure> {
-    check_is_there(&args.source)?;
-    args.second.check()?;
+    args.second.check_logs(&args.source)?;
     let (second, share) = (args.second.spill_dir.as_deref(), args.share);
     let fs = Options::default().db.fs;
     let made = fork_logs(&*fs, &args.source, second, &args.target, share)?;

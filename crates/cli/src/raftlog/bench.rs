@@ -15,7 +15,7 @@ use orogen_env::{Clock as _, FileSystem, Stopwatch, SystemClock};
 use orogen_raftlog::raw::{Command, Engine, LogBatch, Metrics, Options as LogOptions};
 use serde_json::json;
 
-use super::change;
+use super::{change, is_log};
 use crate::failure::{Failure, after_help};
 use crate::terminal::Terminal;
 use crate::text;
@@ -197,12 +197,11 @@ pub(crate) fn run(args: &BenchArgs, terminal: &mut Terminal) -> Result<(), Failu
         ));
     }
     let fs: Arc<dyn FileSystem> = Options::default().db.fs;
-    let is_log = |name: &String| name.ends_with(".raftlog") || name.ends_with(".rewrite");
     for dir in [Some(&args.path), args.spill_dir.as_ref()]
         .into_iter()
         .flatten()
     {
-        if fs.exists(dir)? && fs.list(dir)?.iter().any(is_log) {
+        if fs.exists(dir)? && fs.list(dir)?.iter().any(|name| is_log(name)) {
             let shown = dir.display();
             return Err(Failure::Usage(format!("{shown} has logs already")));
         }

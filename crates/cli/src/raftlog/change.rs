@@ -76,8 +76,7 @@ pub(super) fn refused(e: Error) -> Failure {
 }
 
 pub(crate) fn repair(args: &RepairArgs, terminal: &mut Terminal) -> Result<(), Failure> {
-    check_is_there(&args.path)?;
-    args.second.check()?;
+    args.second.check_logs(&args.path)?;
     check_is_there(&args.script)?;
     let fs = Options::default().db.fs;
     let script = read_file(&*fs, &args.script)?;
@@ -145,8 +144,7 @@ pub(crate) fn repair(args: &RepairArgs, terminal: &mut Terminal) -> Result<(), F
 }
 
 pub(crate) fn purge(args: &PurgeArgs, terminal: &mut Terminal) -> Result<(), Failure> {
-    check_is_there(&args.path)?;
-    args.second.check()?;
+    args.second.check_logs(&args.path)?;
     let fs: Arc<dyn FileSystem> = Options::default().db.fs;
     let options = LogOptions {
         spill_dir: args.second.spill_dir.clone(),

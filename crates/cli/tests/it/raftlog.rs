@@ -120,6 +120,61 @@ fn damage_and_holes_are_told_but_for_a_torn_end() {
 }
 
 #[test]
+fn files_behind_which_one_is_missing_are_told() {
+    let dir = TempDir::new("raftlog-gap");
+    let logs = dir.path().join("raft");
+    let (first, newest) = engine(&logs)
+        .file_span(Queue::Append)
+        .expect("it has files");
+    assert!(newest - first >= 2);
+    let path = text(&logs);
+    let whole = json(&["raftlog", "check", path]);
+    assert_eq!(whole["not_read"], serde_json::json!([]));
+    let name = |seq: u64| format!("{seq:016}.raftlog");
+    std::fs::remove_file(logs.join(name(newest - 1))).expect("it is there");
+    let told = fails(4, &["raftlog", "check", path]);
+    let not_read: Vec<_> = (first..newest - 1).map(name).collect();
+    for file in &not_read {
+        let line = format!("{file}  not read");
+        assert!(told.out.contains(&line), "{}", told.out);
+    }
+    let told = fails(4, &["raftlog", "check", path, "--json"]);
+    let told: serde_json::Value = serde_json::from_str(&told.out).expect("a document");
+    assert_eq!(told["not_read"], serde_json::json!(not_read));
+}
+
+#[test]
+fn a_directory_without_logs_is_none_and_stays_as_it_is() {
+    let dir = TempDir::new("raftlog-none");
+    let empty = dir.path().join("empty");
+    std::fs::create_dir(&empty).expect("a whole disk");
+    let script = dir.path().join("s.rhai");
+    std::fs::write(&script, "").expect("a whole disk");
+    let (path, target) = (text(&empty), dir.path().join("target"));
+    for command in [
+        &["raftlog", "check", path][..],
+        &["raftlog", "dump", path],
+        &["raftlog", "fork", path, text(&target)],
+        &["raftlog", "purge", "--path", path],
+        &[
+            "raftlog",
+            "repair",
+            "--path",
+            path,
+            "--queue",
+            "all",
+            "--script",
+            text(&script),
+        ],
+    ] {
+        let run = fails(3, command);
+        assert!(run.err.contains("no Raft log"), "{command:?} {}", run.err);
+    }
+    assert_eq!(std::fs::read_dir(&empty).expect("is there").count(), 0);
+    assert!(!target.exists());
+}
+
+#[test]
 fn a_check_fails_where_an_open_does() {
     let dir = TempDir::new("raftlog-check-open");
     let logs = dir.path().join("raft");
