@@ -200,11 +200,19 @@ impl Error {
     /// True where the operating system said that the file does not exist.
     #[must_use]
     pub fn is_file_not_found(&self) -> bool {
-        self.0
-            .source
-            .as_ref()
-            .and_then(|s| s.downcast_ref::<std::io::Error>())
-            .is_some_and(|e| e.kind() == std::io::ErrorKind::NotFound)
+        self.io_kind() == Some(std::io::ErrorKind::NotFound)
+    }
+
+    /// True where the operating system said that the file system is mounted for reading only.
+    #[must_use]
+    pub fn is_read_only_file_system(&self) -> bool {
+        self.io_kind() == Some(std::io::ErrorKind::ReadOnlyFilesystem)
+    }
+
+    fn io_kind(&self) -> Option<std::io::ErrorKind> {
+        let source = self.0.source.as_ref()?;
+        let error = source.downcast_ref::<std::io::Error>()?;
+        Some(error.kind())
     }
 }
 

@@ -93,6 +93,7 @@ impl Failure {
             Self::NotFound(_) => 3,
             Self::Damaged(_) => 4,
             Self::Engine(e) if e.is_file_not_found() => 3,
+            Self::Engine(e) if e.is_read_only_file_system() => 7,
             Self::Engine(e) => match e.kind() {
                 ErrorKind::NotFound => 3,
                 ErrorKind::Corruption => 4,
@@ -137,6 +138,11 @@ mod tests {
         assert_eq!(
             Failure::Engine(Error::io("cannot open", gone)).exit_code(),
             3
+        );
+        let mounted = std::io::Error::from(std::io::ErrorKind::ReadOnlyFilesystem);
+        assert_eq!(
+            Failure::Engine(Error::io("cannot open", mounted)).exit_code(),
+            7
         );
         let pipe = std::io::Error::from(std::io::ErrorKind::BrokenPipe);
         let failure = Failure::Output(pipe);

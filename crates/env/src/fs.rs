@@ -355,6 +355,17 @@ pub trait FileSystem: Send + Sync {
     }
 }
 
+/// The lock of a directory that is only read; none where the file system takes no writes, from nobody.
+///
+/// # Errors
+/// That of `locked`, if it is another one.
+pub fn unless_read_only(locked: Result<Box<dyn FileLock>>) -> Result<Option<Box<dyn FileLock>>> {
+    match locked {
+        Err(e) if e.is_read_only_file_system() => Ok(None),
+        locked => locked.map(Some),
+    }
+}
+
 /// The whole of a file.
 ///
 /// # Errors

@@ -17,7 +17,7 @@ use std::time::Duration;
 use orogen_base::sync::Mutex;
 use orogen_base::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use orogen_base::{Error, Result};
-use orogen_env::fs::make_dir;
+use orogen_env::fs::{make_dir, unless_read_only};
 use orogen_env::{Clock, FileLock, FileSystem};
 
 use crate::metrics::Meters;
@@ -250,17 +250,18 @@ impl Dirs {
         self.all.iter().map(open).collect()
     }
 
-    /// Locks those that are there: they are only looked at, or repaired.
+    /// Locks those that are there: they are only looked at, or repaired. A file system that takes no writes needs no lock.
     ///
     /// # Errors
     /// `InvalidArgument` if one is not there, or a fork that was not finished; `Busy` if it is open; those of the file system.
     pub(crate) fn lock(&self, fs: &dyn FileSystem) -> Result<Vec<Box<dyn FileLock>>> {
         let lock_one = |dir: &Arc<Path>| match fs.exists(dir)? {
-            true => lock(fs, dir),
+            true => unless_read_only(lock(fs, dir)),
             false => Err(Error::invalid_argument("there is no such directory")
                 .with("directory", dir.display())),
         };
-        self.all.iter().map(lock_one).collect()
+        let locked: Result<Vec<_>> = self.all.iter().map(lock_one).collect();
+        Ok(locked?.into_iter().flatten().collect())
     }
 
     /// All names in them that are ours.

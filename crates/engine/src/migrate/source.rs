@@ -9,6 +9,7 @@ use orogen_base::limits::NUM_LEVELS_MAX;
 use orogen_base::range_del::RangeTombstone;
 use orogen_base::{Error, ErrorKind, FileNo, InternalIterator as _, Result, SeqNo};
 use orogen_blob::titan::{self, TitanEdit, TitanFile, TitanFileMeta, TitanLive, referenced_sizes};
+use orogen_env::fs::unless_read_only;
 use orogen_env::{Access, FileLock, FileSystem};
 use orogen_sst::CompressionType;
 use orogen_sst::{Anchor, TableReadOptions, TableReader};
@@ -122,7 +123,7 @@ pub(super) fn lock(
     for dir in [dir, &titan_dir(dir, titan)] {
         let path = filename::lock_path(dir);
         if fs.exists(&path)? {
-            locks.push(fs.lock(&path)?);
+            locks.extend(unless_read_only(fs.lock(&path))?);
         }
     }
     Ok(locks)

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use orogen_base::key::InternalKeyComparator;
 use orogen_base::limits::NUM_LEVELS_MAX;
 use orogen_base::{Error, ErrorKind, FileNo, Result, SeqNo, UserComparator};
+use orogen_env::fs::unless_read_only;
 use orogen_env::{Access, FileLock, FileSystem};
 use orogen_sst::salvage::{LostBlock, Salvaged, Visitor, salvage};
 use orogen_sst::{TableProperties, TableReader, TableReaderOptions};
@@ -79,7 +80,7 @@ pub(super) fn lock(dir: &Path, options: &Options) -> Result<Option<Box<dyn FileL
     let fs = &*options.db.fs;
     let path = filename::lock_path(dir);
     if fs.exists(&path)? {
-        return fs.lock(&path).map(Some);
+        return unless_read_only(fs.lock(&path));
     }
     Ok(None)
 }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::slice;
+use std::sync::Arc;
 
 use orogen_base::ErrorKind;
 use orogen_engine::plugin::merge_operator;
@@ -11,8 +12,9 @@ use orogen_engine::{
     BottommostLevelCompaction, ColumnFamilyOptions, CompactRangeOptions, Db, FlushOptions, Options,
     WriteOptions,
 };
+use orogen_env::fault::Errno;
 use orogen_env::fs::{read_file, write_file};
-use orogen_env::{FileSystem, MemFileSystem, PowerCut};
+use orogen_env::{Fault, FaultFileSystem, FileSystem, MemFileSystem, OpKind, PowerCut};
 use orogen_sst::CompressionType;
 
 use crate::support::{DIR, scan, small};
@@ -197,6 +199,22 @@ fn a_healthy_directory_is_left_alone() {
     assert!(content(&db) == want);
     let busy = repair::examine(DIR, &options(&fs), &mut |_, _| {}).unwrap_err();
     assert_eq!(busy.kind(), ErrorKind::Busy);
+}
+
+#[test]
+fn what_is_on_a_file_system_for_reading_only_is_repaired_into_another() {
+    let (fs, want) = sample();
+    fs.remove_file(&Path::new(DIR).join("CURRENT")).unwrap();
+    let mounted = FaultFileSystem::over_memory(fs.clone());
+    // Links are those of the new one.
+    let mut kinds = OpKind::CHANGING.to_vec();
+    kinds.retain(|&kind| kind != OpKind::Link);
+    let fault = Fault::new(Errno::ROFS).on(&kinds).path_with(DIR);
+    mounted.faults().add(fault.forever());
+    let mut options = options(&fs);
+    options.db.fs = Arc::new(mounted);
+    repair::repair(DIR, NEW, &options, &mut |_, _| {}).expect("reads only");
+    assert!(repaired(&fs) == want);
 }
 
 #[test]

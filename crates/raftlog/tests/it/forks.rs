@@ -5,11 +5,12 @@ use std::path::Path;
 use std::sync::Arc;
 
 use orogen_base::ErrorKind;
+use orogen_env::fault::Errno;
 use orogen_env::fs::read_file;
 use orogen_env::{
     Fault, FaultFileSystem, FileSystem, MemFileSystem, OpKind, PosixFileSystem, PowerCut,
 };
-use orogen_raftlog::raw::{Engine, LogBatch, Options, RecoveryMode, RewriteSteps, fork};
+use orogen_raftlog::raw::{Engine, LogBatch, Options, RecoveryMode, RewriteSteps, check, fork};
 use orogen_testkit::TempDir;
 use orogen_testkit::rng::Rng;
 
@@ -54,6 +55,22 @@ fn logs(dir: &Path, suffix: &str) -> Vec<String> {
 
 fn links(path: &Path) -> u64 {
     std::fs::metadata(path).expect("it is there").nlink()
+}
+
+#[test]
+fn a_file_system_for_reading_only_is_looked_at_and_forked() {
+    let mem = MemFileSystem::new();
+    let fs: Arc<dyn FileSystem> = Arc::new(mem.clone());
+    let [source, target] = ["/source", "/target"].map(Path::new);
+    filled_on(&fs, source);
+    let want = content(&Engine::open(&fs, source, options()).expect("opens"));
+    let mounted = FaultFileSystem::over_memory(mem);
+    let fault = Fault::new(Errno::ROFS).path_with("/source").forever();
+    mounted.faults().add(fault.on(&OpKind::CHANGING));
+    let checked = check(&mounted, source, None, |_, _| {}).expect("reads only");
+    assert!(checked.files.len() > 3 && checked.files.iter().all(|f| f.damage.is_none()));
+    fork(&mounted, source, None, target, false).expect("reads only");
+    assert!(content(&Engine::open(&fs, target, options()).expect("opens")) == want);
 }
 
 #[test]
