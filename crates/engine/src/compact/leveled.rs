@@ -80,7 +80,10 @@ pub fn pick(
     marks::due(version, options, base_level, moment).find_map(|due| {
         let inputs = std::slice::from_ref(due.file);
         let mut plan = picker.plan(due.level, due.output_level, inputs, due.reason, 0.0)?;
-        if plan.bottommost || due.reason == Reason::ForcedBlobGC {
+        // These go on to the last level, and need not be written on each on the way.
+        let is_on_its_way = matches!(due.reason, Reason::Ttl | Reason::SizeAmplification)
+            && plan.output_level + 1 < version.num_non_empty_levels();
+        if plan.bottommost && !is_on_its_way || due.reason == Reason::ForcedBlobGC {
             // What it is rewritten for would lie there for good.
             plan.trivial_move = false;
         }

@@ -5,6 +5,8 @@ use orogen_base::seqno::SEQNO_MAX;
 use orogen_sst::CompressionType;
 
 use super::{Moment, due, next_due_secs, of_unknown_codec, waited_for_snapshot};
+use crate::compact::leveled::pick;
+use crate::compact::score::Scores;
 use crate::options::ColumnFamilyOptions;
 use crate::version::builder::VersionBuilder;
 use crate::version::edit::VersionEdit;
@@ -118,6 +120,30 @@ fn old_data_goes_down_and_old_files_are_written_anew() {
     let anew = format!("9 L0->L4 {why}, 2 L4->L4 {why}, 3 L6->L6 {why}");
     assert_eq!(asked(0, 50, 151).0, anew);
     assert_eq!(asked(50, 50, 151).0, format!("{down}, {anew}"));
+}
+
+#[test]
+fn an_old_file_is_rewritten_once_on_its_way_down() {
+    let options = ColumnFamilyOptions {
+        ttl: 50,
+        level_compaction_dynamic_level_bytes: false,
+        ..nothing_asked()
+    };
+    let moment = Moment {
+        unix_secs: 1000,
+        ..Moment::default()
+    };
+    let shown = |level| {
+        let drawing = format!("L{level}\n1: a..c size=9\nL6\n2: x..z size=9");
+        let v = version(&drawing, |f| f.oldest_ancester_time = 100);
+        let plan = pick(&v, &options, &Scores::compute(&v, &options), &[], moment);
+        let plan = plan.expect("it is due");
+        (plan.output_level, plan.bottommost, plan.trivial_move)
+    };
+    for level in 1..5 {
+        assert_eq!(shown(level), (level + 1, true, true));
+    }
+    assert_eq!(shown(5), (6, true, false));
 }
 
 #[test]
