@@ -73,7 +73,9 @@ impl Table {
 }
 
 fn cells(line: &str) -> Vec<String> {
-    let line = line.trim().trim_start_matches('|').trim_end_matches('|');
+    let line = line.trim();
+    let line = line.strip_prefix('|').unwrap_or(line);
+    let line = line.strip_suffix('|').unwrap_or(line);
     line.split('|')
         .map(|cell| cell.trim().replace('`', ""))
         .collect()
@@ -139,8 +141,9 @@ fn chart(keys: &[&str], table: &Table) -> Result<Chart, String> {
     if chart.numbers().next().is_none() {
         return Err("nothing to draw".to_owned());
     }
-    if scale == Scale::Times && chart.numbers().any(|n| n <= 0.0) {
-        return Err("a ratio is above 0".to_owned());
+    let has_place = |n: f64| n > 0.0 || n == 0.0 && scale == Scale::Plain;
+    if !chart.numbers().all(has_place) {
+        return Err("a ratio is above 0, any number at least 0".to_owned());
     }
     Ok(chart)
 }
@@ -207,6 +210,9 @@ fn by_rows(
                 });
             }
             if let Some(last) = all.last_mut() {
+                if last.values[at].is_some() {
+                    return Err(format!("two rows are of `{group}` and `{name}`"));
+                }
                 last.values[at] = value(table.cell(row, panel)?)?;
             }
         }
@@ -266,8 +272,11 @@ fn value(cell: &str) -> Result<Option<Value>, String> {
             spread: Some(spread),
         }));
     }
-    let first = cell.split_whitespace().next().and_then(number);
-    let middle = first.ok_or_else(wrong)?;
+    let mut words = cell.split_whitespace();
+    let middle = words.next().and_then(number).ok_or_else(wrong)?;
+    if words.next().and_then(number).is_some() {
+        return Err(format!("two numbers in the cell `{cell}`, and no spread"));
+    }
     Ok(Some(Value {
         middle,
         spread: None,

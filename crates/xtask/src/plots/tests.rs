@@ -85,6 +85,13 @@ fn bars_are_as_long_as_their_doublings() {
 }
 
 #[test]
+fn an_empty_cell_needs_no_space() {
+    let tight = PAGE.replace("| | BlobDB", "|| BlobDB");
+    assert_ne!(tight, PAGE);
+    assert_eq!(drawing(&tight), drawing(PAGE));
+}
+
+#[test]
 fn columns_can_be_series() {
     let page = PAGE.replace("series: 2\npanels: 3 4", "series: Updates=3 | Scans=4");
     let svg = drawing(&page).expect("is right");
@@ -115,6 +122,8 @@ fn what_is_wrong_is_told() {
         ("title:", "name:", "`name`"),
         ("1.45", "many", "`many`"),
         ("1.45", "0", "above 0"),
+        ("1.45", "171,520, 1.45", "two numbers"),
+        ("| 4 KiB |", "| 1 KiB |", "two rows"),
         ("(2.40..2.61)", "(2.60..2.61)", "out of its spread"),
         ("panels: 3 4", "panels: 3\nscale: wide", "`wide`"),
     ] {
