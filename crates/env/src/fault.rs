@@ -13,7 +13,8 @@
 //!    where an earlier one decided.
 //! 4. Before a [`MemFileSystem`] ([`FaultFileSystem::over_memory`]) a failed sync also drops
 //!    what it should have saved, as the kernel does: a second sync that succeeds does not
-//!    bring it back. So it is with the names that the sync of a directory should have saved.
+//!    bring it back. So it is with the names that the sync of a directory should have saved, but for want of space: what
+//!    found none is not begun.
 //! 5. An injected error has the kind and cause that the operating system's would have, so
 //!    `ENOSPC` gives `NoSpace`; `Faults::injected` tells how many there were.
 
@@ -23,7 +24,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use orogen_base::{Error, Result};
+use orogen_base::{Error, ErrorKind, Result};
 use parking_lot::Mutex;
 
 use crate::ahead::Ahead;
@@ -524,7 +525,9 @@ impl FileSystem for FaultFileSystem {
         };
         if fault.after_effect {
             self.below.sync_dir(dir)?;
-        } else if let Some(memory) = &self.faults.0.memory {
+        } else if let Some(memory) = &self.faults.0.memory
+            && injected(&fault, OpKind::SyncDir, dir).kind() != ErrorKind::NoSpace
+        {
             memory.lose_names(dir)?;
         }
         Err(injected(&fault, OpKind::SyncDir, dir))

@@ -788,13 +788,15 @@ impl CompactionJob {
 /// unfollowed, and that one is bad shows only in what a file then has of garbage.
 pub(crate) fn locate<'f>(
     family: &ColumnFamilyData,
-    mut inputs: impl Iterator<Item = &'f Arc<FileMeta>>,
+    inputs: impl Iterator<Item = &'f Arc<FileMeta>>,
     error: Error,
 ) -> Error {
-    if error.kind() != ErrorKind::Corruption || error.context("file").is_some() {
+    let is_of_garbage = error.context("blob_file").is_some() && error.context("file").is_none();
+    if error.kind() != ErrorKind::Corruption || !is_of_garbage {
         return error;
     }
     let version = family.version();
+    let mut inputs = inputs.filter(|file| file.oldest_blob_file_number != 0);
     let bad = inputs.find_map(|file| family.tables.check_pointers(&version, file).err());
     match bad.filter(|bad| bad.kind() == ErrorKind::Corruption) {
         Some(bad) => bad.caused_by(error),

@@ -243,7 +243,7 @@ impl Build<'_, '_> {
             source.fs,
             &source.wal_dir,
             &source.logs,
-            source.last_sequence,
+            source.in_tables,
             &mut |log, seqno, op| {
                 let Some(id) = op.family() else {
                     return Ok(());

@@ -109,6 +109,8 @@ pub(super) struct Source<'a> {
     files_not_live: Vec<FileNo>,
     pub(super) db_id: Option<String>,
     pub(super) last_sequence: SeqNo,
+    /// That of the MANIFEST.
+    pub(super) in_tables: SeqNo,
     pub(super) next_file: FileNo,
 }
 
@@ -213,6 +215,7 @@ impl<'a> Source<'a> {
             files_not_live: not_live(fs, &titan_dir, &of_families)?,
             db_id: recovered.db_id.clone(),
             last_sequence: recovered.last_sequence,
+            in_tables: recovered.last_sequence,
             next_file: recovered.next_file_number.max(newest.unwrap_or(0) + 1),
         };
         for (&id, found) in &recovered.families {
@@ -337,7 +340,7 @@ impl<'a> Source<'a> {
             self.fs,
             &self.wal_dir,
             &self.logs,
-            self.last_sequence,
+            self.in_tables,
             &mut visit,
         )?;
         self.logs_torn = torn;

@@ -480,7 +480,9 @@ pub(crate) static FAMILY: &[Item<Cf>] = &[
         "compression_opts",
         |o| print_codec_options(&o.compression_opts, false),
         |o, v| {
-            read_codec_options(&mut o.compression_opts, v)?;
+            let mut own = o.compression_opts;
+            read_codec_options(&mut own, v)?;
+            o.compression_opts = own;
             Some(())
         }
     ),
@@ -651,7 +653,9 @@ pub(crate) static OWN_FAMILY: &[Item<Cf>] = &[
         "blob_compression_opts",
         |o| print_codec_options(&o.blob_compression_opts, false),
         |o, v| {
-            read_codec_options(&mut o.blob_compression_opts, v)?;
+            let mut own = o.blob_compression_opts;
+            read_codec_options(&mut own, v)?;
+            o.blob_compression_opts = own;
             Some(())
         }
     ),

@@ -55,6 +55,18 @@ fn a_map_changes_only_what_it_names() {
 }
 
 #[test]
+fn a_map_that_is_not_known_changes_nothing() {
+    let item = items::FAMILY.iter().find(|i| i.name == "compression_opts");
+    let mut cf = ColumnFamilyOptions::default();
+    let read = item.expect("is there").read;
+    assert!(read(&mut cf, "{level=3;no_such_key=1;}").is_none());
+    assert_eq!(
+        cf.compression_opts.level,
+        ColumnFamilyOptions::default().compression_opts.level
+    );
+}
+
+#[test]
 fn numbers_are_such_as_rocksdb_can_hold() {
     let mut cf = ColumnFamilyOptions {
         level0_slowdown_writes_trigger: usize::MAX,

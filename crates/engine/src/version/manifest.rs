@@ -351,14 +351,25 @@ impl RecoveredManifest {
     }
 }
 
-/// Reads the MANIFEST that `CURRENT` names; gives its number as well.
+/// Reads the MANIFEST that `CURRENT` names, the newest one if another process begins one meanwhile; gives its number as well.
 ///
 /// # Errors
 /// As [`current`] and [`recover`].
 pub fn recover_current(fs: &dyn FileSystem, dir: &Path) -> Result<(FileNo, RecoveredManifest)> {
-    let number = current(fs, dir)?;
-    let file = fs.open(&filename::manifest_path(dir, number), Access::Sequential)?;
-    Ok((number, recover(file)?))
+    let mut number = current(fs, dir)?;
+    loop {
+        match fs.open(&filename::manifest_path(dir, number), Access::Sequential) {
+            Ok(file) => return Ok((number, recover(file)?)),
+            Err(e) if e.is_file_not_found() => {
+                let now = current(fs, dir)?;
+                if now == number {
+                    return Err(e);
+                }
+                number = now;
+            }
+            Err(e) => return Err(e),
+        }
+    }
 }
 
 /// Reads a MANIFEST.

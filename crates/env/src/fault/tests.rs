@@ -354,6 +354,16 @@ fn names_whose_sync_has_failed_are_not_saved_by_the_next() {
 }
 
 #[test]
+fn names_for_which_there_was_no_space_are_saved_by_the_next_sync() {
+    let (mem, fs) = with_a_name();
+    write_file(&fs, &path("/d/new"), b"new").unwrap();
+    fs.faults().add(Fault::no_space().on(&[OpKind::SyncDir]));
+    fs.sync_dir(&path("/d")).unwrap_err();
+    fs.sync_dir(&path("/d")).unwrap();
+    assert_eq!(names_after_a_cut(&mem), ["new", "old"]);
+}
+
+#[test]
 fn a_name_that_goes_on_from_a_lost_one_brings_it_to_the_disk() {
     let (mem, fs) = with_a_name();
     fs.rename(&path("/d/old"), &path("/d/a")).unwrap();
