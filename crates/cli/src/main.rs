@@ -52,6 +52,9 @@ struct Output {
     /// Draw no progress bars.
     #[arg(long, global = true)]
     no_progress: bool,
+    /// Open a database to write although its logs are damaged: what stands behind the damage is dropped.
+    #[arg(long, global = true)]
+    drop_log_damage: bool,
 }
 
 #[derive(Subcommand)]
@@ -106,6 +109,7 @@ fn main() -> ExitCode {
     let cli = Cli::parse();
     limits::raise_open_files();
     let mut terminal = Terminal::new(cli.output.json, cli.output.hex, cli.output.no_progress);
+    terminal.drop_log_damage = cli.output.drop_log_damage;
     let result = run(cli.command, &mut terminal).and_then(|()| Ok(terminal.flush()?));
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -119,7 +119,12 @@ pub(crate) fn read_only(dir: &Path, terminal: &Terminal) -> Result<Db, Failure> 
     let mut options = options_for(dir)?;
     options.db.paranoid_checks = false;
     options.db.refuse_log_damage = true;
-    let damage = match Db::open_read_only(dir, &options) {
+    // Beside a writer a record that is half written looks like damage, once.
+    let mut opened = Db::open_read_only(dir, &options);
+    if matches!(&opened, Err(e) if e.kind() == ErrorKind::Corruption) {
+        opened = Db::open_read_only(dir, &options);
+    }
+    let damage = match opened {
         Err(e) if e.kind() == ErrorKind::Corruption => e,
         opened => return Ok(opened?),
     };
@@ -142,24 +147,24 @@ pub(crate) fn read_write(dir: &Path, terminal: &Terminal) -> Result<Db, Failure>
     for e in unknown {
         terminal.note(&format!("orogen: this setting is the default: {e}"));
     }
-    write(dir, stored)
+    write(dir, stored, terminal)
 }
 
 /// The same for what must not be done with other settings than those of the directory.
-pub(crate) fn read_write_as_set(dir: &Path) -> Result<Db, Failure> {
+pub(crate) fn read_write_as_set(dir: &Path, terminal: &Terminal) -> Result<Db, Failure> {
     let options = options_for(dir)?;
     let stored = match Db::load_latest_options(dir, &options) {
         Err(e) if e.kind() == ErrorKind::NotFound => options,
         stored => stored?,
     };
-    write(dir, stored)
+    write(dir, stored, terminal)
 }
 
-/// Opens for writing. Nobody would see that writes behind damage in a log are dropped, so that is refused.
-fn write(dir: &Path, mut options: Options) -> Result<Db, Failure> {
+/// Opens for writing. Nobody would see that writes behind damage in a log are dropped, so that is refused unless it is asked for.
+fn write(dir: &Path, mut options: Options, terminal: &Terminal) -> Result<Db, Failure> {
     options.db.info_log = false;
     options.db.create_if_missing = false;
-    options.db.refuse_log_damage = true;
+    options.db.refuse_log_damage = !terminal.drop_log_damage;
     Ok(Db::open(dir, &options)?)
 }
 

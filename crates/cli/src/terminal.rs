@@ -21,6 +21,8 @@ pub(crate) struct Terminal {
     pub(crate) color: bool,
     /// Data may have characters beyond ASCII.
     pub(crate) unicode: bool,
+    /// The person gives up what stands behind damage in logs.
+    pub(crate) drop_log_damage: bool,
     progress: bool,
     items: usize,
     /// What ends the array that was begun, and its document.
@@ -53,6 +55,7 @@ impl Terminal {
             hex,
             color: std::io::stdout().is_terminal() && !set("NO_COLOR") && !dumb,
             unicode: !ascii_locale && !dumb,
+            drop_log_damage: false,
             progress: std::io::stderr().is_terminal() && !no_progress && !set("NO_COLOR") && !dumb,
             items: 0,
             ends: None,

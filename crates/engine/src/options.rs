@@ -106,8 +106,8 @@ pub struct DbOptions {
     /// count as damaged from the open on ([`crate::Db::damaged_tables`]) and the rest is served. What is read is checked in any case. Default true.
     pub paranoid_checks: bool,
     /// Refuse to open, with nothing written, where `wal_recovery_mode` would leave out more of the logs than a record that a crash
-    /// cut off: damage in the middle of a log and what stands behind it, or logs behind one that lacks its end. Ours. Default
-    /// false: they are dropped, and the LOG says so.
+    /// cut off: damage in the middle of a log and what stands behind it, or writes in logs behind one that lacks its end. A power loss
+    /// can leave the same of writes that were not synced. Ours. Default false: they are dropped, and the LOG says so.
     pub refuse_log_damage: bool,
     /// Threads for flushes and compactions together, 1 to 1024; from 2 on one is kept for flushes, with 1 a flush waits for the
     /// compaction that runs. Default 2.

@@ -78,7 +78,7 @@ pub(super) fn run(args: &ConvertArgs, terminal: &mut Terminal) -> Result<(), Fai
             "--min-blob-size is for --to separated".to_owned(),
         ));
     }
-    let db = open::read_write_as_set(&args.dir.path)?;
+    let db = open::read_write_as_set(&args.dir.path, terminal)?;
     let options = ConvertValuesOptions {
         min_blob_size: args.min_blob_size,
     };

@@ -83,7 +83,7 @@ impl Found {
 
 pub(super) fn run(args: &GcArgs, terminal: &mut Terminal) -> Result<(), Failure> {
     let fs = orogen::Options::default().db.fs;
-    let db = open::read_write_as_set(&args.dir.path)?;
+    let db = open::read_write_as_set(&args.dir.path, terminal)?;
     let options = CollectBlobGarbageOptions {
         discardable_ratio: args.discardable_ratio,
         merge_small_files: args.merge_small,

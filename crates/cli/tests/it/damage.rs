@@ -138,6 +138,10 @@ fn commands_that_write_leave_a_damaged_log_alone_and_those_that_read_tell_of_it(
     ok(&["db", "repair", &db, "--to", &target]);
     assert!(ok(&["db", "scan", &target]).lines().count() > 990);
     ok(&["db", "put", &target, "a", "b"]);
+    // Who wants it so gets it so.
+    ok(&["db", "put", &db, "a", "b", "--drop-log-damage"]);
+    ok(&["db", "check", &db]);
+    assert_eq!(ok(&["db", "scan", &db]).lines().count(), shown + 1);
 }
 
 #[test]

@@ -38,7 +38,7 @@ use crate::super_version::MemHandle;
 use crate::write::apply::MemTables;
 
 const REFUSED_HELP: &str = "writes behind it would be lost: `orogen db repair` saves them into a new directory; \
-                            refuse_log_damage=false opens without them";
+                            refuse_log_damage=false (of the command: --drop-log-damage) opens without them";
 
 /// What the logs held.
 #[derive(Default)]
@@ -165,7 +165,7 @@ fn replay_all(
                 .metadata(&filename::wal_path(&context.dir, log))?
                 .size;
             replayed.bytes_dropped += size;
-            if follows.is_some() {
+            if has_writes(context, log)? {
                 replayed.note_damage(|| is_behind(context, log, at));
             }
             if size > 0 {
@@ -189,6 +189,25 @@ fn replay_all(
         check_not_ahead(families, log)?;
     }
     Ok(())
+}
+
+/// True if records of writes stand in a log, whatever is damaged there.
+fn has_writes(context: &Context, log: FileNo) -> Result<bool> {
+    let path = filename::wal_path(&context.dir, log);
+    let mut reader = Reader::new(context.fs.open(&path, Access::Sequential)?, log)?;
+    let mut record = Vec::new();
+    loop {
+        match reader.read_record(&mut record)? {
+            ReadOutcome::Record { .. } => {
+                let is_link = BatchReader::new(&record).is_ok_and(|b| Link::of(&b).is_some());
+                if !is_link {
+                    return Ok(true);
+                }
+            }
+            ReadOutcome::Damage(_) => {}
+            ReadOutcome::EndOfLog { .. } => return Ok(false),
+        }
+    }
 }
 
 fn is_behind(context: &Context, log: FileNo, missing: FileNo) -> Error {
@@ -286,7 +305,9 @@ fn replay_one(
                     && !link_holds(context, link, log, replayed)?
                 {
                     replayed.bytes_dropped += size;
-                    replayed.note_damage(|| is_behind(context, log, link.log));
+                    if has_writes(context, log)? {
+                        replayed.note_damage(|| is_behind(context, log, link.log));
+                    }
                     return Ok(Some(link.log));
                 }
                 replayed.before_old = None;

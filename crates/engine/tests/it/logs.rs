@@ -6,7 +6,7 @@ use std::sync::Arc;
 use orogen_base::ErrorKind;
 use orogen_engine::options::WalRecoveryMode;
 use orogen_engine::{ColumnFamily, Db, FlushOptions, WriteBatch, WriteOptions};
-use orogen_env::fs::read_file;
+use orogen_env::fs::{read_file, write_file};
 use orogen_env::{Fault, FaultFileSystem, FileSystem, MemFileSystem, OpKind, PowerCut};
 use orogen_wal::Writer;
 
@@ -350,6 +350,53 @@ fn a_record_that_is_no_batch_is_taken_for_damage() {
             log(&fs, bad);
             assert_eq!(keys_or_refused(&fs, mode, true), "refused", "{mode:?}");
             assert_eq!(keys_found(&fs, mode), keys, "{mode:?}");
+        }
+    }
+}
+
+/// A record that says how long the log before is.
+fn link(seqno: u64, log: u64, bytes: u64) -> Vec<u8> {
+    let mut data = b"orogen.log.before\0".to_vec();
+    data.extend(log.to_le_bytes());
+    data.extend(bytes.to_le_bytes());
+    let mut batch = WriteBatch::new();
+    batch.put_log_data(&data);
+    let mut record = batch.as_bytes().to_vec();
+    record[..8].copy_from_slice(&seqno.to_le_bytes());
+    record
+}
+
+#[test]
+fn logs_behind_one_that_is_cut_off_are_refused_if_writes_stand_in_them() {
+    let mode = WalRecoveryMode::PointInTimeRecovery;
+    // A power loss left nothing of the second log but its begin; writes; writes behind a begin that cannot be read.
+    for (has_writes, is_garbled) in [(false, false), (true, false), (true, true)] {
+        let fs = MemFileSystem::new();
+        drop(Db::open(DIR, &small(&fs)).unwrap());
+        let [first, second] = [900, 901].map(|n| Path::new(DIR).join(format!("{n:06}.log")));
+        let mut writer = Writer::new(fs.create(&first).unwrap(), 900, false);
+        for (seqno, key) in [(1, &b"a"[..]), (2, b"b")] {
+            writer.add_record(&record(seqno, 1, &[key])).unwrap();
+        }
+        drop(writer);
+        let size = fs.metadata(&first).unwrap().size;
+        fs.truncate(&first, size - 3).unwrap();
+        let mut writer = Writer::new(fs.create(&second).unwrap(), 901, false);
+        writer.add_record(&link(3, 900, size)).unwrap();
+        if has_writes {
+            writer.add_record(&record(3, 1, &[b"c"])).unwrap();
+        }
+        drop(writer);
+        if is_garbled {
+            let mut bytes = read_file(&fs, &second).unwrap();
+            bytes[20] ^= 1;
+            write_file(&fs, &second, &bytes).unwrap();
+        }
+        let wanted = if has_writes { "refused" } else { "a" };
+        let found = keys_or_refused(&fs, mode, true);
+        assert_eq!(found, wanted, "{has_writes} {is_garbled}");
+        if has_writes {
+            assert_eq!(keys_found(&fs, mode), "a", "{is_garbled}");
         }
     }
 }
