@@ -376,7 +376,7 @@ fn make_anew(
     let mut dir = &place.dir;
     // Whoever has begun it may have failed to sync its name, which no later sync then brings to the disk: it is made again. It may have
     // other names, too.
-    let made = own(fs, place, 0).and_then(|()| make(fs, dir, id, header, None));
+    let made = renew_name(fs, place).and_then(|()| make(fs, dir, id, header, None));
     match made {
         Err(e) if e.kind() == ErrorKind::NoSpace => {
             let other = dirs.iter().find(|other| *other != dir).ok_or(e)?;
@@ -565,6 +565,22 @@ fn own(fs: &dyn FileSystem, place: &Place, len: u64) -> Result<()> {
     let temporary = place.dir.join(place.id.temporary_name());
     copy(fs, &path, &temporary, len)?;
     fs.rename(&temporary, &path)?;
+    fs.sync_dir(&place.dir)
+}
+
+/// Puts an empty file in the place of one without records.
+fn renew_name(fs: &dyn FileSystem, place: &Place) -> Result<()> {
+    let path = place.path();
+    let temporary = place.dir.join(place.id.temporary_name());
+    drop(fs.create(&temporary)?);
+    if let Err(e) = fs.rename(&temporary, &path) {
+        if !fs.exists(&path)? {
+            return Err(e);
+        }
+        // A file system that keeps something by names, such as keys, may rename nothing to one that is taken.
+        fs.remove_file(&path)?;
+        fs.rename(&temporary, &path)?;
+    }
     fs.sync_dir(&place.dir)
 }
 

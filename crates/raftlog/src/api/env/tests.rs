@@ -73,7 +73,11 @@ impl FileSystem for Turned {
         self.inner.delete(path)
     }
 
+    /// As one that keeps keys by names: a name that has one gets no other.
     fn rename<P: AsRef<Path>>(&self, src_path: P, dst_path: P) -> Result<()> {
+        if dst_path.as_ref().exists() {
+            return Err(std::io::ErrorKind::AlreadyExists.into());
+        }
         self.inner.rename(src_path, dst_path)
     }
 
@@ -123,6 +127,33 @@ fn a_log_lives_on_any_file_system() {
     assert!(Engine::open(config.clone()).is_err(), "it is not plain");
     let dumped = Engine::dump_with_file_system(temp.path(), Arc::clone(&fs)).unwrap();
     assert!(dumped.count() > 0);
+}
+
+#[test]
+fn files_without_records_are_made_again_where_a_rename_replaces_none() {
+    let temp = TempDir::new("raftlog-env");
+    let config = Config {
+        dir: temp.path().to_str().unwrap().to_owned(),
+        ..Config::default()
+    };
+    let fs = Arc::new(Turned::default());
+    let open = || Engine::open_with_file_system(config.clone(), Arc::clone(&fs));
+    drop(open().unwrap());
+    let [append, rewrite] = ["raftlog", "rewrite"].map(|queue| {
+        let name = format!("{:016}.{queue}", 1);
+        temp.path().join(name)
+    });
+    // No more than a header, as in each queue.
+    std::fs::copy(append, rewrite).unwrap();
+    for n in 0..2 {
+        let engine = open().unwrap();
+        assert_eq!(engine.get(1, b"key"), None, "{n}");
+    }
+    put(&open().unwrap(), 1).unwrap();
+    assert_eq!(open().unwrap().get(1, b"key"), Some(vec![1; 500]));
+    let names = std::fs::read_dir(temp.path()).unwrap();
+    let mut names = names.map(|entry| entry.unwrap().file_name());
+    assert!(!names.any(|name| name.to_string_lossy().ends_with(".tmp")));
 }
 
 /// Zeros of the system's would be read as something else: no file is filled, and none made and deleted for it.
