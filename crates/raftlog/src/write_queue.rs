@@ -637,7 +637,7 @@ impl Leader {
         *rotated = perf::elapsed(watch);
         let together = &mut self.together;
         let mut tries = 0;
-        let appended = self.appender.find_space(|appender| {
+        let appended = self.appender.find_space(true, |appender| {
             if tries > 0 {
                 *rotated = perf::elapsed(watch);
             }
@@ -682,6 +682,8 @@ impl Leader {
         let (appender, together) = (&mut self.appender, &mut self.together);
         let mut refused: Option<Error> = None;
         let mut groups = HashSet::new();
+        // A purge takes what memory does not have to lie in the newest file.
+        let mut may_leave = true;
         // There is no space for as many bytes, as each try takes a sync.
         let mut too_long = usize::MAX;
         for waiter in group.accepted() {
@@ -695,8 +697,9 @@ impl Leader {
                     Err(e.clone())
                 }
                 _ => {
-                    let appended = appender
-                        .find_space(|appender| append_alone(appender, together, waiter, false));
+                    let appended = appender.find_space(may_leave, |appender| {
+                        append_alone(appender, together, waiter, false)
+                    });
                     if appended.is_err() {
                         too_long = too_long.min(len);
                     }
@@ -704,7 +707,10 @@ impl Leader {
                 }
             };
             match appended {
-                Ok(start) => waiter.lies(appender.file().id, start),
+                Ok(start) => {
+                    waiter.lies(appender.file().id, start);
+                    may_leave = false;
+                }
                 Err(e) => {
                     groups.extend(waiter.request.items.iter().map(|item| item.group));
                     waiter.refused = Some(e.clone());

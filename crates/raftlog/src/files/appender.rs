@@ -290,16 +290,16 @@ impl Appender {
         self.rotate(None)
     }
 
-    /// Appends with `append`, and again as long as it finds no space and some can be made: by going on to a file in the other directory, once,
-    /// or with that of a spare file. Records are to be signed anew each time.
+    /// Appends with `append`, and again as long as it finds no space and some can be made: by going on to a file in the other directory, once
+    /// and if it `may_leave` this one, or with that of a spare file. Records are to be signed anew each time.
     ///
     /// # Errors
     /// Those of `append`.
     pub(crate) fn find_space<T>(
         &mut self,
+        mut may_leave: bool,
         mut append: impl FnMut(&mut Self) -> Result<T>,
     ) -> Result<T> {
-        let mut may_leave = true;
         loop {
             let e = match append(self) {
                 Err(e) if e.kind() == ErrorKind::NoSpace => e,

@@ -259,7 +259,7 @@ impl Run<'_> {
         drop(blocks);
         let rewriter = self.rewriter()?;
         rewriter.rotate_if_full()?;
-        rewriter.find_space(|rewriter| append(rewriter, &mut made))?;
+        rewriter.find_space(true, |rewriter| append(rewriter, &mut made))?;
         let file = rewriter.file().id;
         let mut all = Vec::new();
         for made in made {

@@ -4,7 +4,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
-use orogen_env::{MemFileSystem, PowerCut};
+use orogen_env::{Fault, FaultFileSystem, MemFileSystem, OpKind, PowerCut};
 
 use super::*;
 use crate::batch::LogBatch;
@@ -60,11 +60,22 @@ fn queue(fs: &MemFileSystem, gate: Gate) -> WriteQueue {
 }
 
 fn queue_of(fs: &MemFileSystem, gate: Gate, target_size: u64, alignment: u64) -> WriteQueue {
+    queue_in(Arc::new(fs.clone()), None, gate, target_size, alignment)
+}
+
+fn queue_in(
+    fs: Arc<dyn FileSystem>,
+    spill_dir: Option<&Path>,
+    gate: Gate,
+    target_size: u64,
+    alignment: u64,
+) -> WriteQueue {
     let dir = Path::new("/log");
     fs.create_dir_all(dir).unwrap();
-    let dirs = Arc::new(Dirs::new(dir, None).unwrap());
+    let dirs = Arc::new(Dirs::new(dir, spill_dir).unwrap());
+    let spares = Arc::new(Spares::open(&*fs, &dirs, 0, false).unwrap());
     let files = NewFiles {
-        fs: Arc::new(fs.clone()),
+        fs,
         dirs: Arc::clone(&dirs),
         header: FileHeader {
             version: FormatVersion::V2,
@@ -73,7 +84,7 @@ fn queue_of(fs: &MemFileSystem, gate: Gate, target_size: u64, alignment: u64) ->
         target_size,
         ahead: Arc::default(),
         beside: Arc::default(),
-        spares: Arc::new(Spares::open(fs, &dirs, 0, false).unwrap()),
+        spares,
         listeners: Arc::from([Arc::new(gate) as Arc<dyn EventListener>]),
         on_full: Arc::new(|_, _| {}),
         meters: Arc::new(Meters::new()),
@@ -220,4 +231,35 @@ fn who_finds_no_space_is_refused_and_others_of_the_group_are_not() {
             }
         }
     }
+}
+
+/// A purge that looks before the group is in memory would delete the file that was left.
+#[test]
+fn a_group_of_which_one_is_in_a_file_does_not_leave_it() {
+    let mem = MemFileSystem::new();
+    let second = Path::new("/spill");
+    mem.create_dir_all(second).unwrap();
+    let fs = FaultFileSystem::over_memory(mem.clone());
+    let (gate, held) = gate(None, false);
+    let queue = queue_in(Arc::new(fs.clone()), Some(second), gate, 16 << 10, 0);
+    let memtables = Memtables::new();
+    let batches = [batch(2, 1, 10), batch(3, 1, 4 << 10), batch(4, 1, 10)];
+    let run_full = || {
+        // When the group finds no space, and not when the second of it does.
+        let none = Fault::no_space().on(&[OpKind::FreeSpace]).free(0);
+        fs.faults().add(none.path_with("/spill"));
+        for nth in [1, 3] {
+            let fault = Fault::no_space().on(&[OpKind::Append]);
+            fs.faults().add(fault.path_with("/log").nth(nth));
+        }
+    };
+    let outcomes = write_together(&queue, &memtables, held, &batches, run_full);
+    assert_eq!(fs.faults().injected(), 3);
+    let kinds = outcomes.into_iter().map(|outcome| {
+        let outcome = outcome.expect("no panic");
+        outcome.err().map(|(e, _)| e.kind())
+    });
+    let kinds: Vec<_> = kinds.collect();
+    assert_eq!(kinds, [None, Some(ErrorKind::NoSpace), None]);
+    assert!(mem.list(second).unwrap().is_empty());
 }
