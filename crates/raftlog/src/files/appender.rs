@@ -6,7 +6,8 @@
 //!    and that is synced, before anything else is written: what was refused does not come back.
 //! 2. A full file is synced, and its successor has a synced header and name, before the first
 //!    record goes there. So is one that is left for the other directory.
-//! 3. What is left of a file that could not be made is gone before this one is written on.
+//! 3. What is left of a file that could not be made, and holds what a spare file held, is gone before this one is written on; of any other,
+//!    which has no record, before the next one is made.
 //! 4. After a failed sync every call fails with `ReadOnly`: what the system has dropped cannot be
 //!    known.
 //! 5. Where records have an [alignment](crate::format), one that begins at a multiple is written when all before it was
@@ -460,10 +461,12 @@ impl Appender {
             // Of one that holds what a spare file held: whoever opens the log would take it for the newest file, and this one, which
             // has room behind its end, for a damaged earlier one.
             let taken = self.new_files.take_back(&left.path);
-            if left.has_old_bytes {
-                taken?;
+            // Any other has no record: it is removed before the next file is made.
+            match taken {
+                Err(e) if left.has_old_bytes => return Err(e),
+                Err(_) => {}
+                Ok(()) => self.unfinished = None,
             }
-            self.unfinished = None;
         }
         self.writer()?;
         if end > self.room {

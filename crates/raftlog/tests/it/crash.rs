@@ -12,7 +12,7 @@ use orogen_env::{
     Clock, Fault, FaultFileSystem, Faults, FileSystem, ManualClock, MemFileSystem, OpKind,
     PowerCut, TailFill,
 };
-use orogen_raftlog::raw::{Command, Engine, LogBatch, Options, Queue};
+use orogen_raftlog::raw::{Command, Engine, LogBatch, Options, Queue, RewriteSteps};
 use orogen_testkit::rng::Rng;
 
 use crate::model::{
@@ -498,6 +498,8 @@ enum Next {
     Padded,
     /// Of a spare file, with what that held behind the header.
     OfSpare,
+    /// For a purge, while the newest has room: it is written on.
+    Early,
 }
 
 impl Next {
@@ -527,6 +529,16 @@ impl Next {
         assert!(names.iter().any(|name| name.ends_with(".reserved")));
         (Some(engine), next)
     }
+
+    /// Writes up to the first batch that fails, or some; the index of the next entry.
+    fn write(self, engine: &Engine, from: u64) -> u64 {
+        if self != Self::Early {
+            return write_on(engine, from, 10);
+        }
+        let next = write_on(engine, from, 1);
+        let _ = engine.rewrite_append_queue(None, RewriteSteps::All);
+        write_on(engine, next, 1)
+    }
 }
 
 #[test]
@@ -537,6 +549,7 @@ fn a_file_whose_name_was_not_synced_is_made_again() {
         (Next::Header, true),
         (Next::Padded, true),
         (Next::OfSpare, true),
+        (Next::Early, false),
     ] {
         let mut failed = 0;
         for nth in 1.. {
@@ -551,7 +564,7 @@ fn a_file_whose_name_was_not_synced_is_made_again() {
             let engine = ready.or_else(|| next.open(&arc).ok());
             let to = engine
                 .as_ref()
-                .map_or(from, |engine| write_on(engine, from, 10));
+                .map_or(from, |engine| next.write(engine, from));
             if fs.faults().count(OpKind::SyncDir) - before < nth {
                 break;
             }
