@@ -41,9 +41,9 @@ fn lock(fs: &dyn FileSystem, dir: &Path) -> Result<Box<dyn FileLock>> {
     fs.lock_by_flock(&path)
         .map_err(|e| match fs.metadata(&path) {
             Ok(found) if found.is_dir => {
-                Error::invalid_argument("the directory is a fork that was not finished")
+                Error::invalid_argument("a fork is being made here, or was when its process ended")
                     .with("directory", dir.display())
-                    .with("help", "remove it, and fork again")
+                    .with("help", "if none is at work, remove it, and fork again")
             }
             _ => e,
         })
@@ -241,7 +241,7 @@ impl Dirs {
     /// Makes those that are not there, and locks them.
     ///
     /// # Errors
-    /// `Busy` if one is open already; `InvalidArgument` if one is a fork that was not finished; those of the file system.
+    /// `Busy` if one is open already; `InvalidArgument` if one is a fork that is not finished; those of the file system.
     pub(crate) fn open(&self, fs: &dyn FileSystem) -> Result<Vec<Box<dyn FileLock>>> {
         let open = |dir: &Arc<Path>| {
             make_dir(fs, dir)?;
@@ -253,7 +253,7 @@ impl Dirs {
     /// Locks those that are there: they are only looked at, or repaired. A file system that takes no writes needs no lock.
     ///
     /// # Errors
-    /// `InvalidArgument` if one is not there, or a fork that was not finished; `Busy` if it is open; those of the file system.
+    /// `InvalidArgument` if one is not there, or a fork that is not finished; `Busy` if it is open; those of the file system.
     pub(crate) fn lock(&self, fs: &dyn FileSystem) -> Result<Vec<Box<dyn FileLock>>> {
         let lock_one = |dir: &Arc<Path>| match fs.exists(dir)? {
             true => unless_read_only(lock(fs, dir)),

@@ -42,11 +42,11 @@ impl Forked {
 /// files of the append queue are shared as those of the rewrite queue are: then neither directory may ever be opened by raft-engine
 /// with `enable_log_recycle`, which would write over the other's.
 ///
-/// `target` survives a power loss when this returns. After an error there is no file of a log in it. After a crash it cannot be opened, and is to
-/// be removed.
+/// `target` survives a power loss when this returns. After an error there is no file of a log in it, or, if it could not be closed to others
+/// again, it is whole or cannot be opened. After a crash it cannot be opened, and is to be removed.
 ///
 /// # Errors
-/// `InvalidArgument` if there is no such directory, or if `target` has files of logs or was not finished; `Busy` if the logs are open; `Corruption` if two files
+/// `InvalidArgument` if there is no such directory, or if `target` has files of logs or is a fork that is not finished; `Busy` if the logs are open; `Corruption` if two files
 /// have the same number; those of the file system.
 pub fn fork(
     fs: &dyn FileSystem,
@@ -87,12 +87,15 @@ pub(crate) fn fork_dirs(
     if result.is_err() {
         // The error is what counts.
         let closed = close_up(fs, target, &lock);
-        for path in made.paths() {
-            let _ = fs.remove_file(path);
+        // Else somebody may have opened it since: it is whole where it can be opened.
+        if closed.is_ok() {
+            for path in made.paths() {
+                let _ = fs.remove_file(path);
+            }
+            let _ = fs
+                .sync_dir(target)
+                .and_then(|()| open_up(fs, target, &lock));
         }
-        let _ = closed
-            .and_then(|()| fs.sync_dir(target))
-            .and_then(|()| open_up(fs, target, &lock));
     }
     result.map(|()| made)
 }

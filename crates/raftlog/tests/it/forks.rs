@@ -170,6 +170,42 @@ fn after_an_error_there_is_no_part_of_a_fork() {
 }
 
 #[test]
+fn a_fork_that_somebody_has_opened_is_left_whole() {
+    let [source, target] = ["/source", "/target"].map(Path::new);
+    let mem = MemFileSystem::new();
+    let arc: Arc<dyn FileSystem> = Arc::new(mem.clone());
+    filled_on(&arc, source);
+    let whole = content(&Engine::open(&arc, source, options()).unwrap());
+    let faulty = FaultFileSystem::over_memory(mem);
+    // Behind the file of that name the directory, which is gone all the same.
+    let removal = Fault::io().on(&[OpKind::Remove]).path_with("LOCK").nth(2);
+    faulty.faults().add(removal.after_effect());
+    // By then LOCK is a file of theirs.
+    let exists = Fault::new(Errno::EXIST).on(&[OpKind::CreateDir]);
+    faulty.faults().add(exists.path_with("LOCK").nth(2));
+    assert!(fork(&faulty, source, None, target, false).is_err());
+    assert_eq!(faulty.faults().injected(), 2);
+    assert!(content(&Engine::open(&arc, target, options()).unwrap()) == whole);
+}
+
+#[test]
+fn whoever_meets_a_fork_that_is_being_made_is_not_told_to_remove_it() {
+    let [source, target] = ["/source", "/target"].map(Path::new);
+    let arc: Arc<dyn FileSystem> = Arc::new(MemFileSystem::new());
+    filled_on(&arc, source);
+    arc.create_dir_all(&target.join("LOCK")).unwrap();
+    for e in [
+        fork(&*arc, source, None, target, false).unwrap_err(),
+        Engine::open(&arc, target, options()).err().unwrap(),
+    ] {
+        assert_eq!(e.kind(), ErrorKind::InvalidArgument, "{e}");
+        assert!(e.to_string().contains("is being made here"), "{e}");
+        let help = e.context("help");
+        assert!(help.is_some_and(|help| help.starts_with("if none is at work")));
+    }
+}
+
+#[test]
 fn after_a_power_cut_a_fork_is_whole_or_cannot_be_opened() {
     let [source, target] = ["/source", "/target"].map(Path::new);
     let filled = MemFileSystem::new();
