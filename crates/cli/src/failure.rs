@@ -8,11 +8,11 @@ Exit codes:
   0  done
   1  the operation failed
   2  the command line is wrong
-  3  there is no such key, file, column family or database
+  3  there is no such key, file, column family, database or Raft log
   4  damaged data
-  5  another process has the database open
+  5  another process has the database open, or has changed it meanwhile
   6  no space left
-  7  the database takes no writes
+  7  the database or its file system takes no writes
   8  the format or feature is not supported
   9  more than is taken at once";
 
@@ -34,9 +34,9 @@ pub(crate) use after_help;
 macro_rules! after_help_of_writer {
     ($($example:literal),+ $(,)?) => {
         concat!(
-            "Settings: those of the directory's newest OPTIONS file. Where there is none they are the defaults;\n          ",
-            "so they are, and it is told, where it has one of RocksDB's that is not ours.\n          ",
-            "A damaged one is an error (4): without the file the defaults are taken.\n\n",
+            "Settings: those of the directory's newest OPTIONS file; the defaults where there is none. One of RocksDB's\n          ",
+            "that is not ours is the default, and that is told. A damaged file is an error (4): without it the\n          ",
+            "defaults are taken. Logs with damage are an error (4), too: see --drop-log-damage.\n\n",
             $crate::failure::after_help!($($example),+)
         )
     };

@@ -52,7 +52,7 @@ struct Output {
     /// Draw no progress bars.
     #[arg(long, global = true)]
     no_progress: bool,
-    /// Open a database to write although its logs are damaged: what stands behind the damage is dropped.
+    /// Open a database (no Raft log) to write although its logs are damaged: what stands behind the damage is dropped.
     #[arg(long, global = true)]
     drop_log_damage: bool,
 }

@@ -28,12 +28,12 @@ pub(crate) enum RaftlogCommand {
     /// Read every file of a directory that is not open, and tell what is damaged or missing.
     ///
     /// Damage at the end of the newest file of a queue is what a crash leaves, or what a file that is written over
-    /// held before: it is told, and is no failure.
+    /// held before: it is told, and is no failure. Holes are, and files that are not read since one behind them is missing.
     Check(CheckArgs),
     /// Make a directory that begins with what another one has, which is not open.
     ///
     /// Files of entries are copied, for raft-engine may write over them later. Full files of what purges moved are
-    /// shared by hard links. After an error there is no log in the new directory.
+    /// shared by hard links. After an error there is no log in the new directory, or it is whole or cannot be opened.
     Fork(ForkArgs),
     /// Take operations out of a directory that is not open, as a script says.
     ///

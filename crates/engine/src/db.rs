@@ -128,7 +128,8 @@ pub struct Db {
 impl Db {
     /// Opens the database in `path` with all its column families. Families that `options` does
     /// not name get the settings in `options.cf`. Logs behind a place where
-    /// [`crate::DbOptions::wal_recovery_mode`] stops are deleted, also where the open fails later.
+    /// [`crate::DbOptions::wal_recovery_mode`] stops are deleted, also where the open fails later,
+    /// unless [`crate::DbOptions::refuse_log_damage`] refuses them.
     ///
     /// # Errors
     /// `InvalidArgument` if it is not there (or is, and must not be), or was written with
@@ -145,7 +146,8 @@ impl Db {
     /// process may have it open.
     ///
     /// # Errors
-    /// As [`Self::open`]; `Busy` if another process gives up logs each time that they are looked for.
+    /// As [`Self::open`]; `Busy` if another process gives up logs each time that they are looked for. So are reads of a file that
+    /// it has removed since.
     pub fn open_read_only(path: impl AsRef<Path>, options: &Options) -> Result<Self> {
         let core = open::recover::open(path.as_ref(), options, open::recover::Mode::ReadOnly)?;
         Ok(Self {
@@ -300,7 +302,8 @@ impl Db {
     /// # Errors
     /// `InvalidArgument` naming the `option` if it is not known, may not change, or has no such
     /// value; `ReadOnly`, `Closed`; `Io` or `NoSpace` if the file cannot be written. Nothing has
-    /// changed then, but after an `Io` the file may be there.
+    /// changed then, and the file is removed. Where its name could not be synced, and not for want of space, the database is
+    /// read-only until it is opened anew.
     pub fn set_options(&self, family: &ColumnFamily, changes: &[(&str, &str)]) -> Result<()> {
         self.check_own(std::slice::from_ref(family))?;
         option_changes::set_options(&self.core, &family.0, changes)
@@ -338,7 +341,8 @@ impl Db {
     }
 
     /// The same without the settings whose values we do not have: they are as in `base`, and told, each as the
-    /// `InvalidArgument` that [`Self::load_latest_options`] would give. The next open of a writer leaves them out of the file.
+    /// `InvalidArgument` that [`Self::load_latest_options`] would give. A writer that is opened with
+    /// these settings writes a file with those of `base` in their place.
     ///
     /// # Errors
     /// `NotFound`, `Corruption`, `Io` as there.
@@ -880,7 +884,7 @@ impl Db {
     }
 
     /// Drops the tables of a family that lie wholly inside one of `ranges`, in one step and
-    /// without reading them, and with them what blob files have for them alone; tells what went.
+    /// without reading the values, and with them what blob files have for them alone; tells what went.
     /// With `include_end` (RocksDB's default) each range has its `end`, too. Calls for one family wait for each other.
     ///
     /// It frees space, it does not delete keys. Keys of the ranges remain where they are in

@@ -105,9 +105,9 @@ pub struct DbOptions {
     /// tracked (`track_and_verify_wals_in_manifest`) is missing or shorter than when it was synced. Otherwise such tables
     /// count as damaged from the open on ([`crate::Db::damaged_tables`]) and the rest is served. What is read is checked in any case. Default true.
     pub paranoid_checks: bool,
-    /// Refuse to open, with nothing written, where `wal_recovery_mode` would leave out more of the logs than a record that a crash
+    /// Refuse to open, with nothing changed but the LOG, where `wal_recovery_mode` would leave out more of the logs than a record that a crash
     /// cut off: damage in the middle of a log and what stands behind it, or writes in logs behind one that lacks its end. A power loss
-    /// can leave the same of writes that were not synced. Ours. Default false: they are dropped, and the LOG says so.
+    /// can leave the same of writes that were not synced. Ours. Default false: they are dropped, and the LOG says so. A secondary does not look at it.
     pub refuse_log_damage: bool,
     /// Threads for flushes and compactions together, 1 to 1024; from 2 on one is kept for flushes, with 1 a flush waits for the
     /// compaction that runs. Default 2.
@@ -319,7 +319,7 @@ pub enum MemTableKind {
 }
 
 impl Default for MemTableKind {
-    /// [`Self::Adaptive`].
+    /// [`Self::Adaptive`]; with the feature `memtable-from-env`, which only tests have, [`Self::GuidedList`] where `OROGEN_TEST_LISTS` is set.
     fn default() -> Self {
         if cfg!(feature = "memtable-from-env") && std::env::var_os("OROGEN_TEST_LISTS").is_some() {
             return Self::GuidedList;

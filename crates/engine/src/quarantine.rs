@@ -1,7 +1,7 @@
 //! Tables and blob files that turned out to be damaged while the database is open.
 //!
 //! Damage in a table is no reason to stop: reads of its other blocks and of all other tables go
-//! on, and so do writes. The table is marked, so that no compaction picks it: what a compaction
+//! on, and so do writes. A table whose pointers lead to no place of a blob file counts as damaged, too. The table is marked, so that no compaction picks it: what a compaction
 //! could not read would be lost for good. The mark lasts until the table is gone or the database
 //! is closed; the next open meets the damage anew. A blob file is only told of: its other values are
 //! read, and a compaction passes pointers to damaged ones on.

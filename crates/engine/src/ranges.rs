@@ -1,11 +1,11 @@
 //! Ranges of user keys as a whole: how large they are, and dropping the tables inside them.
 //!
 //! Sizes come from the metadata of tables that lie inside a range, and from the index of the few
-//! that its ends cut. Tables are dropped with one edit, without being read.
+//! that its ends cut. Tables are dropped with one edit. None is read but for its pointers, where its properties do not tell them.
 //!
 //! Invariants of dropping: (1) level 0 is left alone, for its tables overlap and an older one may
 //! not outlive a newer one by accident; (2) no table goes that a compaction reads; (3) of tables
-//! that share a user key all go or none.
+//! that share a user key all go or none; (4) one call at a time drops tables of a family.
 //!
 //! Source: RocksDB `db/version_set.cc` (`ApproximateSize`), `db/db_impl/db_impl.cc`
 //! (`DeleteFilesInRanges`).

@@ -10,7 +10,8 @@
 //! I/O happens under a family's lock; (5) files of a change that failed go, but not while the current MANIFEST may list
 //! them.
 //!
-//! Lock rank 0: the MANIFEST's lock, held over its writes; families' locks are taken inside it.
+//! Lock rank 0: the MANIFEST's lock, held over its writes; families' locks are taken inside it. Only that of who drops tables of
+//! ranges is taken before it.
 
 use orogen_base::sync::atomic::{AtomicU64, Ordering};
 use std::collections::{BTreeMap, BTreeSet, HashMap};

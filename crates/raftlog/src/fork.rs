@@ -43,7 +43,7 @@ impl Forked {
 /// with `enable_log_recycle`, which would write over the other's.
 ///
 /// `target` survives a power loss when this returns. After an error there is no file of a log in it, or, if it could not be closed to others
-/// again, it is whole or cannot be opened. After a crash it cannot be opened, and is to be removed.
+/// again, it is whole or cannot be opened. After a crash it is whole, has no file of a log, or cannot be opened and is to be removed.
 ///
 /// # Errors
 /// `InvalidArgument` if there is no such directory, or if `target` has files of logs or is a fork that is not finished; `Busy` if the logs are open; `Corruption` if two files

@@ -7,6 +7,7 @@
 //! 1. Only damage is tolerated, and only as [`RecoveryMode`] says; an error of the file system never
 //!    passes for the end of a file.
 //! 2. A file is cut off, and that is synced, before anything is written behind the cut.
+//! 3. A newest file without a record is made anew, its name too: a sync that failed may have lost the old one for good.
 
 mod append_queue;
 mod list;

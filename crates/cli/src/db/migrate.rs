@@ -52,7 +52,7 @@ pub(crate) struct Args {
     /// Look at everything but the values, tell what would be done, and make nothing.
     #[arg(long)]
     dry_run: bool,
-    /// Go on where a value is damaged: its key is told and not taken.
+    /// Go on where a value is damaged: its key is told and not taken, nor are merge operands above the value.
     #[arg(long)]
     skip_damaged: bool,
     /// Do not compare free space with what the new directory takes, about.

@@ -14,8 +14,9 @@
 //!
 //! Invariants: (1) the source is only read; (2) the target is whole or not there; (3) entries keep
 //! their sequence numbers, and merge operands stay operands; (4) a value is taken only if its
-//! record verifies and is that of the key; (5) what is lost is told by key, and no older version
-//! shows instead; (6) memory is bounded, whatever the sizes.
+//! record verifies and is that of the key; (5) what is lost is told by key, and neither an older
+//! version nor operands above it show instead; (6) memory is bounded, whatever the sizes, but for the
+//! operands of one key.
 
 mod blobs;
 mod build;

@@ -212,7 +212,7 @@ impl<F: FileSystem> Engine<F> {
     ///
     /// # Errors
     /// A text; for `enable_log_recycle`, and for a mode that tolerates any corruption, since those write to files that
-    /// are shared; if `target` has files; those of the file system.
+    /// are shared; if `target` has files, or is a fork that is not finished; those of the file system.
     pub fn fork<T: AsRef<Path>>(
         source: &Config,
         fs: Arc<F>,
