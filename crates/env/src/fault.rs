@@ -13,8 +13,9 @@
 //!    where an earlier one decided.
 //! 4. Before a [`MemFileSystem`] ([`FaultFileSystem::over_memory`]) a failed sync also drops
 //!    what it should have saved, as the kernel does: a second sync that succeeds does not
-//!    bring it back. So it is with the names that the sync of a directory should have saved, but for want of space: what
-//!    found none is not begun.
+//!    bring it back. So it is with the names that the sync of a directory should have saved where that is asked for
+//!    ([`Faults::lose_names`]), but for want of space: what found none is not begun. Else the next sync saves them, as a file
+//!    system with a journal takes no more changes after such a failure.
 //! 5. An injected error has the kind and cause that the operating system's would have, so
 //!    `ENOSPC` gives `NoSpace`; `Faults::injected` tells how many there were.
 
@@ -264,6 +265,8 @@ struct Shared {
     /// A leaf lock: no call goes to the file system below under it.
     faults: Mutex<Vec<Fault>>,
     memory: Option<MemFileSystem>,
+    /// A failed sync of a directory loses names.
+    loses_names: AtomicBool,
 }
 
 impl Faults {
@@ -272,6 +275,11 @@ impl Faults {
         let mut faults = self.0.faults.lock();
         faults.push(fault);
         self.0.any.store(true, Ordering::Release);
+    }
+
+    /// From now on a sync of a directory that fails, and not for want of space, loses the names that it should have saved.
+    pub fn lose_names(&self) {
+        self.0.loses_names.store(true, Ordering::Relaxed);
     }
 
     /// Takes all faults away: the device is whole again.
@@ -375,7 +383,7 @@ impl FaultFileSystem {
         }
     }
 
-    /// Stands before a file system in memory; a sync that fails drops the unsynced bytes, or names.
+    /// Stands before a file system in memory; a sync that fails drops the unsynced bytes.
     #[must_use]
     pub fn over_memory(below: MemFileSystem) -> Self {
         let shared = Shared {
@@ -526,6 +534,7 @@ impl FileSystem for FaultFileSystem {
         if fault.after_effect {
             self.below.sync_dir(dir)?;
         } else if let Some(memory) = &self.faults.0.memory
+            && self.faults.0.loses_names.load(Ordering::Relaxed)
             && injected(&fault, OpKind::SyncDir, dir).kind() != ErrorKind::NoSpace
         {
             memory.lose_names(dir)?;

@@ -320,6 +320,7 @@ fn names_after_a_cut(mem: &MemFileSystem) -> Vec<String> {
 /// A directory with a file `/d/old`.
 fn with_a_name() -> (MemFileSystem, FaultFileSystem) {
     let (mem, fs) = over_memory();
+    fs.faults().lose_names();
     fs.create_dir_all(&path("/d")).unwrap();
     write_file(&fs, &path("/d/old"), b"old").unwrap();
     mem.sync_all();

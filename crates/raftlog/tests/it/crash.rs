@@ -386,6 +386,7 @@ fn fail_everywhere(dirs: Dirs, seeds: std::ops::Range<u64>) -> u64 {
             for n in 1.. {
                 let mem = disk();
                 let fs = FaultFileSystem::over_memory(mem.clone());
+                fs.faults().lose_names();
                 let fault = match kind {
                     0 => Fault::io(),
                     1 => Fault::no_space().on(&[OpKind::Append]).short(7),
@@ -555,6 +556,7 @@ fn a_file_whose_name_was_not_synced_is_made_again() {
         for nth in 1.. {
             let mem = disk();
             let fs = FaultFileSystem::over_memory(mem.clone());
+            fs.faults().lose_names();
             let arc: Arc<dyn FileSystem> = Arc::new(fs.clone());
             let (ready, from) = next.prepare(&arc);
             let before = fs.faults().count(OpKind::SyncDir);
