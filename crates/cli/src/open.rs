@@ -139,15 +139,24 @@ pub(crate) fn read_only(dir: &Path, terminal: &Terminal) -> Result<Db, Failure> 
 /// Opens for writing with the settings of the newest OPTIONS file. Where it has some of RocksDB's that are not ours these are the
 /// defaults, of which the person is told.
 pub(crate) fn read_write(dir: &Path, terminal: &Terminal) -> Result<Db, Failure> {
-    let options = options_for(dir)?;
-    let (stored, unknown) = match Db::load_known_options(dir, &options) {
-        Err(e) if e.kind() == ErrorKind::NotFound => (options, Vec::new()),
+    let stored = known_options(dir, options_for(dir)?, terminal)?;
+    write(dir, stored, terminal)
+}
+
+/// The settings of the newest OPTIONS file as far as we have them, over `base`; the person is told of the others.
+pub(crate) fn known_options(
+    dir: &Path,
+    base: Options,
+    terminal: &Terminal,
+) -> orogen::Result<Options> {
+    let (stored, unknown) = match Db::load_known_options(dir, &base) {
+        Err(e) if e.kind() == ErrorKind::NotFound => return Ok(base),
         stored => stored?,
     };
     for e in unknown {
         terminal.note(&format!("orogen: this setting is the default: {e}"));
     }
-    write(dir, stored, terminal)
+    Ok(stored)
 }
 
 /// The same for what must not be done with other settings than those of the directory.

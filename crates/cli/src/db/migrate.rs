@@ -6,11 +6,11 @@ use clap::ValueEnum;
 use orogen::engine::migrate::{
     FamilyReport, Phase, TitanOptions, TitanReport, examine_titan, migrate_titan,
 };
-use orogen::{CompressionType, Db, Options};
-use orogen_base::ErrorKind;
+use orogen::{CompressionType, Options};
 use serde_json::{Value, json};
 
 use crate::failure::{Failure, after_help};
+use crate::open;
 use crate::terminal::{Ink, Terminal};
 use crate::text;
 
@@ -98,15 +98,8 @@ pub(crate) fn run(args: &Args, terminal: &mut Terminal) -> Result<(), Failure> {
     }
     let mut options = Options::default();
     options.db.info_log = false;
-    // The settings of the source, as far as we have them.
-    match Db::load_known_options(source, &options) {
-        Ok((stored, unknown)) => {
-            options = stored;
-            for e in unknown {
-                terminal.note(&format!("orogen: this setting is the default: {e}"));
-            }
-        }
-        Err(e) if e.kind() == ErrorKind::NotFound => {}
+    match open::known_options(source, options.clone(), terminal) {
+        Ok(stored) => options = stored,
         Err(e) => terminal.note(&format!("orogen: settings are the defaults: {e}")),
     }
     let titan = TitanOptions {
