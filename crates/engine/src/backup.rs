@@ -113,11 +113,13 @@ impl BackupEngine {
         let dir = dir.as_ref().to_owned();
         let fs = &options.fs;
         make_dir(&**fs, &dir)?;
-        for folder in [META, PRIVATE, SHARED] {
-            fs.create_dir_all(&dir.join(folder))?;
+        let lock = fs.lock(&filename::lock_path(&dir))?;
+        for folder in [META, PRIVATE, SHARED].map(|folder| dir.join(folder)) {
+            // Made anew where it is empty: a sync that failed may have lost its name, and nobody has told.
+            let _ = fs.remove_dir(&folder);
+            fs.create_dir_all(&folder)?;
         }
         fs.sync_dir(&dir)?;
-        let lock = fs.lock(&filename::lock_path(&dir))?;
         let engine = Self::with(dir, options, Some(lock));
         // In a directory without any backup nothing is known to be ours.
         engine.collect(false)?;
@@ -163,6 +165,11 @@ impl BackupEngine {
 
     fn meta_path(&self, id: u32) -> PathBuf {
         self.dir.join(META).join(id.to_string())
+    }
+
+    /// Of one that is being made, or deleted.
+    fn temporary_meta_path(&self, id: u32) -> PathBuf {
+        self.dir.join(META).join(format!(".{id}.tmp"))
     }
 
     /// Every backup's list by id, as far as it can be read.
@@ -366,7 +373,10 @@ impl BackupEngine {
     /// Takes lists away: those backups are no more.
     fn forget(&self, ids: &[u32]) -> Result<()> {
         for &id in ids {
-            self.fs().remove_file(&self.meta_path(id)).map_err(|e| {
+            // A list whose removal a failed sync has lost would come back with the power. Under this name it is no list, and it goes
+            // before what it names.
+            let aside = self.temporary_meta_path(id);
+            self.fs().rename(&self.meta_path(id), &aside).map_err(|e| {
                 if e.is_file_not_found() {
                     Error::not_found("there is no such backup").with("backup", id)
                 } else {
@@ -396,11 +406,15 @@ impl BackupEngine {
             return Ok(0);
         }
         let mut removed = 0;
-        for name in fs.list(&self.dir.join(META))? {
+        let lists = self.dir.join(META);
+        for name in fs.list(&lists)? {
             if is_temporary(&name) {
-                fs.remove_file(&self.dir.join(META).join(&name))?;
+                fs.remove_file(&lists.join(&name))?;
                 removed += 1;
             }
+        }
+        if removed > 0 {
+            fs.sync_dir(&lists)?;
         }
         let private = self.dir.join(PRIVATE);
         for name in fs.list(&private)? {

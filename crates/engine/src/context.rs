@@ -21,6 +21,7 @@ use orogen_sst::BlockCache;
 use crate::activity::Activity;
 use crate::column_family::ColumnFamilyData;
 use crate::compact::Moment;
+use crate::directory::Directory;
 use crate::events::{DamagedBlobFile, DamagedTable, EventListener};
 use crate::health::Health;
 use crate::holes::HolePunching;
@@ -49,6 +50,7 @@ static OPENS: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::n
 /// The shared parts of an open database.
 pub(crate) struct Context {
     pub(crate) dir: PathBuf,
+    pub(crate) directory: Arc<Directory>,
     /// The settings that the database was opened with. Those that may change: [`Self::db_options`].
     pub(crate) options: DbOptions,
     current_options: ArcSwap<DbOptions>,
@@ -117,7 +119,7 @@ pub(crate) struct Context {
 
 /// What [`Context::new`] is made of.
 pub(crate) struct ContextParts {
-    pub(crate) dir: PathBuf,
+    pub(crate) directory: Arc<Directory>,
     pub(crate) options: DbOptions,
     pub(crate) log: InfoLog,
     pub(crate) health: Arc<Health>,
@@ -178,8 +180,7 @@ impl Context {
         let opened_micros = options.clock.now_micros();
         Self {
             logs: Logs::new(
-                parts.dir.clone(),
-                options.fs.clone(),
+                parts.directory.clone(),
                 options.clock.clone(),
                 options.statistics.clone(),
                 options.recycled_logs(),
@@ -187,7 +188,8 @@ impl Context {
                 options.allow_mmap_writes.then(|| ahead.clone()),
             ),
             pages: PagePool::new(ahead),
-            dir: parts.dir,
+            dir: parts.directory.path().to_owned(),
+            directory: parts.directory,
             fs: options.fs.clone(),
             clock: options.clock.clone(),
             statistics: options.statistics.clone(),

@@ -65,6 +65,18 @@ pub enum FileKind {
     Temporary,
 }
 
+/// The number in a file's name, of the kinds that have theirs from the counter of a database.
+pub(crate) fn number(name: &str) -> Option<FileNo> {
+    match parse(name)? {
+        FileKind::Table(n)
+        | FileKind::Wal(n)
+        | FileKind::Blob(n)
+        | FileKind::Manifest(n)
+        | FileKind::Options(n) => Some(n),
+        _ => None,
+    }
+}
+
 /// Which of the files that hold keys or values a file is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum DataFileKind {

@@ -7,6 +7,7 @@ pub mod plugin;
 pub mod memory;
 pub mod options;
 mod health;
+mod directory;
 mod retry;
 mod signal;
 pub mod filename;

@@ -39,11 +39,13 @@ use orogen_env::{Access, Ahead, Clock, FileSystem, LengthHint};
 use orogen_wal::{ReadOutcome, Reader, Writer};
 
 use crate::batch::{BatchOp, BatchReader, WriteBatch};
+use crate::directory::Directory;
 use crate::filename;
 
 /// The logs of an open database.
 pub(crate) struct Logs {
     dir: PathBuf,
+    directory: Arc<Directory>,
     fs: Arc<dyn FileSystem>,
     clock: Arc<dyn Clock>,
     statistics: Arc<Statistics>,
@@ -109,8 +111,6 @@ struct LogWriter {
     unnamed: bool,
     /// There was no space for a new log.
     start_failed: bool,
-    /// A sync of its name has failed: another one may succeed without it.
-    name_failed: bool,
 }
 
 struct OpenLog {
@@ -181,8 +181,7 @@ impl Alive {
 
 impl Logs {
     pub(crate) fn new(
-        dir: PathBuf,
-        fs: Arc<dyn FileSystem>,
+        directory: Arc<Directory>,
         clock: Arc<dyn Clock>,
         statistics: Arc<Statistics>,
         recycle_max: usize,
@@ -190,8 +189,9 @@ impl Logs {
         mapped: Option<Arc<Ahead>>,
     ) -> Self {
         Self {
-            dir,
-            fs,
+            dir: directory.path().to_owned(),
+            fs: directory.fs().clone(),
+            directory,
             clock,
             statistics,
             recycle_max,
@@ -327,7 +327,7 @@ impl Logs {
             Some(_) => match self.rewrite(log) {
                 // Nothing needs it any more, and it was deleted or archived: that is to survive then.
                 Err(e) if e.is_file_not_found() && !self.is_kept(log.number) => {
-                    self.fs.sync_dir(&self.dir)
+                    self.directory.sync()
                 }
                 rewritten => rewritten,
             },
@@ -372,7 +372,7 @@ impl Logs {
             return Err(e);
         }
         self.fs.rename(&temporary, &path)?;
-        self.fs.sync_dir(&self.dir)
+        self.directory.sync()
     }
 
     fn copy(&self, path: &Path, to: &Path, log: &OpenLog) -> Result<()> {
@@ -462,7 +462,7 @@ impl Logs {
         let start = self.clock.now_micros();
         self.sync_closed()?;
         if writer.unnamed {
-            self.fs.sync_dir(&self.dir)?;
+            self.directory.sync()?;
             writer.unnamed = false;
         }
         if let Some(log) = writer.current.as_mut()
@@ -529,17 +529,10 @@ impl Logs {
     /// `Io`, `NoSpace`.
     pub(crate) fn sync_name(&self) -> Result<()> {
         if let Some(log) = self.unnamed() {
-            self.fs.sync_dir(&self.dir).inspect_err(|e| {
-                self.writer.lock().name_failed |= !e.kind().is_shortage();
-            })?;
+            self.directory.sync()?;
             self.note_named(log);
         }
         Ok(())
-    }
-
-    /// True if the name of a log may be lost for good.
-    pub(crate) fn has_lost_name(&self) -> bool {
-        self.writer.lock().name_failed
     }
 
     /// Bytes of all logs that are needed.

@@ -243,7 +243,7 @@ pub(crate) fn remove_left_out(context: &Context, left_out: &[FileNo]) -> Result<
             .remove_file(&filename::wal_path(&context.dir, log))
         {
             Err(e) if !e.is_file_not_found() => return Err(e),
-            _ => context.fs.sync_dir(&context.dir)?,
+            _ => context.directory.sync()?,
         }
     }
     Ok(())

@@ -25,6 +25,7 @@ use orogen_env::{Clock, FileSystem};
 use orogen_wal::Writer;
 
 use crate::column_family::{ColumnFamilyData, FamilyState, Holes};
+use crate::directory::Directory;
 use crate::filename::{self, DataFile};
 use crate::health::Health;
 use crate::sequence::Sequence;
@@ -80,6 +81,7 @@ pub(crate) struct Families {
 /// Versions of all families, and the MANIFEST.
 pub(crate) struct VersionSet {
     dir: PathBuf,
+    directory: Arc<Directory>,
     fs: Arc<dyn FileSystem>,
     clock: Arc<dyn Clock>,
     statistics: Arc<Statistics>,
@@ -114,8 +116,7 @@ pub(crate) struct Removed {
 
 /// What a version set is made of.
 pub(crate) struct VersionSetParts {
-    pub(crate) dir: PathBuf,
-    pub(crate) fs: Arc<dyn FileSystem>,
+    pub(crate) directory: Arc<Directory>,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) statistics: Arc<Statistics>,
     pub(crate) health: Arc<Health>,
@@ -130,8 +131,9 @@ pub(crate) struct VersionSetParts {
 impl VersionSet {
     pub(crate) fn new(parts: VersionSetParts) -> Self {
         Self {
-            dir: parts.dir,
-            fs: parts.fs,
+            dir: parts.directory.path().to_owned(),
+            fs: parts.directory.fs().clone(),
+            directory: parts.directory,
             clock: parts.clock,
             statistics: parts.statistics,
             health: parts.health,
@@ -467,8 +469,9 @@ impl VersionSet {
         self.write_snapshot(&mut writer)?;
         writer.sync()?;
         // Its name first, else CURRENT could survive a power loss that the MANIFEST does not.
-        self.fs.sync_dir(&self.dir)?;
-        manifest::set_current(&*self.fs, &self.dir, number)?;
+        self.directory.sync()?;
+        manifest::write_current(&*self.fs, &self.dir, number)?;
+        self.directory.sync()?;
         Ok(writer)
     }
 

@@ -11,10 +11,11 @@
 //! 4. It holds the same after it was closed and opened again, and then takes writes.
 //! 5. What survives a power cut at that moment has every write whose sync was acknowledged, and is
 //!    the state after some prefix of the history (families come and go apart from it). A failed
-//!    sync drops what it should have saved.
+//!    sync drops what it should have saved, of files and of names.
 //!    Backups that succeeded and were not deleted are listed and whole; none is half there.
 //! 6. After a failed sync of WAL or MANIFEST that the caller was told of, writes are refused with
 //!    `ReadOnly` until the database is opened again.
+//! 7. A power cut behind a synced write after the reopen leaves all that it held.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -383,6 +384,7 @@ fn is_refusal(error: &Error) -> bool {
 fn trial(script: &Script, variant: Variant, n: u64, counts: &Counts) -> Result<bool, String> {
     let memory = MemFileSystem::new();
     let fs = FaultFileSystem::over_memory(memory.clone());
+    fs.faults().lose_names();
     fs.faults().add(variant.fault(n));
     let mut world = World {
         script,
@@ -681,6 +683,8 @@ impl World<'_> {
         let image = memory.crash(PowerCut::DropUnsynced);
         let mut options = self.script.options_on(Arc::new(image));
         options.db.create_if_missing = !self.opened;
+        self.look_at_backups(&options)
+            .map_err(|e| format!("backups after a power cut: {e}"))?;
         let db = Db::open(DIR, &options).map_err(|e| format!("open after a power cut: {e}"))?;
         let found = content::prints(&db).map_err(|e| format!("after a power cut: {e}"))?;
         let same_families = |m: &Model| m.families.keys().eq(found.keys());
@@ -757,6 +761,25 @@ impl World<'_> {
         };
         db.put_opt(&options, &db.default_column_family(), b"~probe", b"y")
             .map_err(|e| format!("a write after reopen gave: {e}"))?;
+        self.look_after_second_power_cut(&db, memory)?;
         db.close().map_err(|e| format!("close after reopen: {e}"))
+    }
+
+    /// Rule 7.
+    fn look_after_second_power_cut(&self, db: &Db, memory: &MemFileSystem) -> Result<(), String> {
+        let expected = content::prints(db).map_err(|e| format!("after reopen: {e}"))?;
+        let image = Arc::new(memory.crash(PowerCut::DropUnsynced));
+        let mut options = self.script.options_on(image);
+        options.db.create_if_missing = false;
+        let db =
+            Db::open(DIR, &options).map_err(|e| format!("open after reopen and power cut: {e}"))?;
+        let found = content::prints(&db).map_err(|e| format!("after reopen and power cut: {e}"))?;
+        if found != expected {
+            return Err(format!(
+                "a power cut behind a synced write after reopen left {found:?} of {expected:?}"
+            ));
+        }
+        db.close()
+            .map_err(|e| format!("close after reopen and power cut: {e}"))
     }
 }

@@ -117,7 +117,7 @@ impl BackupEngine {
             sequence: moment.last_sequence,
             files,
         };
-        let temporary = self.dir.join(META).join(format!(".{id}.tmp"));
+        let temporary = self.temporary_meta_path(id);
         write_file(fs, &temporary, meta.encode()?.as_bytes())?;
         fs.rename(&temporary, &self.meta_path(id))?;
         if let Err(e) = fs.sync_dir(&self.dir.join(META)) {

@@ -817,7 +817,7 @@ pub(crate) fn install_outputs(
 ) -> Result<()> {
     // The MANIFEST must not name files whose names a power loss takes away.
     if !created.is_empty()
-        && let Err(e) = context.fs.sync_dir(&context.dir)
+        && let Err(e) = context.directory.sync()
     {
         obsolete::discard(context, created);
         return Err(e);

@@ -304,7 +304,7 @@ pub(crate) fn write_level0_table(
             // The MANIFEST must not name a file whose name a power loss takes away.
             if !created.is_empty() {
                 let log = context.logs.unnamed();
-                if let Err(e) = context.fs.sync_dir(&context.dir) {
+                if let Err(e) = context.directory.sync() {
                     obsolete::discard(context, &created);
                     return Err(e);
                 }

@@ -23,6 +23,7 @@ use crate::batch::{self, WriteBatch};
 use crate::column_family::{ColumnFamilyData, DEFAULT_COLUMN_FAMILY_NAME};
 use crate::context::{Context, ContextParts};
 use crate::core::Core;
+use crate::directory::Directory;
 use crate::filename::{self, FileKind};
 use crate::health::Health;
 use crate::info_log::InfoLog;
@@ -266,9 +267,10 @@ fn new_context(
     if let Some((_, recovered)) = found {
         sequence.reset(recovered.last_sequence);
     }
+    let directory = Directory::new(dir.to_owned(), options.db.fs.clone(), health.clone());
+    let directory = Arc::new(directory);
     let set = VersionSet::new(VersionSetParts {
-        dir: dir.to_owned(),
-        fs: options.db.fs.clone(),
+        directory: directory.clone(),
         clock: options.db.clock.clone(),
         statistics: options.db.statistics.clone(),
         health: health.clone(),
@@ -280,7 +282,7 @@ fn new_context(
         manifest_number: found.map_or(0, |(n, _)| *n),
     });
     Context::new(ContextParts {
-        dir: dir.to_owned(),
+        directory,
         options: options.db.clone(),
         log,
         health,
@@ -333,11 +335,17 @@ fn finish_open(
         files::check_logs(context, &found.wals, from).or_else(|e| check_not_moved().and(Err(e)))?;
     }
     let logs = logs_from(&on_disk, from);
-    for &log in &logs {
-        if log > FILE_NUMBER_MAX {
-            return Err(Error::corruption("file number is too large").with("log", log));
-        }
+    if let Some(&log) = logs.last().filter(|&&log| log > FILE_NUMBER_MAX) {
+        return Err(Error::corruption("file number is too large").with("log", log));
+    }
+    if let Some(&log) = logs.last() {
         context.set.mark_file_number_used(log);
+    }
+    // A file of an open that failed may have a name that no later sync saves, so none is made in its place.
+    let strays = on_disk.iter().filter_map(|name| filename::number(name));
+    // One of no database of ours does not use the numbers up.
+    if let Some(stray) = strays.filter(|&number| number < FILE_NUMBER_MAX / 2).max() {
+        context.set.mark_file_number_used(stray);
     }
     check_not_moved()?;
     let replayed = replay(context, &families, &logs).or_else(|e| check_not_moved().and(Err(e)))?;
@@ -638,8 +646,7 @@ fn start_clean(
 /// Writes the settings of all families as RocksDB's OPTIONS file; returns its number.
 ///
 /// # Errors
-/// `Io`, `NoSpace`: there is no such file. Where the directory could not be synced, and not for want of space, other names may
-/// be lost too, and no later sync tells: the database is read-only from here on.
+/// `Io`, `NoSpace`: there is no such file.
 pub(crate) fn write_options_file(
     context: &Context,
     db: &DbOptions,
@@ -653,12 +660,9 @@ pub(crate) fn write_options_file(
         .and_then(|()| context.fs.rename(&temporary, &path))
         .inspect_err(|_| obsolete::discard_options_file(context, &temporary));
     named.and_then(|()| {
-        context.fs.sync_dir(&context.dir).inspect_err(|e| {
+        context.directory.sync().inspect_err(|_| {
             // The newest one is what the next open goes by.
             obsolete::discard_options_file(context, &path);
-            if !e.kind().is_shortage() {
-                context.health.note(e);
-            }
         })
     })?;
     obsolete::retire_options_files(context, number);

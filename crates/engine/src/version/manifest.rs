@@ -70,11 +70,19 @@ pub fn current(fs: &dyn FileSystem, dir: &Path) -> Result<FileNo> {
 /// # Errors
 /// `NoSpace` or `Io`: either MANIFEST may be the live one after a power loss.
 pub fn set_current(fs: &dyn FileSystem, dir: &Path, number: FileNo) -> Result<()> {
+    write_current(fs, dir, number)?;
+    fs.sync_dir(dir)
+}
+
+/// [`set_current`] for one that syncs the directory itself.
+///
+/// # Errors
+/// `NoSpace` or `Io`: the old one is still the live one.
+pub(crate) fn write_current(fs: &dyn FileSystem, dir: &Path, number: FileNo) -> Result<()> {
     let temporary = filename::temporary_path(dir, number);
     let content = format!("{}\n", filename::manifest_name(number));
     write_file(fs, &temporary, content.as_bytes())?;
-    fs.rename(&temporary, &filename::current_path(dir))?;
-    fs.sync_dir(dir)
+    fs.rename(&temporary, &filename::current_path(dir))
 }
 
 /// One column family in a [`Snapshot`].

@@ -257,7 +257,7 @@ impl WritePath {
             let expected = context.expected_log_bytes();
             let started = context.logs.start(number, next_seqno, expected);
             if let Err(e) = started {
-                if e.kind() == ErrorKind::NoSpace || context.logs.has_lost_name() {
+                if e.kind() == ErrorKind::NoSpace {
                     context.health.note(&e);
                 }
                 return Err(e);

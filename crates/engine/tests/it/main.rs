@@ -32,6 +32,7 @@ mod hole_hazards;
 mod holes;
 mod left_out;
 mod logs;
+mod lost_names;
 mod manual_compaction;
 mod memory;
 mod migrate;
