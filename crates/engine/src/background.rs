@@ -206,6 +206,8 @@ fn work(write: &WritePath, budget: &Arc<Budget>, place: usize) {
 fn run_one(write: &WritePath, budget: &Arc<Budget>) -> bool {
     let context = &write.context;
     if context.health.failed() {
+        // The job that met it may have been of a family that was dropped meanwhile, which is no error; writers may wait all the same.
+        context.tell_failure();
         return false;
     }
     if context.health.out_of_space() {

@@ -114,13 +114,9 @@ impl BackupEngine {
         let fs = &options.fs;
         make_dir(&**fs, &dir)?;
         let lock = fs.lock(&filename::lock_path(&dir))?;
-        for folder in [META, PRIVATE, SHARED].map(|folder| dir.join(folder)) {
-            // Made anew where it is empty: a sync that failed may have lost its name, and nobody has told.
-            let _ = fs.remove_dir(&folder);
-            fs.create_dir_all(&folder)?;
-        }
-        fs.sync_dir(&dir)?;
+        make_folders(&**fs, &dir)?;
         let engine = Self::with(dir, options, Some(lock));
+        engine.clear_lists()?;
         // In a directory without any backup nothing is known to be ours.
         engine.collect(false)?;
         Ok(engine)
@@ -318,6 +314,7 @@ impl BackupEngine {
         let _work = self.enter_work()?;
         let metas = self.metas()?;
         let id = self.next_id(&metas)?;
+        self.clear_lists()?;
         let held = context.hold_files();
         let result = self.create(core, id, &metas, progress);
         drop(held);
@@ -398,15 +395,11 @@ impl BackupEngine {
         self.collect(false)
     }
 
-    /// `is_ours`: this engine has written or deleted here, so that what no list names was a backup's.
-    fn collect(&self, is_ours: bool) -> Result<usize> {
-        let fs = self.fs();
-        let metas = self.metas()?;
-        if metas.is_empty() && !is_ours {
-            return Ok(0);
-        }
+    /// Removes lists that were not finished, or are of backups that were deleted, for good: what they name may be deleted then, or
+    /// written anew under the same names. Returns how many.
+    fn clear_lists(&self) -> Result<usize> {
+        let (fs, lists) = (self.fs(), self.dir.join(META));
         let mut removed = 0;
-        let lists = self.dir.join(META);
         for name in fs.list(&lists)? {
             if is_temporary(&name) {
                 fs.remove_file(&lists.join(&name))?;
@@ -416,6 +409,17 @@ impl BackupEngine {
         if removed > 0 {
             fs.sync_dir(&lists)?;
         }
+        Ok(removed)
+    }
+
+    /// `is_ours`: this engine has written or deleted here, so that what no list names was a backup's.
+    fn collect(&self, is_ours: bool) -> Result<usize> {
+        let fs = self.fs();
+        let metas = self.metas()?;
+        if metas.is_empty() && !is_ours {
+            return Ok(0);
+        }
+        let mut removed = self.clear_lists()?;
         let private = self.dir.join(PRIVATE);
         for name in fs.list(&private)? {
             if parse_id(&name).is_some_and(|id| !metas.contains_key(&id)) {
@@ -453,6 +457,25 @@ impl std::fmt::Debug for BackupEngine {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "BackupEngine({})", self.dir.display())
     }
+}
+
+/// Makes the folders that are not there, so that their names survive a power loss.
+///
+/// # Errors
+/// `NoSpace` or `Io`; what was made is removed then, for a later sync may succeed without the names.
+fn make_folders(fs: &dyn FileSystem, dir: &Path) -> Result<()> {
+    let mut made = Vec::new();
+    for folder in [META, PRIVATE, SHARED].map(|folder| dir.join(folder)) {
+        if !fs.exists(&folder)? {
+            fs.create_dir_all(&folder)?;
+            made.push(folder);
+        }
+    }
+    fs.sync_dir(dir).inspect_err(|_| {
+        for folder in &made {
+            let _ = fs.remove_dir(folder);
+        }
+    })
 }
 
 /// True for what is in a list or missing, false for what kept us from looking.

@@ -220,7 +220,8 @@ fn open_once(dir: &Path, options: &Options, mode: Mode) -> Result<Core> {
         Some((_, m)) => identity(&*fs, dir, m.db_id.as_deref())?,
         None => new_uuid(),
     };
-    if !read_only && !fs.exists(&filename::identity_path(dir))? {
+    // One of a database that was never made says nothing.
+    if !exists || (!read_only && !fs.exists(&filename::identity_path(dir))?) {
         write_file(&*fs, &filename::identity_path(dir), db_id.as_bytes())?;
     }
     let context = Arc::new(new_context(dir, options, log, db_id, found.as_ref(), lock));

@@ -18,7 +18,8 @@
 //! publication order are all taken there, so they agree; (2) a member that asked for a sync is
 //! only in a group whose leader syncs; (3) `visible` reaches a group's last number only when all
 //! its inserts, and those of every group before, are done; (4) no lock is held over I/O: leading
-//! is a flag in the queue, and the log's own lock is the leader's alone; (5) after a failed
+//! is a flag in the queue, and the log's own lock is the leader's alone (the first sync of a log waits for who else syncs the
+//! directory); (5) after a failed
 //! append or sync no number is allocated and no write is taken: for good, or, where there was no
 //! space, until `resume.rs` has cut off what the group left in the log; (6) a panic in code of the caller's, which is a comparator or a memtable here, is an error of the write, or goes on
 //! from [`WritePath::exclusive`]; either way the lead is handed over, the group leaves its place, its members are

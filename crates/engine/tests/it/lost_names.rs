@@ -2,11 +2,13 @@
 
 use std::sync::Arc;
 
+use orogen_base::metrics::Ticker;
 use orogen_base::{ErrorKind, Result};
 use orogen_engine::backup::{BackupEngine, BackupOptions};
-use orogen_engine::{CompactRangeOptions, Db, Options, WriteOptions};
+use orogen_engine::{CompactRangeOptions, Db, FlushOptions, Options, WriteOptions};
 use orogen_env::{Fault, FaultFileSystem, MemFileSystem, OpKind, PowerCut};
 
+use crate::steer::{Gate, hold_flushes_of, until};
 use crate::support::{DIR, scan, small};
 
 const BACKUPS: &str = "/backups";
@@ -138,6 +140,57 @@ fn no_write_is_taken_once_a_name_may_be_lost() {
     drop(db);
     let db = Db::open(DIR, &world.options).unwrap();
     world.check(&db, &[b"k"]);
+}
+
+#[test]
+fn writers_are_told_of_a_name_that_a_job_of_a_dropped_family_has_lost() {
+    let mut world = World::new();
+    let gate = Gate::new();
+    world.options.db.listeners = vec![hold_flushes_of("other", &gate)];
+    let db = Db::open(DIR, &world.options).unwrap();
+    let other = db
+        .create_column_family("other", world.options.cf.clone())
+        .unwrap();
+    db.put_opt(&WriteOptions::default(), &other, b"k", b"v")
+        .unwrap();
+    db.flush_opt(&FlushOptions { wait: false }, std::slice::from_ref(&other))
+        .unwrap();
+    gate.wait_for(1);
+    db.drop_column_family(&other).unwrap();
+    world.fail(1);
+    gate.open();
+    until(|| db.statistics().get(Ticker::ErrorHandlerBgErrorCount) == 1);
+    let refused = put_synced(&db, b"later").unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::ReadOnly);
+}
+
+#[test]
+fn a_backup_that_was_deleted_stays_so_while_the_next_one_is_made() {
+    let world = World::new();
+    let db = Db::open(DIR, &world.options).unwrap();
+    db.put(b"k", b"v").unwrap();
+    let backups = world.backups().unwrap();
+    backups.create_backup(&db).unwrap();
+    backups.create_backup(&db).unwrap();
+    world.fail(1);
+    backups.delete(2).unwrap_err();
+    assert!(world.has_failed());
+    db.put(b"k2", b"v").unwrap();
+    db.flush().unwrap();
+    // It gets the same number, and power is lost when all but its list is there.
+    let faults = world.faulty.faults();
+    let made = backups.create_backup_with(&db, &mut |done, total| {
+        if done == total {
+            for kind in [OpKind::Sync, OpKind::Remove] {
+                faults.add(Fault::io().on(&[kind]).path_with("/meta/").forever());
+            }
+        }
+    });
+    made.unwrap_err();
+    let after = World::over(world.below.crash(PowerCut::DropUnsynced));
+    let backups = after.backups().unwrap();
+    assert!(backups.damaged().unwrap().is_empty());
+    backups.verify(1).unwrap();
 }
 
 #[test]
