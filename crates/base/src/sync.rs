@@ -83,6 +83,8 @@ pub enum Mistake {
     KeepTheLead,
     /// A leader tells its followers before it has applied what it wrote for them.
     AnswerBeforeApply,
+    /// Who wakes threads does not let those know that are about to sleep.
+    WakeUncounted,
 }
 
 #[cfg(orogen_shuttle)]

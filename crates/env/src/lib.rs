@@ -7,6 +7,7 @@
 pub mod clock;
 mod perf_timer;
 pub mod threads;
+pub mod rooms;
 pub mod barrier;
 pub mod ahead;
 pub mod memory;
@@ -32,3 +33,4 @@ pub use perf_timer::{PerfTimer, Stopwatch};
 pub use positional::PositionalFile;
 pub use posix::{PosixFileSystem, ShortCalls, ShortCallsFileSystem};
 pub use rate_limiter::{IoPriority, RateLimiter};
+pub use rooms::Room;

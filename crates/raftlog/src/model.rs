@@ -1,15 +1,19 @@
 //! The write queue under a scheduler that takes turns with its threads: see `orogen_base::sync`.
 //!
-//! Three threads write batches, one of them with syncs: (1) each is answered; (2) a thread reads what it wrote; (3) a directory that is opened
+//! Three threads write batches, two of them with a sync: (1) each is answered; (2) a thread reads what it wrote; (3) a directory that is opened
 //! again has the same, so what was applied is in the files, in that order.
+//!
+//! Two threads sleep in a room: (5) each is woken.
 //!
 //! Two threads write and do not wait for syncs: (4) each is told once, in the order of its writes, before the engine is closed.
 
+use std::num::NonZeroU32;
 use std::path::Path;
 use std::sync::Arc;
 
+use orogen_base::sync::atomic::{AtomicBool, Ordering};
 use orogen_base::sync::{Mistake, Mutex, explore, must_find, thread};
-use orogen_env::{FileSystem, MemFileSystem};
+use orogen_env::{FileSystem, MemFileSystem, Room};
 
 use crate::raw::{Engine, LogBatch, Options};
 
@@ -33,7 +37,7 @@ fn write(engine: &Engine, group: u64, index: u64) {
     batch
         .put(SHARED, b"last".to_vec(), vec![group as u8, index as u8])
         .unwrap();
-    engine.write(&mut batch, group == 1 && index == 2).unwrap();
+    engine.write(&mut batch, group < 3 && index == 2).unwrap();
     assert_eq!(
         engine.get_entry(group, index).unwrap(),
         Some(entry),
@@ -103,6 +107,29 @@ fn told_later() {
     }
 }
 
+fn woken_together() {
+    let room = Arc::new(Room::default());
+    let set = Arc::new([AtomicBool::new(false), AtomicBool::new(false)]);
+    let threads = [0, 1].map(|n| {
+        let (room, set) = (room.clone(), set.clone());
+        let builder = thread::Builder::new().name("model".to_owned());
+        let body = move || room.wait(NonZeroU32::MIN, || set[n].load(Ordering::Acquire));
+        builder.spawn(body).unwrap()
+    });
+    for flag in set.iter() {
+        flag.store(true, Ordering::Release);
+        room.wake(NonZeroU32::MIN);
+    }
+    for thread in threads {
+        thread.join().unwrap();
+    }
+}
+
+#[test]
+fn who_waits_in_a_room_is_woken() {
+    explore("rooms", woken_together);
+}
+
 #[test]
 fn holds() {
     explore("raft log", turns);
@@ -118,4 +145,5 @@ fn mistakes_are_found() {
     for mistake in [Mistake::KeepTheLead, Mistake::AnswerBeforeApply] {
         must_find(mistake, turns);
     }
+    must_find(Mistake::WakeUncounted, woken_together);
 }

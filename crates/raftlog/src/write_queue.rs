@@ -18,6 +18,7 @@
 //! Locks: the leader's before the queue's before a ticket's; no file is touched under the last two.
 
 use std::collections::{HashMap, HashSet, VecDeque};
+use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 use std::{iter, mem};
@@ -25,7 +26,7 @@ use std::{iter, mem};
 use orogen_base::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use orogen_base::sync::{Condvar, Mistake, Mutex, makes, spins, thread};
 use orogen_base::{Error, ErrorKind, Result, memory};
-use orogen_env::{Clock as _, FileSystem, Stopwatch, SystemClock};
+use orogen_env::{Clock as _, FileSystem, Room, Stopwatch, SystemClock};
 
 use crate::dirs::Dirs;
 use crate::events::FileBlockHandle;
@@ -66,11 +67,26 @@ enum State {
     Done(Outcome, Spent),
 }
 
+/// Where those sleep who wait for a sync: those of a group in one room, whoever comes for the next one in the other.
+type Rooms = Arc<[Room; 2]>;
+
+/// How a thread that waits sleeps.
+enum Bed {
+    /// By itself: it mostly has what it waits for before it sleeps, and nobody need be woken.
+    Alone(Condvar),
+    /// With all of its group.
+    In {
+        rooms: Rooms,
+        room: usize,
+        bit: NonZeroU32,
+    },
+}
+
 struct Ticket {
-    /// Tells without the lock that it is worth taking.
+    /// Says that `state` is set, without its lock.
     is_set: AtomicBool,
     state: Mutex<State>,
-    wake: Condvar,
+    bed: Bed,
 }
 
 /// A thread that waits looks so often, and lets others run in between, before it sleeps: to wake it
@@ -78,18 +94,27 @@ struct Ticket {
 const LOOKS: usize = 10;
 
 impl Ticket {
-    fn new() -> Self {
+    fn new(bed: Bed) -> Self {
         Self {
             is_set: AtomicBool::new(false),
             state: Mutex::new(State::Waiting),
-            wake: Condvar::new(),
+            bed,
         }
     }
 
+    /// Its thread finds `state`, once it is woken.
     fn set(&self, state: State) {
         *self.state.lock() = state;
         self.is_set.store(true, Ordering::Release);
-        self.wake.notify_one();
+    }
+
+    fn wake(&self) {
+        match &self.bed {
+            Bed::Alone(condition) => {
+                condition.notify_one();
+            }
+            Bed::In { rooms, room, bit } => rooms[*room].wake(*bit),
+        }
     }
 
     /// Waits until the request is done, or to be led by its own thread; sleeps after `looks`.
@@ -100,13 +125,57 @@ impl Ticket {
             }
             thread::yield_now();
         }
-        let mut state = self.state.lock();
-        loop {
-            match mem::replace(&mut *state, State::Waiting) {
-                State::Waiting => self.wake.wait(&mut state),
-                other => return other,
+        match &self.bed {
+            Bed::Alone(condition) => {
+                let mut state = self.state.lock();
+                loop {
+                    match mem::replace(&mut *state, State::Waiting) {
+                        State::Waiting => condition.wait(&mut state),
+                        other => return other,
+                    }
+                }
+            }
+            Bed::In { rooms, room, bit } => {
+                rooms[*room].wait(*bit, || self.is_set.load(Ordering::Acquire));
+                mem::replace(&mut *self.state.lock(), State::Waiting)
             }
         }
+    }
+}
+
+/// Those of a group that were told and may sleep: in the rooms, who are woken together, and behind them those that sleep alone. They are woken
+/// when it is dropped, by a panic too.
+struct Sleepers<'q> {
+    rooms: &'q [Room; 2],
+    bits: [u32; 2],
+    alone: Vec<Arc<Ticket>>,
+}
+
+impl<'q> Sleepers<'q> {
+    fn of(rooms: &'q [Room; 2]) -> Self {
+        Self {
+            rooms,
+            bits: [0; 2],
+            alone: Vec::new(),
+        }
+    }
+
+    fn add(&mut self, ticket: Arc<Ticket>) {
+        match &ticket.bed {
+            Bed::Alone(_) => self.alone.push(ticket),
+            Bed::In { room, bit, .. } => self.bits[*room] |= bit.get(),
+        }
+    }
+}
+
+impl Drop for Sleepers<'_> {
+    fn drop(&mut self) {
+        for (room, bits) in self.rooms.iter().zip(self.bits) {
+            if let Some(bits) = NonZeroU32::new(bits) {
+                room.wake(bits);
+            }
+        }
+        self.alone.iter().for_each(|ticket| ticket.wake());
     }
 }
 
@@ -161,6 +230,7 @@ impl Waiter {
     fn tell(&mut self, state: State) {
         if let Some(ticket) = self.ticket.take() {
             ticket.set(state);
+            ticket.wake();
         }
     }
 
@@ -190,21 +260,37 @@ struct Queue {
     has_leader: bool,
     /// A leader has panicked.
     is_broken: bool,
-    /// Requests that a leader who syncs waits for, its own among them.
+    /// Requests for a sync that a leader who syncs waits for, its own among them.
     expected: usize,
+    /// Those that wait for a sync.
+    syncs: usize,
     /// Bytes of those that wait.
     bytes: usize,
+    /// Where whoever comes now sleeps.
+    room: usize,
 }
 
 impl Queue {
+    /// For who comes next.
+    fn bed(&self, rooms: &Rooms) -> Bed {
+        let place = self.waiters.len() as u32 % u32::BITS;
+        Bed::In {
+            rooms: Arc::clone(rooms),
+            room: self.room,
+            bit: NonZeroU32::new(1 << place).unwrap_or(NonZeroU32::MIN),
+        }
+    }
+
     fn push(&mut self, waiter: Waiter) {
         self.bytes += waiter.request.len();
+        self.syncs += usize::from(waiter.request.sync);
         self.waiters.push_back(waiter);
     }
 
     fn pop(&mut self) -> Option<Waiter> {
         let waiter = self.waiters.pop_front()?;
         self.bytes -= waiter.request.len();
+        self.syncs -= usize::from(waiter.request.sync);
         Some(waiter)
     }
 }
@@ -216,12 +302,13 @@ struct Group {
 }
 
 impl Group {
-    fn len(&self) -> usize {
-        1 + self.others.len()
-    }
-
     fn iter_mut(&mut self) -> impl Iterator<Item = &mut Waiter> {
         iter::once(&mut self.own).chain(&mut self.others)
+    }
+
+    /// Requests for a sync.
+    fn syncs(&mut self) -> usize {
+        self.iter_mut().filter(|w| w.request.sync).count()
     }
 
     /// Those that were not refused.
@@ -248,6 +335,7 @@ const GROUP_BYTES_MAX: usize = 4 << 20;
 pub(crate) struct WriteQueue {
     queue: Mutex<Queue>,
     leader: Mutex<Leader>,
+    rooms: Rooms,
     /// What a sync takes, in microseconds: a moving average.
     sync_micros: AtomicU64,
     meters: Arc<Meters>,
@@ -257,6 +345,7 @@ impl WriteQueue {
     pub(crate) fn new(appender: Appender) -> Self {
         Self {
             queue: Mutex::default(),
+            rooms: Arc::default(),
             meters: Arc::clone(appender.meters()),
             leader: Mutex::new(Leader {
                 appender,
@@ -370,7 +459,11 @@ impl WriteQueue {
                 drop(queue);
                 return self.lead(memtables, request);
             }
-            let ticket = Arc::new(Ticket::new());
+            let bed = match request.sync {
+                true => queue.bed(&self.rooms),
+                false => Bed::Alone(Condvar::new()),
+            };
+            let ticket = Arc::new(Ticket::new(bed));
             queue.push(Waiter::new(Some(Arc::clone(&ticket)), request));
             ticket
         };
@@ -383,11 +476,11 @@ impl WriteQueue {
 
     fn lead(&self, memtables: &Memtables, own: Request) -> (Outcome, Spent) {
         let lead = Lead(self);
-        if own.sync {
+        let waits = own.sync;
+        if waits {
             self.gather();
         }
         let mut leader = self.leader.lock();
-        let syncs = own.sync;
         let mut bytes = own.len();
         let mut group = Group {
             own: Waiter::new(None, own),
@@ -395,6 +488,8 @@ impl WriteQueue {
         };
         {
             let mut queue = self.queue.lock();
+            // Some may be left for the next group, who are woken where they are.
+            queue.room ^= 1;
             while bytes < GROUP_BYTES_MAX
                 && let Some(waiter) = queue.pop()
             {
@@ -404,15 +499,27 @@ impl WriteQueue {
         }
         let spent = self.commit(memtables, &mut leader, &mut group);
         drop(leader);
-        lead.hand_over(if syncs { group.len() } else { 0 });
-        let Group { mut own, others } = group;
-        // Those that came last first: they ran on the processor that took longest to wake, and it sleeps again.
-        for mut waiter in others.into_iter().rev() {
+        let syncs = group.syncs();
+        // Who does not sync waits for nobody, and its group says little of those who do.
+        lead.hand_over(if waits { syncs } else { 0 });
+        let mut sleepers = Sleepers::of(&self.rooms);
+        // Without a sync nobody sleeps in a room.
+        let all_alone = syncs == 0;
+        for waiter in group.others.iter_mut().rev() {
             let outcome = waiter.outcome();
-            let spent = spent.clone().filter(|_| waiter.request.is_timed);
-            waiter.tell(State::Done(outcome, spent));
+            let spent = spent.as_ref().filter(|_| waiter.request.is_timed);
+            let spent = spent.cloned();
+            if let Some(ticket) = waiter.ticket.take() {
+                ticket.set(State::Done(outcome, spent));
+                match all_alone {
+                    true => ticket.wake(),
+                    false => sleepers.add(ticket),
+                }
+            }
         }
-        (own.outcome(), spent)
+        // Before the group's memory is given back.
+        drop(sleepers);
+        (group.own.outcome(), spent)
     }
 
     /// Waits for those who synced the last time.
@@ -421,7 +528,7 @@ impl WriteQueue {
         loop {
             {
                 let queue = self.queue.lock();
-                let is_complete = queue.waiters.len() + 1 >= queue.expected;
+                let is_complete = queue.syncs + 1 >= queue.expected;
                 if is_complete || queue.bytes >= GATHERED_BYTES_MAX {
                     return;
                 }
@@ -530,7 +637,7 @@ impl Lead<'_> {
     fn hand_over(self, synced: usize) {
         let mut queue = self.0.queue.lock();
         if synced > 0 {
-            queue.expected = synced + queue.waiters.len();
+            queue.expected = synced + queue.syncs;
         }
         queue.has_leader = !queue.waiters.is_empty();
         let next = if makes(Mistake::KeepTheLead) {
@@ -554,6 +661,7 @@ impl Drop for Lead<'_> {
         queue.has_leader = false;
         let waiters = mem::take(&mut queue.waiters);
         queue.bytes = 0;
+        queue.syncs = 0;
         drop(queue);
         drop(waiters);
     }

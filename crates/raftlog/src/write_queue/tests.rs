@@ -99,35 +99,37 @@ fn batch(group: u64, first: u64, len: usize) -> LogBatch {
     batch
 }
 
-fn request(batch: &LogBatch) -> Request {
+fn request(batch: &LogBatch, sync: bool) -> Request {
     Request {
         record: Some(encode_record(&batch.block, &batch.items, PLAIN).unwrap()),
         items: batch.items.clone(),
+        sync,
         ..Request::default()
     }
 }
 
-/// Has a batch written, and `batches` behind it as one group, in their order. `between` runs when they wait. What became of each; none where a
+/// Has a batch written, and `batches` behind it as one group, in their order, those with a sync of which `syncs` says so. `between` runs when they wait. What became of each; none where a
 /// panic went through.
 fn write_together(
     queue: &WriteQueue,
     memtables: &Memtables,
     (is_entered, leave): (Receiver<()>, Sender<()>),
     batches: &[LogBatch],
+    syncs: fn(usize) -> bool,
     between: impl FnOnce(),
 ) -> Vec<Option<Outcome>> {
-    let submit = |batch: &LogBatch| {
-        let request = request(batch);
+    let submit = |batch: &LogBatch, sync| {
+        let request = request(batch, sync);
         let submit = || queue.submit(memtables, request, None);
         catch_unwind(AssertUnwindSafe(submit)).ok()
     };
     std::thread::scope(|scope| {
-        let first = scope.spawn(|| submit(&batch(1, 1, 10)));
+        let first = scope.spawn(|| submit(&batch(1, 1, 10), false));
         is_entered.recv().unwrap();
         let mut others = Vec::new();
         for batch in batches {
             let waiting = others.len();
-            others.push(scope.spawn(move || submit(batch)));
+            others.push(scope.spawn(move || submit(batch, syncs(waiting))));
             while queue.queue.lock().waiters.len() == waiting {
                 thread::yield_now();
             }
@@ -153,16 +155,38 @@ fn gate(panics_at: Option<u64>, is_of_apply: bool) -> (Gate, (Receiver<()>, Send
     (gate, (is_entered, leave))
 }
 
+const NONE: fn(usize) -> bool = |_| false;
+
+/// None, all, and every second one.
+const SYNCS: [fn(usize) -> bool; 3] = [NONE, |_| true, |at| at % 2 == 1];
+
+/// More than there are bits in a room, and so long that they are several groups.
+#[test]
+fn all_of_many_groups_are_told() {
+    for syncs in SYNCS {
+        let fs = MemFileSystem::new();
+        let (gate, held) = gate(None, false);
+        let queue = queue(&fs, gate);
+        let memtables = Memtables::new();
+        let batches: Vec<LogBatch> = (2..42).map(|group| batch(group, 1, 250 << 10)).collect();
+        let outcomes = write_together(&queue, &memtables, held, &batches, syncs, || {});
+        assert!(outcomes.iter().all(|told| matches!(told, Some(Ok(())))));
+        assert!((2..42).all(|group| !memtables.span(group).is_empty()));
+    }
+}
+
 #[test]
 fn who_is_led_by_a_thread_that_panics_has_its_batch_again() {
     // Told of the first record of the group, and when the first follower's batch was applied.
-    for (panics_at, is_of_apply) in [(1, false), (2, true)] {
+    let moments = [(1, false), (2, true)];
+    for ((panics_at, is_of_apply), syncs) in moments.into_iter().flat_map(|m| SYNCS.map(|s| (m, s)))
+    {
         let fs = MemFileSystem::new();
         let (gate, held) = gate(Some(panics_at), is_of_apply);
         let queue = queue(&fs, gate);
         let memtables = Memtables::new();
         let batches = [2, 3, 4].map(|group| batch(group, 1, 10));
-        let outcomes = write_together(&queue, &memtables, held, &batches, || {});
+        let outcomes = write_together(&queue, &memtables, held, &batches, syncs, || {});
         assert!(outcomes[0].is_none(), "it led");
         for (at, batch) in batches.iter().enumerate().skip(1) {
             let outcome = outcomes[at].as_ref().expect("it was led");
@@ -203,7 +227,7 @@ fn who_finds_no_space_is_refused_and_others_of_the_group_are_not() {
             let free = fs.free_space(Path::new("/log")).unwrap();
             fs.set_capacity(u64::MAX - free + (8 << 10));
         };
-        let outcomes = write_together(&queue, &memtables, held, &batches, leave_little);
+        let outcomes = write_together(&queue, &memtables, held, &batches, NONE, leave_little);
         let outcomes = outcomes
             .into_iter()
             .map(|outcome| outcome.expect("no panic"));
@@ -253,7 +277,7 @@ fn a_group_of_which_one_is_in_a_file_does_not_leave_it() {
             fs.faults().add(fault.path_with("/log").nth(nth));
         }
     };
-    let outcomes = write_together(&queue, &memtables, held, &batches, run_full);
+    let outcomes = write_together(&queue, &memtables, held, &batches, NONE, run_full);
     assert_eq!(fs.faults().injected(), 3);
     let kinds = outcomes.into_iter().map(|outcome| {
         let outcome = outcome.expect("no panic");
