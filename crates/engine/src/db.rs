@@ -245,6 +245,14 @@ impl Db {
         families.try_for_each(|family| family.0.check_is_of(self.context().open_number))
     }
 
+    /// Refuses a family of another database, or of an earlier open of this one: its number may mean something else here.
+    ///
+    /// # Errors
+    /// `InvalidArgument`.
+    pub fn check_column_family(&self, family: &ColumnFamily) -> Result<()> {
+        self.check_own(std::slice::from_ref(family))
+    }
+
     /// The family that always exists.
     #[must_use]
     pub fn default_column_family(&self) -> ColumnFamily {

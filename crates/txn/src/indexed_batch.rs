@@ -353,6 +353,7 @@ impl IndexedBatch {
         family: &ColumnFamily,
         key: &[u8],
     ) -> Result<Option<PinnedValue>> {
+        db.check_column_family(family)?;
         let below = || db.get_opt(options, family, key);
         let Some(at) = self.find_family(family.id()) else {
             return below();

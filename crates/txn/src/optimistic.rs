@@ -199,6 +199,7 @@ impl OptimisticTransactionDb {
         key: &[u8],
         value: &[u8],
     ) -> Result<()> {
+        self.0.db.check_column_family(family)?;
         let mut batch = WriteBatch::new();
         batch.put(family.id(), key, value);
         self.write(options, &mut batch)
@@ -209,6 +210,7 @@ impl OptimisticTransactionDb {
     /// # Errors
     /// As there.
     pub fn delete(&self, options: &WriteOptions, family: &ColumnFamily, key: &[u8]) -> Result<()> {
+        self.0.db.check_column_family(family)?;
         let mut batch = WriteBatch::new();
         batch.delete(family.id(), key);
         self.write(options, &mut batch)
@@ -280,7 +282,7 @@ impl OptimisticTransaction {
     /// Sets a key, which it notes.
     ///
     /// # Errors
-    /// `InvalidArgument` after its end, or for a key or value that is too large; `NoMemory`. `TooLarge` if its writes would have more bytes
+    /// `InvalidArgument` after its end, for a family of another database, or for a key or value that is too large; `NoMemory`. `TooLarge` if its writes would have more bytes
     /// than [`OptimisticTransactionOptions::max_write_batch_size`], or more bytes or operations than a memtable takes at once, and `NoSpace`, `Io` of the file
     /// that its writes go on in: it is noted, and nothing was written.
     pub fn put(&mut self, family: &ColumnFamily, key: &[u8], value: &[u8]) -> Result<()> {
@@ -320,7 +322,7 @@ impl OptimisticTransaction {
     /// # Errors
     /// As [`Self::put`].
     pub fn delete_range(&mut self, family: &ColumnFamily, start: &[u8], end: &[u8]) -> Result<()> {
-        self.check_started()?;
+        self.check_takes(family)?;
         if family.options().comparator.less(start, end) {
             self.hold();
             let seen = seen(&self.home.db, self.snapshot.as_ref());
@@ -503,8 +505,14 @@ impl OptimisticTransaction {
         }
     }
 
-    fn track(&mut self, family: &ColumnFamily, key: &[u8]) -> Result<()> {
+    /// It goes on, and the family is one of its database.
+    fn check_takes(&self, family: &ColumnFamily) -> Result<()> {
         self.check_started()?;
+        self.home.db.check_column_family(family)
+    }
+
+    fn track(&mut self, family: &ColumnFamily, key: &[u8]) -> Result<()> {
+        self.check_takes(family)?;
         self.hold();
         let (db, snapshot) = (&self.home.db, &self.snapshot);
         self.tracked

@@ -306,6 +306,7 @@ impl TransactionDb {
         key: &[u8],
         value: &[u8],
     ) -> Result<()> {
+        self.0.db.check_column_family(family)?;
         let mut batch = WriteBatch::new();
         batch.put(family.id(), key, value);
         self.write(options, &mut batch)
@@ -316,6 +317,7 @@ impl TransactionDb {
     /// # Errors
     /// See [`Self::write`].
     pub fn delete(&self, options: &WriteOptions, family: &ColumnFamily, key: &[u8]) -> Result<()> {
+        self.0.db.check_column_family(family)?;
         let mut batch = WriteBatch::new();
         batch.delete(family.id(), key);
         self.write(options, &mut batch)
@@ -421,7 +423,7 @@ impl Transaction {
     /// # Errors
     /// `LockTimeout`, `Deadlock`, `LockLimit`, `Expired`: it was not locked, nothing has changed, and the
     /// transaction may go on unless it is expired. `Busy` if it was written since the snapshot.
-    /// `InvalidArgument` after the beginning, or for a key or value that is too large; `NoMemory`; `Corruption`, `Io`. `TooLarge` if its
+    /// `InvalidArgument` after the beginning, for a family of another database, or for a key or value that is too large; `NoMemory`; `Corruption`, `Io`. `TooLarge` if its
     /// writes would have more bytes than [`TransactionOptions::max_write_batch_size`], or more bytes or operations than a memtable takes at once,
     /// and `NoSpace`, `Io` of the file that its writes go on in: it is locked, and nothing was written.
     pub fn put(&mut self, family: &ColumnFamily, key: &[u8], value: &[u8]) -> Result<()> {
@@ -462,7 +464,7 @@ impl Transaction {
     /// # Errors
     /// As [`Self::put`]; `Busy` if a key in it was written since the snapshot.
     pub fn delete_range(&mut self, family: &ColumnFamily, start: &[u8], end: &[u8]) -> Result<()> {
-        self.check_started()?;
+        self.check_takes(family)?;
         if family.options().comparator.less(start, end) {
             let range = KeyRange::new(start, end, false);
             self.lock_and_check_range(family, &range, LockMode::Exclusive)?;
@@ -522,7 +524,7 @@ impl Transaction {
         range: &KeyRange<K>,
         mode: LockMode,
     ) -> Result<()> {
-        self.check_started()?;
+        self.check_takes(family)?;
         self.lock_and_check_range(family, range, mode)
     }
 
@@ -565,7 +567,7 @@ impl Transaction {
     /// its locks are nobody's to take. Until its end there is a second copy of what it wrote, in memory or in a file as the first.
     ///
     /// # Errors
-    /// `NoMemory`, `NoSpace`, `Io` if there is no room for the copy; `InvalidArgument` without a name, after the beginning, or if the name is used; `Expired`; those of [`Db::prepare`].
+    /// `NoMemory`, `NoSpace`, `Io` if there is no room for the copy; `InvalidArgument` without a name, after the beginning, or if the name is used: it has none then, and may get another one; `Expired`; those of [`Db::prepare`].
     pub fn prepare(&mut self) -> Result<()> {
         self.check_started()?;
         let name = self.name.as_deref();
@@ -576,7 +578,17 @@ impl Transaction {
         batch.check_whole()?;
         self.held.keep()?;
         let prepared = self.home.db.prepare(&self.options.write, name, batch);
-        prepared.inspect_err(|e| self.held.give_up_commit(e))?;
+        if let Err(e) = prepared {
+            self.held.give_up_commit(&e);
+            let in_use = self.home.db.prepared_writes();
+            if in_use
+                .iter()
+                .any(|other| Some(&*other.name) == self.name.as_deref())
+            {
+                self.name = None;
+            }
+            return Err(e);
+        }
         self.count_one(Ticker::TxnPrepares);
         self.state = TransactionState::Prepared;
         Ok(())
@@ -586,7 +598,8 @@ impl Transaction {
     ///
     /// # Errors
     /// `Expired`; `InvalidArgument` if it has ended; those of [`Db::write_opt`] and [`Db::commit_prepared`]. It has not ended then, and
-    /// may be committed again or rolled back; after an `Io` error it is not known what the log has.
+    /// may be committed again or rolled back; after an `Io` error it is not known what the log has. `NotFound` of one that somebody has
+    /// ended by [`Db`]: then it has ended here, too.
     pub fn commit(&mut self) -> Result<()> {
         match (self.state, &self.name) {
             (TransactionState::Started, _) => {
@@ -598,7 +611,8 @@ impl Transaction {
                 }
             }
             (TransactionState::Prepared, Some(name)) => {
-                self.home.db.commit_prepared(&self.options.write, name)?;
+                let written = self.home.db.commit_prepared(&self.options.write, name);
+                self.end_if_gone(written)?;
             }
             _ => return Err(has_ended()),
         }
@@ -610,12 +624,14 @@ impl Transaction {
     /// Forgets what it wrote, and lets its locks go.
     ///
     /// # Errors
-    /// `InvalidArgument` if it has ended; of a prepared one those of [`Db::rollback_prepared`], and it is prepared still.
+    /// `InvalidArgument` if it has ended; of a prepared one those of [`Db::rollback_prepared`], and it is prepared still, but behind `NotFound`:
+    /// see [`Self::commit`].
     pub fn rollback(&mut self) -> Result<()> {
         match (self.state, &self.name) {
             (TransactionState::Started, _) => {}
             (TransactionState::Prepared, Some(name)) => {
-                self.home.db.rollback_prepared(&self.options.write, name)?;
+                let written = self.home.db.rollback_prepared(&self.options.write, name);
+                self.end_if_gone(written)?;
             }
             _ => return Err(has_ended()),
         }
@@ -654,6 +670,15 @@ impl Transaction {
         self.home.locks.statistics().add(ticker, 1);
     }
 
+    /// Lets the locks of what is prepared no more go.
+    fn end_if_gone(&mut self, written: Result<()>) -> Result<()> {
+        written.inspect_err(|e| {
+            if e.kind() == ErrorKind::NotFound {
+                self.end();
+            }
+        })
+    }
+
     fn end(&mut self) {
         self.state = TransactionState::Ended;
         self.own.get_mut().clear();
@@ -671,6 +696,12 @@ impl Transaction {
             )),
             TransactionState::Ended => Err(has_ended()),
         }
+    }
+
+    /// It goes on, and the family is one of its database.
+    fn check_takes(&self, family: &ColumnFamily) -> Result<()> {
+        self.check_started()?;
+        self.home.db.check_column_family(family)
     }
 
     fn take_locks(&mut self) -> TxnLocks {
@@ -694,7 +725,7 @@ impl Transaction {
     }
 
     fn lock(&mut self, family: &ColumnFamily, key: &[u8], mode: LockMode) -> Result<()> {
-        self.check_started()?;
+        self.check_takes(family)?;
         let at = self.family(family.id())?;
         let before = self.held.save_point();
         let (locks, timeout) = (&self.home.locks, self.options.lock_timeout);
@@ -802,7 +833,13 @@ impl Drop for Transaction {
         // Its locks stay for as long as it is prepared.
         if let Some(name) = self.name.take() {
             let held = self.take_locks();
-            self.home.prepared.lock().push((name, held));
+            let mut prepared = self.home.prepared.lock();
+            // What was prepared under this name before has ended, by way of `Db`.
+            let former = prepared.iter().position(|(other, _)| *other == name);
+            let former = former.map(|at| prepared.swap_remove(at));
+            prepared.push((name, held));
+            drop(prepared);
+            drop(former);
         }
     }
 }

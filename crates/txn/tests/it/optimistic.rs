@@ -471,3 +471,25 @@ fn an_older_snapshot_that_is_back_is_held_for_what_is_noted_at_it() {
     txn.put(&family, b"k", b"ours").unwrap();
     assert!(is_busy(&mut txn));
 }
+
+#[test]
+fn families_of_another_database_are_refused() {
+    let ((db, _), (_other, theirs)) = (new(), new());
+    let mut txn = begin(&db);
+    let refused = [
+        txn.put(&theirs, b"k", b"w"),
+        txn.merge(&theirs, b"k", b"w"),
+        txn.delete(&theirs, b"k"),
+        txn.single_delete(&theirs, b"k"),
+        txn.delete_range(&theirs, b"a", b"b"),
+        txn.delete_range(&theirs, b"b", b"a"),
+        txn.get(&ReadOptions::default(), &theirs, b"k").map(drop),
+        db.put(&WriteOptions::default(), &theirs, b"k", b"w"),
+        db.delete(&WriteOptions::default(), &theirs, b"k"),
+    ];
+    for (at, refused) in refused.into_iter().enumerate() {
+        let kind = refused.expect_err("it is another's").kind();
+        assert_eq!(kind, ErrorKind::InvalidArgument, "{at}");
+    }
+    assert_eq!((txn.count(), txn.tracked_count()), (0, 0));
+}

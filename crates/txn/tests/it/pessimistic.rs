@@ -954,3 +954,92 @@ fn who_was_granted_a_lock_is_woken_though_a_comparator_panics_then() {
     let locked = told.recv_timeout(Duration::from_secs(20));
     assert_eq!(locked, Ok(true));
 }
+
+#[test]
+fn families_of_another_database_are_refused() {
+    let (db, _) = new();
+    let (other, _) = new();
+    let own = db
+        .db()
+        .create_column_family("users", options(&MemFileSystem::new()).cf)
+        .unwrap();
+    let theirs = other
+        .db()
+        .create_column_family("orders", options(&MemFileSystem::new()).cf)
+        .unwrap();
+    assert_eq!(own.id(), theirs.id());
+    let mut txn = begin(&db);
+    txn.put(&own, b"k", b"v").unwrap();
+    let range = KeyRange::new(b"a", b"b", false);
+    let refused = [
+        txn.put(&theirs, b"k", b"w"),
+        txn.merge(&theirs, b"k", b"w"),
+        txn.delete(&theirs, b"k"),
+        txn.single_delete(&theirs, b"k"),
+        txn.delete_range(&theirs, b"a", b"b"),
+        txn.delete_range(&theirs, b"b", b"a"),
+        txn.lock_range(&theirs, &range, LockMode::Shared),
+        txn.get(&now(), &theirs, b"k").map(drop),
+        txn.iter(&now(), &theirs).map(drop),
+        db.put(&WriteOptions::default(), &theirs, b"k", b"w"),
+        db.delete(&WriteOptions::default(), &theirs, b"k"),
+    ];
+    for (at, refused) in refused.into_iter().enumerate() {
+        let kind = refused.expect_err("it is another's").kind();
+        assert_eq!(kind, ErrorKind::InvalidArgument, "{at}");
+    }
+    assert_eq!((txn.count(), txn.lock_count()), (1, 1));
+    txn.commit().unwrap();
+}
+
+/// Prepares a write of `key` under a name.
+fn prepared(db: &TransactionDb, name: &[u8], key: &[u8]) -> Transaction {
+    let mut txn = begin(db);
+    txn.set_name(name).expect("a new name");
+    let family = db.db().default_column_family();
+    txn.put(&family, key, b"v").expect("it is free");
+    txn.prepare().expect("it is prepared");
+    txn
+}
+
+#[test]
+fn what_was_prepared_and_ended_by_way_of_the_database_lets_its_locks_go() {
+    let (db, family) = new();
+    let write = WriteOptions::default();
+    let mut txn = prepared(&db, b"x", b"a");
+    db.db().commit_prepared(&write, b"x").unwrap();
+    assert_eq!(txn.commit().unwrap_err().kind(), ErrorKind::NotFound);
+    assert_eq!(txn.state(), TransactionState::Ended);
+    begin(&db).put(&family, b"a", b"w").unwrap();
+    // In nobody's hands when it is ended, and its name is used again.
+    drop(prepared(&db, b"x", b"b"));
+    db.db().rollback_prepared(&write, b"x").unwrap();
+    drop(prepared(&db, b"x", b"c"));
+    assert_eq!(db.prepared_transactions(), [b"x"]);
+    begin(&db).put(&family, b"b", b"w").unwrap();
+    let mut txn = db
+        .take_prepared(b"x", TransactionOptions::default())
+        .unwrap();
+    begin(&db).put(&family, b"c", b"w").unwrap_err();
+    txn.commit().unwrap();
+    begin(&db).put(&family, b"c", b"w").unwrap();
+}
+
+#[test]
+fn whose_name_is_used_may_get_another_one() {
+    let (db, family) = new();
+    let first = prepared(&db, b"x", b"a");
+    let mut txn = begin(&db);
+    txn.set_name(b"x").unwrap();
+    txn.put(&family, b"b", b"v").unwrap();
+    assert_eq!(
+        txn.prepare().unwrap_err().kind(),
+        ErrorKind::InvalidArgument
+    );
+    assert_eq!(txn.name(), None);
+    txn.set_name(b"y").unwrap();
+    txn.prepare().unwrap();
+    txn.commit().unwrap();
+    assert!(db.db().get(b"a").unwrap().is_none());
+    drop(first);
+}
