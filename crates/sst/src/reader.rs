@@ -67,7 +67,7 @@ pub struct TableReaderOptions {
     pub charge_readahead: bool,
     /// Reads blocks at open without checking them.
     pub skip_checksums_at_open: bool,
-    /// Opens a table whose filter or range tombstones are damaged, without them: for salvage.
+    /// Opens a table whose range tombstones are damaged, without them: for salvage.
     pub without_damaged_blocks: bool,
 }
 
@@ -250,6 +250,8 @@ pub struct TableReader {
     metaindex: Vec<(String, BlockHandle)>,
     index: Index,
     filter: Filter,
+    /// Why there is none, where it is damaged.
+    filter_error: Option<Error>,
     whole_key_filtering: bool,
     /// What the filter's prefixes were cut with, if it has any.
     filter_prefix: Option<Arc<dyn SliceTransform>>,
@@ -278,6 +280,12 @@ impl TableReader {
     #[must_use]
     pub fn range_tombstones(&self) -> Arc<FragmentedRangeTombstones> {
         self.range_tombstones.clone()
+    }
+
+    /// What is wrong with its filter, if it is read without one for that.
+    #[must_use]
+    pub fn filter_error(&self) -> Option<&Error> {
+        self.filter_error.as_ref()
     }
 
     /// True if the table had range tombstones that could not be read, and was opened all the same.

@@ -133,8 +133,11 @@ pub fn salvage(
     Ok(found)
 }
 
-/// Reads the parts of a partitioned filter, which no block of data leads to.
+/// Tells of a damaged filter, and reads the parts of a partitioned one, to which no block of data leads.
 fn check_filter(table: &TableReader, found: &mut Salvaged) -> Result<()> {
+    if let Some(error) = table.filter_error() {
+        found.tail_error.get_or_insert_with(|| error.clone());
+    }
     let parts = match table.filter_partitions() {
         Err(error) if is_damage(&error) => {
             found.tail_error.get_or_insert(error);
@@ -349,8 +352,11 @@ impl Walk<'_> {
                 break;
             }
             self.at = end_of(handle);
-            let last = orogen_base::key::user_key(&self.entries.last);
-            self.after = Some(last.to_vec());
+            // A block may have no entries.
+            if !self.entries.last.is_empty() {
+                let last = orogen_base::key::user_key(&self.entries.last);
+                self.after = Some(last.to_vec());
+            }
         }
         if self.at < to {
             found.lost.push(LostBlock {

@@ -342,6 +342,30 @@ fn other_key_orders_work_and_must_match() {
 }
 
 #[test]
+fn many_nested_tombstones_of_an_ingested_table_are_one_in_each_place() {
+    let file = MemFile::default();
+    let mut b = TableBuilder::new(Box::new(file.clone()), TableBuilderOptions::default()).unwrap();
+    let count = 8_200u32;
+    let ends = |n: u32| (n.to_be_bytes(), (3 * count - n).to_be_bytes());
+    for n in 0..count {
+        let (start, end) = ends(n);
+        b.add_range_tombstone(&start, &end, 0).unwrap();
+    }
+    let version = properties::EXTERNAL_SST_FILE_VERSION.to_owned();
+    let seqno = properties::EXTERNAL_SST_FILE_GLOBAL_SEQNO.to_owned();
+    b.finish([(version, vec![2, 0, 0, 0]), (seqno, vec![0; 8])])
+        .unwrap();
+    let options = TableReaderOptions {
+        largest_seqno: Some(77),
+        ..Default::default()
+    };
+    let table = open(&file.bytes(), options).unwrap();
+    let tombstones = table.range_tombstones();
+    assert_eq!(tombstones.fragments().len(), 2 * count as usize - 1);
+    assert!(tombstones.fragments().iter().all(|f| f.seqnos == [77]));
+}
+
+#[test]
 fn ingested_tables_carry_one_sequence_number() {
     let file = MemFile::default();
     let mut b = TableBuilder::new(Box::new(file.clone()), TableBuilderOptions::default()).unwrap();
@@ -401,13 +425,20 @@ fn ingested_tables_carry_one_sequence_number() {
 #[test]
 fn no_flip_in_a_table_gives_wrong_answers_in_silence() {
     let mut rng = Rng::new(5);
-    for version in [5, 6] {
+    for (version, in_parts) in [(5, false), (6, false), (5, true)] {
         let model = random_model(&mut rng, 30, 20);
+        let index_type = match in_parts {
+            true => BlockIndex::TwoLevel,
+            false => BlockIndex::BinarySearch,
+        };
         let options = TableBuilderOptions {
             table: BlockBasedOptions {
                 block_size: 200,
                 format_version: version,
                 filter_bits_per_key: 10.0,
+                index_type,
+                partition_filters: in_parts,
+                metadata_block_size: 64,
                 ..Default::default()
             },
             compression: CompressionType::Lz4,
@@ -445,19 +476,30 @@ fn no_flip_in_a_table_gives_wrong_answers_in_silence() {
         };
         let want = scan(&bytes).unwrap();
         let mut unseen = 0;
+        let mut without_filter = 0;
         for i in 0..bytes.len() {
             let mut bad = bytes.clone();
             bad[i] ^= 1 << rng.below(8);
             match scan(&bad) {
                 Ok(got) => {
-                    unseen += 1;
                     assert_eq!(got, want, "format {version} byte {i}");
+                    let table = open(&bad, TableReaderOptions::default()).unwrap();
+                    match table.verify_checksums() {
+                        // Who looks is told.
+                        Err(e) => {
+                            assert!(e.context("offset").is_some(), "{e}");
+                            without_filter += 1;
+                        }
+                        Ok(()) => unseen += 1,
+                    }
                 }
                 Err(e) => assert!(e.context("file").is_some(), "{e}"),
             }
         }
         // The padding of the footer is not checked in format 5.
         assert!(unseen < 50, "{unseen}");
+        // Its top, or all of it.
+        assert!(without_filter > 50, "{without_filter}");
         for n in 0..bytes.len() {
             assert!(scan(&bytes[..n]).is_err());
         }

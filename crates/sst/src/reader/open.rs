@@ -8,7 +8,9 @@ use orogen_base::coding::Decoder;
 use orogen_base::metrics::Ticker;
 use orogen_base::range_del::{FragmentedRangeTombstones, RangeTombstone, overlaps};
 use orogen_base::slice_transform;
-use orogen_base::{Error, ParsedInternalKey, Result, SeqNo, UserComparator, ValueKind, memory};
+use orogen_base::{
+    Error, ErrorKind, ParsedInternalKey, Result, SeqNo, UserComparator, ValueKind, memory,
+};
 use orogen_env::RandomAccessFile;
 
 use crate::block::{Block, BlockCursor, IndexFormat, KeyBytes, KeyOrder};
@@ -106,9 +108,10 @@ impl TableReader {
         };
 
         let filter = read_filter(&tail, &metaindex, &format, keep_in_cache);
-        let filter = match filter {
-            Err(_) if options.without_damaged_blocks => Filter::None,
-            other => other?,
+        // It denies nothing then: the data can be read without it.
+        let (filter, filter_error) = match filter {
+            Err(e) if e.kind() == ErrorKind::Corruption => (Filter::None, Some(e)),
+            other => (other?, None),
         };
         let filter_prefix = properties
             .prefix_extractor_name()
@@ -162,6 +165,7 @@ impl TableReader {
                 digest: OnceLock::new(),
             },
             filter,
+            filter_error,
             dictionary,
             range_tombstones: Arc::new(range_tombstones),
             range_tombstones_lost,
@@ -343,7 +347,10 @@ fn read_range_tombstones(
         on = cursor.next(block, &order)?;
     }
     // Jobs write them cut up, and each is listed once; a table that was made to be ingested may have them overlap.
-    let listed = match (all.len() as u64).saturating_mul(2 * all.len() as u64) {
+    let count = all.len() as u64;
+    let listed = match count.saturating_mul(2 * count) {
+        // Each fragment lists the one number that all have.
+        _ if global_seqno.is_some() => 2 * count,
         most if most <= LISTED_TOMBSTONES_MAX => most,
         _ => overlaps(comparator, &all),
     };

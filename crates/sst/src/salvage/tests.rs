@@ -1,5 +1,6 @@
 use super::*;
 use crate::builder::{TableBuilder, TableBuilderOptions};
+use crate::dump::BlockKind;
 use crate::options::{BlockBasedOptions, BlockIndex};
 use crate::tests_support::{MemFile, MemTable};
 use orogen_base::key::{append_internal_key, user_key};
@@ -219,6 +220,31 @@ fn aligned_blocks_are_found_without_a_tail() {
         assert!(zeros.after.as_deref().is_none_or(|after| after < user));
         assert!(zeros.up_to.as_deref().is_none_or(|up_to| user < up_to));
     }
+}
+
+#[test]
+fn a_block_without_entries_is_passed_by() {
+    let table = BlockBasedOptions {
+        checksum: ChecksumType::Crc32c,
+        format_version: 5,
+        ..in_parts()
+    };
+    let mut bytes = build(CompressionType::None, &table);
+    let open = |bytes: &[u8]| {
+        let (file, size) = (MemTable::open(bytes.to_vec()), bytes.len() as u64);
+        TableReader::open(file, size, TableReaderOptions::default()).unwrap()
+    };
+    let blocks: Vec<_> = open(&bytes).blocks().map(Result::unwrap).collect();
+    let mut parts = blocks.iter().filter(|b| b.kind == BlockKind::Index);
+    // The first part of the index leads nowhere, and where its first block was is one that no writer makes.
+    bytes[parts.next().unwrap().handle.offset as usize] ^= 1;
+    let mut empty = vec![0, 0, 0, 0, 1, 0, 0, 0, 0];
+    let checksum = orogen_base::checksum::mask(orogen_base::checksum::crc32c(&empty));
+    empty.extend(checksum.to_le_bytes());
+    bytes[..empty.len()].copy_from_slice(&empty);
+    let (found, got) = run(bytes);
+    check(&found, &got);
+    assert!(!found.lost.is_empty() && !got.is_empty());
 }
 
 #[test]
