@@ -374,8 +374,8 @@ impl WriteBatch {
         }
     }
 
-    /// Has checksums made of what is added from now on, and of what is here, or does without.
-    pub(crate) fn set_protected(&mut self, on: bool) {
+    /// Has checksums made of what is added from now on, and of what is here, or does without: see [`Self::with_protection`].
+    pub fn set_protected(&mut self, on: bool) {
         if !on {
             self.protection = None;
         } else if self.protection.is_none() {

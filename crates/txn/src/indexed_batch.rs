@@ -193,6 +193,11 @@ impl IndexedBatch {
         self.batch.set_spill(spill);
     }
 
+    /// See [`WriteBatch::set_protected`].
+    pub fn set_protected(&mut self, on: bool) {
+        self.batch.set_protected(on);
+    }
+
     /// Bytes that the batch may have, as [`WriteBatch::size_bytes`] counts them; what would go over is refused with `TooLarge`. 0, as it
     /// is in the beginning: as many as memtables take.
     pub fn set_max_bytes(&mut self, max_bytes: usize) {

@@ -161,6 +161,7 @@ impl OptimisticTransactionDb {
         let mut own = IndexedBatch::new()?;
         own.set_spill(spill::of(&self.0.spill, options.spill_threshold_bytes));
         own.set_max_bytes(options.max_write_batch_size);
+        own.set_protected(options.write.protection_bytes_per_key > 0);
         let mut txn = OptimisticTransaction {
             home: self.0.clone(),
             own: RefCell::new(own),
@@ -474,6 +475,7 @@ impl OptimisticTransaction {
         own.clear();
         own.set_spill(spill::of(&self.home.spill, options.spill_threshold_bytes));
         own.set_max_bytes(options.max_write_batch_size);
+        own.set_protected(options.write.protection_bytes_per_key > 0);
         self.save_points.clear();
         self.clear_snapshot();
         self.options = options;

@@ -223,6 +223,7 @@ impl TransactionDb {
         let mut own = IndexedBatch::new()?;
         own.set_spill(spill::of(&self.0.spill, options.spill_threshold_bytes));
         own.set_max_bytes(options.max_write_batch_size);
+        own.set_protected(options.write.protection_bytes_per_key > 0);
         let mut txn = Transaction {
             home: self.0.clone(),
             own: RefCell::new(own),
@@ -654,6 +655,7 @@ impl Transaction {
         own.clear();
         own.set_spill(spill::of(&self.home.spill, options.spill_threshold_bytes));
         own.set_max_bytes(options.max_write_batch_size);
+        own.set_protected(options.write.protection_bytes_per_key > 0);
         self.save_points.clear();
         self.clear_snapshot();
         self.options = options;
@@ -861,3 +863,6 @@ fn share_a_key(error: Error, name: &[u8]) -> Error {
 fn has_ended() -> Error {
     Error::invalid_argument("transaction has ended")
 }
+
+#[cfg(test)]
+mod tests;
