@@ -47,6 +47,8 @@ pub struct GetState<'a> {
     covering: SeqNo,
     /// The newest version that was shown; 0 if none was.
     newest: SeqNo,
+    /// Its number is all that is asked for.
+    is_of_number: bool,
     /// Newest first.
     operands: Vec<PinnedValue>,
     outcome: Outcome,
@@ -61,8 +63,18 @@ impl<'a> GetState<'a> {
             read_seqno,
             covering: 0,
             newest: 0,
+            is_of_number: false,
             operands: Vec::new(),
             outcome: Outcome::Searching,
+        }
+    }
+
+    /// A search for the number of the newest version of `user_key` up to `read_seqno`: it ends there, whatever that is, and
+    /// asks for no value.
+    fn of_number(user_key: &'a [u8], read_seqno: SeqNo) -> Self {
+        Self {
+            is_of_number: true,
+            ..Self::new(user_key, read_seqno)
         }
     }
 
@@ -102,7 +114,7 @@ impl<'a> GetState<'a> {
     ) -> Visit {
         debug_assert!(key.seqno <= self.read_seqno && !self.is_settled());
         self.newest = self.newest.max(key.seqno);
-        let kind = if key.seqno < self.covering {
+        let kind = if key.seqno < self.covering || self.is_of_number {
             ValueKind::Deletion
         } else {
             key.kind
@@ -213,7 +225,7 @@ where
     /// # Errors
     /// If a table cannot be read.
     pub fn newest_seqno(&self, user_key: &[u8], read_seqno: SeqNo) -> Result<SeqNo> {
-        let mut state = GetState::new(user_key, read_seqno);
+        let mut state = GetState::of_number(user_key, read_seqno);
         if !self.search_memtables(&mut state)? {
             self.search_tables(&mut state)?;
         }

@@ -189,3 +189,18 @@ fn what_settles_a_search_keeps_older_places_closed() {
         assert_eq!(got.as_deref(), want);
     }
 }
+
+#[test]
+fn the_number_of_the_newest_version_is_found_without_a_value() {
+    for kind in [ValueKind::Merge, ValueKind::Value, ValueKind::BlobIndex] {
+        let mut state = GetState::of_number(b"k", 100);
+        let key = ParsedInternalKey {
+            user_key: b"k",
+            seqno: 7,
+            kind,
+        };
+        let visit = state.visit(key, || unreachable!("nobody wants it"));
+        assert!(matches!(visit, Visit::Stop) && state.is_settled());
+        assert_eq!(state.newest, 7);
+    }
+}
