@@ -581,11 +581,8 @@ impl Transaction {
         let prepared = self.home.db.prepare(&self.options.write, name, batch);
         if let Err(e) = prepared {
             self.held.give_up_commit(&e);
-            let in_use = self.home.db.prepared_writes();
-            if in_use
-                .iter()
-                .any(|other| Some(&*other.name) == self.name.as_deref())
-            {
+            // Only a name in use is named by such an error.
+            if e.kind() == ErrorKind::InvalidArgument && e.context("name").is_some() {
                 self.name = None;
             }
             return Err(e);
@@ -835,13 +832,7 @@ impl Drop for Transaction {
         // Its locks stay for as long as it is prepared.
         if let Some(name) = self.name.take() {
             let held = self.take_locks();
-            let mut prepared = self.home.prepared.lock();
-            // What was prepared under this name before has ended, by way of `Db`.
-            let former = prepared.iter().position(|(other, _)| *other == name);
-            let former = former.map(|at| prepared.swap_remove(at));
-            prepared.push((name, held));
-            drop(prepared);
-            drop(former);
+            self.home.prepared.lock().push((name, held));
         }
     }
 }

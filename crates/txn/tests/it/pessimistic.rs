@@ -1011,18 +1011,27 @@ fn what_was_prepared_and_ended_by_way_of_the_database_lets_its_locks_go() {
     assert_eq!(txn.commit().unwrap_err().kind(), ErrorKind::NotFound);
     assert_eq!(txn.state(), TransactionState::Ended);
     begin(&db).put(&family, b"a", b"w").unwrap();
-    // In nobody's hands when it is ended, and its name is used again.
-    drop(prepared(&db, b"x", b"b"));
-    db.db().rollback_prepared(&write, b"x").unwrap();
-    drop(prepared(&db, b"x", b"c"));
-    assert_eq!(db.prepared_transactions(), [b"x"]);
-    begin(&db).put(&family, b"b", b"w").unwrap();
+    // In nobody's hands when it is ended.
+    drop(prepared(&db, b"y", b"b"));
+    db.db().rollback_prepared(&write, b"y").unwrap();
+    begin(&db).put(&family, b"b", b"w").unwrap_err();
     let mut txn = db
-        .take_prepared(b"x", TransactionOptions::default())
+        .take_prepared(b"y", TransactionOptions::default())
         .unwrap();
-    begin(&db).put(&family, b"c", b"w").unwrap_err();
-    txn.commit().unwrap();
-    begin(&db).put(&family, b"c", b"w").unwrap();
+    assert_eq!(txn.rollback().unwrap_err().kind(), ErrorKind::NotFound);
+    begin(&db).put(&family, b"b", b"w").unwrap();
+    assert!(db.prepared_transactions().is_empty());
+}
+
+#[test]
+fn what_is_prepared_keeps_its_locks_whatever_had_its_name_before() {
+    let (db, family) = new();
+    let first = prepared(&db, b"x", b"a");
+    let write = WriteOptions::default();
+    db.db().rollback_prepared(&write, b"x").unwrap();
+    drop(prepared(&db, b"x", b"b"));
+    drop(first);
+    begin(&db).put(&family, b"b", b"w").unwrap_err();
 }
 
 #[test]
