@@ -206,8 +206,6 @@ fn work(write: &WritePath, budget: &Arc<Budget>, place: usize) {
 fn run_one(write: &WritePath, budget: &Arc<Budget>) -> bool {
     let context = &write.context;
     if context.health.failed() {
-        // The job that met it may have been of a family that was dropped meanwhile, which is no error; writers may wait all the same.
-        context.tell_failure();
         return false;
     }
     if context.health.out_of_space() {
@@ -336,7 +334,8 @@ fn collect(place: &Collecting) {
 
 fn finish(context: &Context, what: &str, result: Result<()>) {
     match result {
-        Ok(()) => {}
+        // Of a family that was dropped meanwhile it may have met what makes the database read-only: writers may wait all the same.
+        Ok(()) => context.tell_failure(),
         Err(e)
             if e.kind() == ErrorKind::Aborted
                 || (e.kind() == ErrorKind::Closed && context.is_closing()) =>

@@ -116,7 +116,6 @@ impl BackupEngine {
         let lock = fs.lock(&filename::lock_path(&dir))?;
         make_folders(&**fs, &dir)?;
         let engine = Self::with(dir, options, Some(lock));
-        engine.clear_lists()?;
         // In a directory without any backup nothing is known to be ours.
         engine.collect(false)?;
         Ok(engine)
@@ -462,7 +461,7 @@ impl std::fmt::Debug for BackupEngine {
 /// Makes the folders that are not there, so that their names survive a power loss.
 ///
 /// # Errors
-/// `NoSpace` or `Io`; what was made is removed then, for a later sync may succeed without the names.
+/// `NoSpace` or `Io`. What was made is removed where it cannot be synced, for a later sync may succeed without the names.
 fn make_folders(fs: &dyn FileSystem, dir: &Path) -> Result<()> {
     let mut made = Vec::new();
     for folder in [META, PRIVATE, SHARED].map(|folder| dir.join(folder)) {

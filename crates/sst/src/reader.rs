@@ -725,6 +725,10 @@ impl TableReader {
         for block in self.blocks() {
             block?;
         }
-        Ok(())
+        // Its checksum may be right.
+        match &self.filter_error {
+            Some(e) => Err(e.clone()),
+            None => Ok(()),
+        }
     }
 }

@@ -67,7 +67,7 @@ impl<T: TableAccess> LevelIter<T> {
     /// and filters.
     ///
     /// # Errors
-    /// If a file cannot be opened or its filter is damaged.
+    /// If a file cannot be opened.
     pub(super) fn may_hold_prefix(
         &self,
         extractor: &dyn SliceTransform,

@@ -121,7 +121,7 @@ pub trait TableAccess: Send + Sync + 'static {
     /// extractor.
     ///
     /// # Errors
-    /// If the file cannot be opened or its filter is damaged.
+    /// If the file cannot be opened.
     fn may_hold_prefix(
         &self,
         file: &Arc<FileMeta>,

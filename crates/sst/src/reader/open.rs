@@ -110,7 +110,9 @@ impl TableReader {
         let filter = read_filter(&tail, &metaindex, &format, keep_in_cache);
         // It denies nothing then: the data can be read without it.
         let (filter, filter_error) = match filter {
-            Err(e) if e.kind() == ErrorKind::Corruption => (Filter::None, Some(e)),
+            Err(e) if e.kind() == ErrorKind::Corruption || options.without_damaged_blocks => {
+                (Filter::None, Some(e))
+            }
             other => (other?, None),
         };
         let filter_prefix = properties
