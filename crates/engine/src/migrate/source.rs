@@ -194,16 +194,7 @@ impl<'a> Source<'a> {
             })
             .collect();
         logs.sort_unstable();
-        let newest = names
-            .iter()
-            .filter_map(|name| match filename::parse(name)? {
-                FileKind::Table(n)
-                | FileKind::Wal(n)
-                | FileKind::Blob(n)
-                | FileKind::Manifest(n)
-                | FileKind::Options(n) => Some(n),
-                _ => None,
-            });
+        let newest = names.iter().filter_map(|name| filename::number(name));
         let newest = newest.chain(logs.iter().copied()).chain([number]).max();
         let mut this = Self {
             fs,
