@@ -17,16 +17,18 @@
 //!
 //! Locks: the leader's before the queue's before a ticket's; no file is touched under the last two.
 
+mod ticket;
+
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 use std::{iter, mem};
 
-use orogen_base::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use orogen_base::sync::{Condvar, Mistake, Mutex, makes, spins, thread};
+use orogen_base::sync::atomic::{AtomicU64, Ordering};
+use orogen_base::sync::{Condvar, Mistake, Mutex, makes, thread};
 use orogen_base::{Error, ErrorKind, Result, memory};
-use orogen_env::{Clock as _, FileSystem, Room, Stopwatch, SystemClock};
+use orogen_env::{Clock as _, FileSystem, Stopwatch, SystemClock};
 
 use crate::dirs::Dirs;
 use crate::events::FileBlockHandle;
@@ -37,6 +39,7 @@ use crate::memtable::{Block, Memtables, Span};
 use crate::metrics::{Meters, Sample};
 use crate::names::FileId;
 use crate::perf::{self, PerfContext};
+use ticket::{Bed, LOOKS, Rooms, Sleepers, State, Ticket};
 
 /// A batch to write, or without a record only a sync.
 #[derive(Default)]
@@ -59,125 +62,6 @@ type Outcome = Result<(), (Error, Vec<Item>)>;
 
 /// What a group spent, if one of it wants to know.
 type Spent = Option<Box<PerfContext>>;
-
-enum State {
-    Waiting,
-    /// Its thread leads now, and writes it.
-    Leads(Request),
-    Done(Outcome, Spent),
-}
-
-/// Where those sleep who wait for a sync: those of a group in one room, whoever comes for the next one in the other.
-type Rooms = Arc<[Room; 2]>;
-
-/// How a thread that waits sleeps.
-enum Bed {
-    /// By itself: it mostly has what it waits for before it sleeps, and nobody need be woken.
-    Alone(Condvar),
-    /// With all of its group.
-    In {
-        rooms: Rooms,
-        room: usize,
-        bit: NonZeroU32,
-    },
-}
-
-struct Ticket {
-    /// Says that `state` is set, without its lock.
-    is_set: AtomicBool,
-    state: Mutex<State>,
-    bed: Bed,
-}
-
-/// A thread that waits looks so often, and lets others run in between, before it sleeps: to wake it
-/// costs as much as a write. One that waits for a sync, which takes many times as long, sleeps at once.
-const LOOKS: usize = 10;
-
-impl Ticket {
-    fn new(bed: Bed) -> Self {
-        Self {
-            is_set: AtomicBool::new(false),
-            state: Mutex::new(State::Waiting),
-            bed,
-        }
-    }
-
-    /// Its thread finds `state`, once it is woken.
-    fn set(&self, state: State) {
-        *self.state.lock() = state;
-        self.is_set.store(true, Ordering::Release);
-    }
-
-    fn wake(&self) {
-        match &self.bed {
-            Bed::Alone(condition) => {
-                condition.notify_one();
-            }
-            Bed::In { rooms, room, bit } => rooms[*room].wake(*bit),
-        }
-    }
-
-    /// Waits until the request is done, or to be led by its own thread; sleeps after `looks`.
-    fn wait(&self, looks: usize) -> State {
-        for _ in 0..spins(looks) {
-            if self.is_set.load(Ordering::Acquire) {
-                break;
-            }
-            thread::yield_now();
-        }
-        match &self.bed {
-            Bed::Alone(condition) => {
-                let mut state = self.state.lock();
-                loop {
-                    match mem::replace(&mut *state, State::Waiting) {
-                        State::Waiting => condition.wait(&mut state),
-                        other => return other,
-                    }
-                }
-            }
-            Bed::In { rooms, room, bit } => {
-                rooms[*room].wait(*bit, || self.is_set.load(Ordering::Acquire));
-                mem::replace(&mut *self.state.lock(), State::Waiting)
-            }
-        }
-    }
-}
-
-/// Those of a group that were told and may sleep: in the rooms, who are woken together, and behind them those that sleep alone. They are woken
-/// when it is dropped, by a panic too.
-struct Sleepers<'q> {
-    rooms: &'q [Room; 2],
-    bits: [u32; 2],
-    alone: Vec<Arc<Ticket>>,
-}
-
-impl<'q> Sleepers<'q> {
-    fn of(rooms: &'q [Room; 2]) -> Self {
-        Self {
-            rooms,
-            bits: [0; 2],
-            alone: Vec::new(),
-        }
-    }
-
-    fn add(&mut self, ticket: Arc<Ticket>) {
-        match &ticket.bed {
-            Bed::Alone(_) => self.alone.push(ticket),
-            Bed::In { room, bit, .. } => self.bits[*room] |= bit.get(),
-        }
-    }
-}
-
-impl Drop for Sleepers<'_> {
-    fn drop(&mut self) {
-        for (room, bits) in self.rooms.iter().zip(self.bits) {
-            if let Some(bits) = NonZeroU32::new(bits) {
-                room.wake(bits);
-            }
-        }
-        self.alone.iter().for_each(|ticket| ticket.wake());
-    }
-}
 
 #[cold]
 pub(crate) fn panicked() -> Error {
