@@ -16,7 +16,7 @@ use orogen_base::{Error, ErrorKind, Result};
 use orogen_env::threads::{self, Thread};
 
 use crate::context::Context;
-use crate::jobs::{blob_collection, compaction, flush, punch};
+use crate::jobs::{blob_collection, compaction, flush, idle_logs, punch};
 use crate::obsolete;
 use crate::quarantine;
 use crate::resume;
@@ -153,6 +153,7 @@ impl Background {
 const FLUSH: &str = "flush";
 const COMPACTION: &str = "compaction";
 const COLLECTION: &str = "blob collection";
+const IDLE_LOGS: &str = "removal of logs";
 
 /// A thread waits so long at least before it looks again for what is to be retried.
 const RETRY_MICROS_MIN: u64 = 1000;
@@ -223,6 +224,10 @@ fn run_one(write: &WritePath, budget: &Arc<Budget>) -> bool {
         } else {
             finish(context, FLUSH, result);
         }
+        return true;
+    }
+    if idle_logs::take(context) {
+        finish(context, IDLE_LOGS, idle_logs::run(context));
         return true;
     }
     start_collection(context, budget);

@@ -109,6 +109,8 @@ pub(crate) struct Context {
     waiting_for_all: AtomicU64,
     /// How many delete files that nothing needs any more.
     pub(crate) purges_running: AtomicU64,
+    /// There are logs that nothing needs, and no flush comes by for them.
+    pub(crate) has_idle_logs: AtomicBool,
     /// How many wait until none does: first counted, then looked, as the others do it the other way.
     pub(crate) waiting_for_purges: AtomicU64,
     /// The LOG tells that RocksDB cannot read new blob files.
@@ -227,6 +229,7 @@ impl Context {
             opened_micros,
             waiting_for_all: AtomicU64::new(0),
             purges_running: AtomicU64::new(0),
+            has_idle_logs: AtomicBool::new(false),
             waiting_for_purges: AtomicU64::new(0),
             told_of_dictionary: AtomicBool::new(false),
             next_memtable_id: AtomicU64::new(1),
@@ -650,6 +653,14 @@ impl Context {
     /// The oldest log that some family still needs.
     pub(crate) fn min_log_needed(&self) -> FileNo {
         LogHolders::list(self).min_log_needed()
+    }
+
+    /// Has logs given up that nothing needs, if there are any.
+    pub(crate) fn give_up_idle_logs(&self) {
+        if self.logs.oldest() < self.min_log_needed() {
+            self.has_idle_logs.store(true, Ordering::Relaxed);
+            self.work.raise();
+        }
     }
 }
 

@@ -43,9 +43,13 @@ pub(crate) fn purge(context: &Context) {
         delete(context, &filename::manifest_path(&context.dir, number));
     }
     let min_to_keep = context.set.min_log_number_to_keep();
-    let logs = context
-        .logs
-        .release_before(context.min_log_needed(), min_to_keep);
+    let mut min_needed = context.min_log_needed();
+    if context.prepared.was_used() {
+        // A power loss may bring back one that has a prepared write, and not the one behind it where that was ended: the MANIFEST has
+        // to say before that none of them counts.
+        min_needed = min_needed.min(min_to_keep);
+    }
+    let logs = context.logs.release_before(min_needed, min_to_keep);
     if !logs.is_empty() {
         let gone: Vec<FileNo> = logs
             .into_iter()

@@ -121,9 +121,9 @@ pub struct DbOptions {
     /// `max_background_jobs` is at least 2: each takes half of the keys, and a blob file of its own.
     /// Default 8 MiB; [`u64::MAX`]: never.
     pub flush_halves_bytes: u64,
-    /// Bytes of WAL beyond which the families that pin the oldest log are flushed. 0, the
-    /// default: four times what the memtables of all families may hold (`write_buffer_size` times
-    /// `max_write_buffer_number`); no bound where there is one family.
+    /// Bytes of WAL beyond which the families that pin the oldest log are flushed, and a log is left that has nothing for any
+    /// memtable, such as writes that were prepared and rolled back. 0, the default: four times what the memtables of all families may
+    /// hold (`write_buffer_size` times `max_write_buffer_number`), also where there is one family.
     pub max_total_wal_size: u64,
     /// What recovery does about damage in the WAL.
     pub wal_recovery_mode: WalRecoveryMode,

@@ -558,6 +558,33 @@ fn prepared_alone() -> Script {
     w.script("prepared-alone", small_options)
 }
 
+/// Prepared batches that are rolled back while no memtable has anything, until logs are given up for that alone.
+fn prepared_idle() -> Script {
+    let mut w = Writer::new(31);
+    w.step(Step::Create("side"));
+    w.puts("side", 2, 2);
+    w.step(Step::Flush(vec!["side"]));
+    w.prepare("stays", &["side"], true);
+    w.prepare("ends", &["default"], false);
+    for round in 0..3 {
+        for n in 0..8 {
+            w.prepare("goes", &["default", "side"], n % 3 == 0);
+            w.step(Step::RollbackPrepared("goes", n % 4 == 0));
+        }
+        match round {
+            0 => w.step(Step::CommitPrepared("ends", false)),
+            1 => w.step(Step::Reopen),
+            _ => w.puts("side", 1, 0),
+        }
+    }
+    w.step(Step::CommitPrepared("stays", true));
+    w.script("prepared-idle", || {
+        let mut options = small_options();
+        options.db.max_total_wal_size = 1 << 10;
+        options
+    })
+}
+
 /// Synced batches and flushes, for long.
 fn long() -> Script {
     let mut w = Writer::new(21);
@@ -605,6 +632,7 @@ pub fn all() -> Vec<Script> {
         blobs::blob_order(),
         blobs::blob_drop_files(),
         blobs::blob_modes(),
+        prepared_idle(),
     ];
     let numbered = all.into_iter().enumerate();
     numbered

@@ -2,6 +2,7 @@
 
 pub(crate) mod flush;
 pub(crate) mod manual_flush;
+pub(crate) mod idle_logs;
 pub(crate) mod compaction_handle;
 pub(crate) mod compaction;
 pub(crate) mod punch;

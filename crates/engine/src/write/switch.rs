@@ -183,13 +183,19 @@ impl WritePath {
         {
             return Ok(());
         }
+        // What was written before is in the memtables.
+        self.drain();
         let mut freed = None;
         let stays = loop {
             let mut pinning = context.set.families();
             let logs = pinning
                 .iter()
                 .filter_map(|f| f.state().log_that_stays(&f.options()));
-            let Some(oldest) = logs.min() else { break 0 };
+            let Some(oldest) = logs.min() else {
+                self.give_up_idle_logs(max)?;
+                // A write that is just being rolled back may have kept one.
+                break max - max / 8;
+            };
             let stays = context.logs.bytes_from(oldest);
             if stays <= max || freed.is_some_and(|freed| freed >= oldest) {
                 break stays;
@@ -215,11 +221,10 @@ impl WritePath {
         Ok(())
     }
 
-    /// Bytes of logs beyond which the oldest one is freed. With one family there is no bound but
-    /// its memtables'.
+    /// Bytes of logs beyond which the oldest one is freed. Those of one family alone come to less by themselves, but for what is in
+    /// no memtable.
     fn derive_wal_bytes_max(&self, families: &[Arc<ColumnFamilyData>]) -> u64 {
         match self.context.db_options().max_total_wal_size {
-            0 if families.len() < 2 => u64::MAX,
             0 => families
                 .iter()
                 .map(|f| {
@@ -252,16 +257,7 @@ impl WritePath {
             return Ok(());
         }
         if !context.logs.current_is_empty() {
-            let next_seqno = context.sequence.allocated() + 1;
-            let number = context.set.new_file_number();
-            let expected = context.expected_log_bytes();
-            let started = context.logs.start(number, next_seqno, expected);
-            if let Err(e) = started {
-                if e.kind() == ErrorKind::NoSpace {
-                    context.health.note(&e);
-                }
-                return Err(e);
-            }
+            self.start_log()?;
         }
         let log = context.logs.current();
         for family in &sealing {
@@ -280,6 +276,39 @@ impl WritePath {
         }
         context.work.raise();
         self.carry_prepared()
+    }
+
+    /// Starts a new log.
+    ///
+    /// # Errors
+    /// As [`Self::seal`].
+    fn start_log(&self) -> Result<()> {
+        let context = &*self.context;
+        let next_seqno = context.sequence.allocated() + 1;
+        let number = context.set.new_file_number();
+        let expected = context.expected_log_bytes();
+        let started = context.logs.start(number, next_seqno, expected);
+        started.inspect_err(|e| {
+            if e.kind() == ErrorKind::NoSpace {
+                context.health.note(e);
+            }
+        })
+    }
+
+    /// Has logs given up of which no memtable has anything, the current one if it has more than `max`: they are full of writes that
+    /// were prepared and rolled back, or of log data, and no flush comes by for them. Only the leader calls it.
+    ///
+    /// # Errors
+    /// As [`Self::seal`].
+    fn give_up_idle_logs(&self, max: u64) -> Result<()> {
+        let context = &*self.context;
+        if context.logs.bytes_from(context.logs.current()) > max {
+            self.start_log()?;
+            self.refresh_memtables();
+            self.carry_prepared()?;
+        }
+        context.give_up_idle_logs();
+        Ok(())
     }
 
     /// Takes up the families and memtables as they are now. Only the leader calls it.

@@ -574,3 +574,96 @@ fn what_a_trie_would_not_take_is_refused_while_keys_rise_too() {
     db.put(b"a", b"1").unwrap();
     assert_eq!(get(&db, "a").as_deref(), Some("1"));
 }
+
+/// Bytes of all logs on the disk.
+fn log_bytes(fs: &MemFileSystem) -> u64 {
+    let all = fs.list(Path::new(DIR)).expect("it works");
+    let logs = all.iter().filter(|n| n.ends_with(".log"));
+    logs.map(|n| fs.metadata(&Path::new(DIR).join(n)).expect("it works").size)
+        .sum()
+}
+
+#[test]
+fn what_is_only_rolled_back_does_not_fill_the_logs() {
+    // A family of its own has its memtables' bytes, four times, as its bound.
+    for (families, bound, max) in [
+        (1, 0, 1 << 20),
+        (1, 64 << 10, 64 << 10),
+        (3, 64 << 10, 64 << 10),
+    ] {
+        let fs = MemFileSystem::new();
+        let mut options = options(&fs);
+        options.db.max_total_wal_size = bound;
+        options.cf.write_buffer_size = 64 << 10;
+        options.cf.max_write_buffer_number = 4;
+        let db = Db::open(DIR, &options).unwrap();
+        for n in 1..families {
+            db.create_column_family(&format!("cf{n}"), options.cf.clone())
+                .unwrap();
+        }
+        db.put(b"before", b"v").unwrap();
+        db.flush().unwrap();
+        db.prepare(&plain(), b"stays", puts(&[("stays", "v")]))
+            .unwrap();
+        let value = "x".repeat(4000);
+        let roll_back_one = || {
+            db.prepare(&plain(), b"goes", puts(&[("goes", &value)]))
+                .unwrap();
+            db.rollback_prepared(&plain(), b"goes").unwrap();
+        };
+        for n in 0..1000 {
+            if n == 500 && families > 1 {
+                // In a memtable, which pins the log until it is flushed.
+                db.put(b"between", b"v").unwrap();
+            }
+            roll_back_one();
+            if n % 200 == 199 {
+                // They are given up in the background, and one that is just rolled back keeps its log until the next look.
+                until(|| {
+                    roll_back_one();
+                    log_bytes(&fs) < max + max / 2
+                });
+            }
+        }
+        assert_eq!(names(&db), ["stays"]);
+        db.put_opt(&synced(), &db.default_column_family(), b"last", b"v")
+            .unwrap();
+        // Nothing is closed: the next opens find what a power cut and a crash leave.
+        for left in [after_power_cut(&fs), fs.fork()] {
+            let mut options = options.clone();
+            options.db.fs = Arc::new(left);
+            let db = Db::open(DIR, &options).unwrap();
+            assert_eq!(names(&db), ["stays"]);
+            db.commit_prepared(&plain(), b"stays").unwrap();
+            for key in ["before", "stays", "last"] {
+                assert_eq!(get(&db, key).as_deref(), Some("v"), "{key}");
+            }
+            assert_eq!(get(&db, "between").is_some(), families > 1);
+            assert_eq!(get(&db, "goes"), None);
+            db.close().unwrap();
+        }
+        db.close().unwrap();
+    }
+}
+
+#[test]
+fn log_data_alone_does_not_fill_the_logs() {
+    let fs = MemFileSystem::new();
+    let mut options = options(&fs);
+    options.db.max_total_wal_size = 64 << 10;
+    let db = Db::open(DIR, &options).unwrap();
+    let log_data = || {
+        let mut batch = WriteBatch::new();
+        batch.put_log_data(&[b'd'; 4000]);
+        db.write(batch).unwrap();
+    };
+    (0..100).for_each(|_| log_data());
+    until(|| {
+        log_data();
+        log_bytes(&fs) < 96 << 10
+    });
+    db.put(b"k", b"v").unwrap();
+    db.close().unwrap();
+    let db = Db::open(DIR, &options).unwrap();
+    assert_eq!(get(&db, "k").as_deref(), Some("v"));
+}
