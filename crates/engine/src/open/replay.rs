@@ -439,11 +439,12 @@ fn goes_on(
     Ok(skips)
 }
 
-/// Families must not hold writes from beyond the place where reading stopped.
+/// Families must not hold writes from beyond the place where reading stopped. One alone can where an older log is read for a write
+/// that is prepared there.
 fn check_not_ahead(families: &[Arc<ColumnFamilyData>], log: FileNo) -> Result<()> {
     for family in families {
         let state = family.state();
-        if state.log_number > log && state.version.total_files() > 0 && families.len() > 1 {
+        if state.log_number > log && state.version.total_files() > 0 {
             return Err(Error::corruption(
                 "log is damaged and the tables of a column family hold later writes",
             )

@@ -667,3 +667,34 @@ fn log_data_alone_does_not_fill_the_logs() {
     let db = Db::open(DIR, &options).unwrap();
     assert_eq!(get(&db, "k").as_deref(), Some("v"));
 }
+
+#[test]
+fn damage_in_an_old_log_does_not_undo_what_tables_have() {
+    let fs = MemFileSystem::new();
+    let mut options = options(&fs);
+    options.cf.write_buffer_size = 1 << 20;
+    let db = Db::open(DIR, &options).unwrap();
+    // Too large to be carried: the logs behind it stay.
+    let large = "p".repeat(64 << 10);
+    db.prepare(&plain(), b"p", puts(&[("p", &large)])).unwrap();
+    db.put(b"a", b"1").unwrap();
+    db.flush().unwrap();
+    db.prepare(&plain(), b"q", puts(&[("k", "1")])).unwrap();
+    let log = db.prepared_writes().last().unwrap().log;
+    db.put(b"filler", "f".repeat(40 << 10).as_bytes()).unwrap();
+    db.commit_prepared(&plain(), b"q").unwrap();
+    db.put(b"k", b"2").unwrap();
+    db.flush().unwrap();
+    db.put_opt(&synced(), &db.default_column_family(), b"c", b"v")
+        .unwrap();
+    let left = fs.fork();
+    let path = Path::new(DIR).join(format!("{log:06}.log"));
+    let mut bytes = orogen_env::fs::read_file(&left, &path).unwrap();
+    assert!(bytes.len() > 40 << 10);
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    orogen_env::fs::write_file(&left, &path, &bytes).unwrap();
+    options.db.fs = Arc::new(left);
+    let refused = Db::open(DIR, &options).err().unwrap();
+    assert_eq!(refused.kind(), ErrorKind::Corruption);
+}
