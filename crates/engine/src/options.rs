@@ -175,7 +175,7 @@ pub struct DbOptions {
     /// by the databases that are given the same. Logs and the MANIFEST are not limited. `None`,
     /// the default: no limit.
     pub rate_limiter: Option<Arc<RateLimiter>>,
-    /// Start a new MANIFEST when it has grown so large. Default 1 GiB.
+    /// Start a new MANIFEST when it has grown so large, and to six times what it began with. Default 1 GiB.
     pub max_manifest_file_size: u64,
     /// What is computed over each table while it is written, for [`crate::Db::verify_file_checksums`],
     /// backups and RocksDB's `ldb file_checksum_dump`. Default CRC32C.

@@ -14,7 +14,7 @@
 //! ranges is taken before it.
 
 use orogen_base::sync::atomic::{AtomicU64, Ordering};
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -65,10 +65,23 @@ struct Newest {
 struct ManifestFile {
     writer: Option<Writer>,
     number: FileNo,
+    /// It may grow to this, whatever the option says: many times what it began with.
+    grows_to: u64,
     /// Later ones that were not finished; CURRENT may name the last.
     doubtful: Vec<FileNo>,
     /// The database is closed: the directory may be somebody else's.
     closed: bool,
+}
+
+/// A MANIFEST may grow to so many times what it began with, however little `max_manifest_file_size` is; RocksDB's default of
+/// `max_manifest_space_amp_pct`. Else one whose beginning is longer than that would be written anew with each change.
+const MANIFEST_GROWS_TIMES: u64 = 6;
+
+/// A MANIFEST that was not started.
+struct NotStarted {
+    error: Error,
+    /// CURRENT may name it.
+    may_be_current: bool,
 }
 
 /// The families by id.
@@ -146,6 +159,7 @@ impl VersionSet {
             queue: Mutex::default(),
             manifest: Mutex::new(ManifestFile {
                 writer: None,
+                grows_to: 0,
                 number: parts.manifest_number,
                 doubtful: Vec::new(),
                 closed: false,
@@ -355,7 +369,7 @@ impl VersionSet {
         let full = manifest
             .writer
             .as_ref()
-            .is_none_or(|w| w.size() > self.max_manifest_file_size);
+            .is_none_or(|w| w.size() > self.max_manifest_file_size.max(manifest.grows_to));
         let start = self.clock.now_micros();
         let result = if full {
             self.start_manifest(manifest)
@@ -445,12 +459,21 @@ impl VersionSet {
         let mut removed = self.removed.lock();
         let writer = match started {
             Ok(writer) => writer,
-            Err(e) => {
+            Err(NotStarted {
+                error,
+                may_be_current,
+            }) => {
                 removed.doubtful.extend(doubtful);
-                // CURRENT may name it: what went to the old one from here on could be lost at the next open.
-                manifest.doubtful.push(number);
                 manifest.writer = None;
-                return Err(e);
+                if may_be_current {
+                    // What went to the old one from here on could be lost at the next open.
+                    manifest.doubtful.push(number);
+                } else {
+                    // At once: each of many tries would take some of the space that the next one needs.
+                    let path = filename::manifest_path(&self.dir, number);
+                    let _ = self.fs.remove_file(&path);
+                }
+                return Err(error);
             }
         };
         removed.strays.extend(doubtful);
@@ -458,19 +481,37 @@ impl VersionSet {
         if manifest.number != 0 {
             removed.manifests.push(manifest.number);
         }
+        manifest.grows_to = writer.size().saturating_mul(MANIFEST_GROWS_TIMES);
         manifest.writer = Some(writer);
         manifest.number = number;
         Ok(())
     }
 
-    fn write_manifest(&self, number: FileNo) -> Result<Writer> {
+    /// Writes the state of all families to a new MANIFEST, and makes that the current one.
+    fn write_manifest(&self, number: FileNo) -> Result<Writer, NotStarted> {
+        let not_current = |error| NotStarted {
+            error,
+            may_be_current: false,
+        };
+        let writer = self.write_to_manifest(number).map_err(not_current)?;
+        let named = manifest::write_current_temporary(&*self.fs, &self.dir, number);
+        let temporary = named.map_err(not_current)?;
+        let current = self
+            .fs
+            .rename(&temporary, &filename::current_path(&self.dir));
+        let current = current.and_then(|()| self.directory.sync());
+        current.map(|()| writer).map_err(|error| NotStarted {
+            error,
+            may_be_current: true,
+        })
+    }
+
+    fn write_to_manifest(&self, number: FileNo) -> Result<Writer> {
         let path = filename::manifest_path(&self.dir, number);
         let mut writer = Writer::new(self.fs.create(&path)?, number, false);
         self.write_snapshot(&mut writer)?;
         writer.sync()?;
         // Its name first, else CURRENT could survive a power loss that the MANIFEST does not.
-        self.directory.sync()?;
-        manifest::write_current(&*self.fs, &self.dir, number)?;
         self.directory.sync()?;
         Ok(writer)
     }
@@ -556,14 +597,16 @@ impl VersionSet {
     }
 
     fn note_removed(&self, edit: &VersionEdit, old: &Version, blobs: Vec<Arc<BlobFile>>) {
+        let moved: HashSet<FileNo> = edit.new_files.iter().map(|(_, f)| f.number).collect();
+        let mut gone: BTreeMap<usize, HashSet<FileNo>> = BTreeMap::new();
+        for &(level, number) in edit.deleted_files.iter().filter(|d| !moved.contains(&d.1)) {
+            gone.entry(level).or_default().insert(number);
+        }
         let mut removed = self.removed.lock();
-        for &(level, number) in &edit.deleted_files {
-            if edit.new_files.iter().any(|(_, f)| f.number == number) {
-                continue;
-            }
-            let level = old.levels().get(level);
-            let file = level.and_then(|l| l.files().iter().find(|f| f.number == number));
-            removed.tables.extend(file.cloned());
+        for (level, numbers) in gone {
+            let files = old.levels().get(level).map_or(&[][..], |l| l.files());
+            let files = files.iter().filter(|f| numbers.contains(&f.number));
+            removed.tables.extend(files.cloned());
         }
         removed.blobs.extend(blobs);
     }
@@ -661,6 +704,43 @@ mod tests {
         crate::obsolete::purge(context);
         let path = filename::table_path(&context.dir, number);
         context.fs.exists(&path).unwrap()
+    }
+
+    #[test]
+    fn a_manifest_may_grow_to_many_times_what_it_began_with() {
+        let mut options = Options::default();
+        options.db.fs = Arc::new(MemFileSystem::new());
+        options.db.create_if_missing = true;
+        options.db.max_manifest_file_size = 1;
+        options.cf.disable_auto_compactions = true;
+        let db = Db::open("/db", &options).unwrap();
+        let set = &db.core().context.set;
+        let mut manifests = HashSet::new();
+        for n in 0..40u8 {
+            db.put(&[n], b"v").unwrap();
+            db.flush().unwrap();
+            manifests.insert(set.manifest_number());
+        }
+        assert!((2..8).contains(&manifests.len()), "{manifests:?}");
+    }
+
+    #[test]
+    fn a_manifest_that_was_not_finished_takes_no_space() {
+        let (db, fs, _) = with_a_table();
+        let manifests = || {
+            let all = fs.list(Path::new("/db")).unwrap();
+            all.iter().filter(|n| n.starts_with("MANIFEST")).count()
+        };
+        for (kind, part) in [(OpKind::Sync, "MANIFEST"), (OpKind::Sync, ".dbtmp")] {
+            for _ in 0..5 {
+                let fault = Fault::no_space().on(&[kind]).path_with(part);
+                fs.faults().add(fault);
+                db.core().context.set.roll_manifest().unwrap_err();
+                assert_eq!(manifests(), 1);
+            }
+        }
+        let left = fs.list(Path::new("/db")).unwrap();
+        assert!(left.iter().all(|n| !n.ends_with(".dbtmp")), "{left:?}");
     }
 
     #[test]

@@ -82,11 +82,26 @@ fn renew_options_file(context: &Context) {
     }
 }
 
-/// Makes a family. The caller leads the write path.
+/// Makes a family, and has the OPTIONS file name it. The caller leads the write path.
+///
+/// # Errors
+/// As [`create_without_options_file`].
+pub(crate) fn create(
+    context: &Context,
+    write: &WritePath,
+    name: &str,
+    options: ColumnFamilyOptions,
+) -> Result<Arc<ColumnFamilyData>> {
+    let family = create_without_options_file(context, write, name, options)?;
+    renew_options_file(context);
+    Ok(family)
+}
+
+/// Makes a family. The caller leads the write path, and writes the OPTIONS file.
 ///
 /// # Errors
 /// `InvalidArgument` if the name is taken or a setting is out of bounds; `Io`, `NoSpace`.
-pub(crate) fn create(
+pub(crate) fn create_without_options_file(
     context: &Context,
     write: &WritePath,
     name: &str,
@@ -117,7 +132,6 @@ pub(crate) fn create(
         install: None,
     }])?;
     write.refresh_memtables();
-    renew_options_file(context);
     context
         .log
         .info(format_args!("[{name}] column family created id={id}"));

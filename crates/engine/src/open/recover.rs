@@ -29,7 +29,7 @@ use crate::health::Health;
 use crate::info_log::InfoLog;
 use crate::jobs::flush::{take_epoch, write_level0_table};
 use crate::obsolete;
-use crate::open::families::assemble;
+use crate::open::families::{self, assemble};
 use crate::open::files;
 use crate::open::identity::{identity, new_session_id, new_uuid};
 use crate::open::replay::{Replayed, replay};
@@ -389,7 +389,8 @@ fn finish_open(
     start_clean(context, &families, replayed, &left_out)?;
     let write = WritePath::new(context.clone());
     for (name, family_options) in missing {
-        crate::open::families::create(context, &write, name, family_options.clone())?;
+        let family_options = family_options.clone();
+        families::create_without_options_file(context, &write, name, family_options)?;
     }
     let all = options_map::current(&context.set.families());
     let newest_options = write_options_file(context, &context.db_options(), &all)?;

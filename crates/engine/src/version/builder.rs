@@ -21,10 +21,15 @@ use super::file_meta::FileMeta;
 use super::level::Level;
 use super::version::{Era, Version};
 
+/// For an edit of so many files it is noted where each file of the version is; for fewer each is looked for.
+const MANY: usize = 64;
+
 /// Gathers edits of one column family on top of a version.
 #[derive(Clone)]
 pub struct VersionBuilder {
     base: Arc<Version>,
+    /// The levels of the files of `base`, once an edit has many.
+    base_levels: Option<HashMap<FileNo, usize>>,
     added: BTreeMap<usize, HashMap<FileNo, Arc<FileMeta>>>,
     deleted: BTreeMap<usize, HashSet<FileNo>>,
     /// The level of each file that an edit touched; `None` once it is deleted.
@@ -40,6 +45,7 @@ impl VersionBuilder {
     #[must_use]
     pub fn new(base: &Arc<Version>) -> Self {
         Self {
+            base_levels: None,
             added: BTreeMap::new(),
             deleted: BTreeMap::new(),
             moved: HashMap::new(),
@@ -78,6 +84,10 @@ impl VersionBuilder {
         for garbage in &edit.blob_file_garbages {
             self.add_garbage(garbage)?;
         }
+        if edit.deleted_files.len() + edit.new_files.len() >= MANY {
+            let (base, levels) = (&self.base, &mut self.base_levels);
+            levels.get_or_insert_with(|| base.iter_files().map(|(l, f)| (f.number, l)).collect());
+        }
         for (level, number) in &edit.deleted_files {
             self.delete(*level, *number)?;
         }
@@ -110,7 +120,10 @@ impl VersionBuilder {
     fn level_of(&self, number: FileNo) -> Option<usize> {
         match self.moved.get(&number) {
             Some(level) => *level,
-            None => self.base.find(number).map(|(level, _)| level),
+            None => match &self.base_levels {
+                Some(levels) => levels.get(&number).copied(),
+                None => self.base.find(number).map(|(level, _)| level),
+            },
         }
     }
 

@@ -18,7 +18,7 @@ mod tail;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use orogen_base::error::ResultExt;
@@ -79,10 +79,26 @@ pub fn set_current(fs: &dyn FileSystem, dir: &Path, number: FileNo) -> Result<()
 /// # Errors
 /// `NoSpace` or `Io`: the old one is still the live one.
 pub(crate) fn write_current(fs: &dyn FileSystem, dir: &Path, number: FileNo) -> Result<()> {
+    let temporary = write_current_temporary(fs, dir, number)?;
+    fs.rename(&temporary, &filename::current_path(dir))
+}
+
+/// Writes the file that is to become CURRENT; where it is.
+///
+/// # Errors
+/// `NoSpace` or `Io`: there is none.
+pub(crate) fn write_current_temporary(
+    fs: &dyn FileSystem,
+    dir: &Path,
+    number: FileNo,
+) -> Result<PathBuf> {
     let temporary = filename::temporary_path(dir, number);
     let content = format!("{}\n", filename::manifest_name(number));
-    write_file(fs, &temporary, content.as_bytes())?;
-    fs.rename(&temporary, &filename::current_path(dir))
+    let written = write_file(fs, &temporary, content.as_bytes());
+    written.inspect_err(|_| {
+        let _ = fs.remove_file(&temporary);
+    })?;
+    Ok(temporary)
 }
 
 /// One column family in a [`Snapshot`].

@@ -8,7 +8,7 @@ use orogen_base::ErrorKind;
 use orogen_engine::plugin::merge_operator::StringAppend;
 use orogen_engine::{ColumnFamilyOptions, Db, ReadOptions, WriteBatch, WriteOptions};
 use orogen_env::fs::{read_file, write_file};
-use orogen_env::{Clock, FileSystem, MemFileSystem, SystemClock};
+use orogen_env::{Clock, Fault, FaultFileSystem, FileSystem, MemFileSystem, OpKind, SystemClock};
 
 use crate::support::{DIR, scan, small};
 
@@ -153,4 +153,21 @@ fn tables_of_a_dropped_family_go_with_its_last_reader() {
         SystemClock.sleep(Duration::from_millis(1));
     }
     panic!("nobody deleted it");
+}
+
+#[test]
+fn an_open_that_makes_many_families_writes_one_options_file() {
+    let faulty = FaultFileSystem::new(Arc::new(MemFileSystem::new()));
+    // The second one is not written.
+    let second = Fault::io().on(&[OpKind::Create]).path_with("OPTIONS");
+    let mut options = small(&MemFileSystem::new());
+    options.db.fs = Arc::new(faulty.clone());
+    options.db.create_missing_column_families = true;
+    for n in 0..10 {
+        let family = options.cf.clone();
+        options.families.insert(format!("cf{n}"), family);
+    }
+    faulty.faults().add(second.nth(2).forever());
+    drop(Db::open(DIR, &options).unwrap());
+    assert_eq!(faulty.faults().injected(), 0);
 }
