@@ -564,11 +564,13 @@ impl WriteBatch {
             bytes: self.rep.len(),
             count: self.count(),
             needs_check: self.needs_check,
+            too_large: self.too_large,
+            was_refused: self.refused.is_some(),
         }
     }
 
-    /// Takes away what was added since `mark` was made of this batch, what could not be added included. The cost is that of
-    /// what goes.
+    /// Takes away what was added since `mark` was made of this batch, what could not be added included; what could not be added
+    /// before stays an error. The cost is that of what goes.
     ///
     /// # Panics
     /// If the batch has less than it had then.
@@ -577,8 +579,10 @@ impl WriteBatch {
         self.rep.truncate(mark.bytes);
         set_count(&mut self.rep, mark.count);
         self.needs_check = mark.needs_check;
-        self.too_large = false;
-        self.refused = None;
+        self.too_large = mark.too_large;
+        if !mark.was_refused {
+            self.refused = None;
+        }
         if let Some(protection) = &mut self.protection {
             protection.truncate(mark.count as usize);
         }
@@ -710,6 +714,8 @@ pub struct BatchMark {
     bytes: usize,
     count: u32,
     needs_check: bool,
+    too_large: bool,
+    was_refused: bool,
 }
 
 impl Default for WriteBatch {
@@ -985,6 +991,28 @@ impl<'a> Iterator for Operations<'a> {
 mod tests {
     use super::*;
     use orogen_base::ErrorKind;
+
+    #[test]
+    fn what_could_not_be_added_before_a_mark_stays_an_error_behind_it() {
+        let refusals: [fn(&mut WriteBatch); 2] = [
+            |batch| batch.refuse(memory::refused(BATCH, 1)),
+            |batch| batch.too_large = true,
+        ];
+        for refuse in refusals {
+            let mut batch = WriteBatch::new();
+            refuse(&mut batch);
+            let mark = batch.mark();
+            batch.put(0, b"a", b"1");
+            batch.roll_back_to(&mark);
+            batch.check_whole().unwrap_err();
+            // And what could not be added behind it is forgotten.
+            batch.clear();
+            let mark = batch.mark();
+            refuse(&mut batch);
+            batch.roll_back_to(&mark);
+            batch.check_whole().unwrap();
+        }
+    }
 
     #[test]
     fn a_batch_that_lacked_memory_is_refused_until_it_is_cleared() {

@@ -55,6 +55,14 @@ impl Default for StringAppend {
     }
 }
 
+/// Begins the stored form of a [`StringAppend`] whose delimiter RocksDB's form cannot hold.
+const DELIMITER_IN_HEX: &str = "orogen.StringAppendOperator.delimiter.";
+
+fn from_hex(digits: &str) -> Option<Vec<u8>> {
+    let byte = |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok();
+    digits.as_bytes().chunks(2).map(byte).collect()
+}
+
 impl StringAppend {
     fn join<'a>(&self, parts: impl Iterator<Item = &'a [u8]>) -> Vec<u8> {
         let mut out = Vec::new();
@@ -73,14 +81,19 @@ impl MergeOperator for StringAppend {
         "StringAppendOperator"
     }
 
-    /// RocksDB's form where the delimiter is not the default one; the name alone if it has characters that mean something there.
+    /// RocksDB's form where the delimiter is not the default one; a name that RocksDB does not know, so that it merges nothing, if it
+    /// has characters that mean something there.
     fn stored(&self) -> String {
         let name = self.name();
         match std::str::from_utf8(&self.delimiter) {
-            Ok(text) if text != "," && !text.contains(['{', '}', ';', '=', '\n', '\r']) => {
+            Ok(",") => name.to_owned(),
+            Ok(text) if !text.contains(['{', '}', ';', '=', '\n', '\r']) => {
                 format!("{{id={name};delimiter={text};}}")
             }
-            _ => name.to_owned(),
+            _ => {
+                let digits = self.delimiter.iter().map(|byte| format!("{byte:02x}"));
+                format!("{DELIMITER_IN_HEX}{}", digits.collect::<String>())
+            }
         }
     }
 
@@ -176,7 +189,10 @@ pub fn by_name(name: &str) -> Option<Arc<dyn MergeOperator>> {
         "UInt64AddOperator" | "uint64add" => Arc::new(UInt64Add),
         "PutOperator" | "PutOperatorV1" | "put" => Arc::new(PutLast),
         "MaxOperator" | "max" => Arc::new(Max),
-        _ => return None,
+        other => {
+            let delimiter = from_hex(other.strip_prefix(DELIMITER_IN_HEX)?)?;
+            Arc::new(StringAppend { delimiter })
+        }
     })
 }
 

@@ -99,22 +99,26 @@ fn a_directory_whose_logs_are_elsewhere_is_refused() {
 
 #[test]
 fn an_operator_keeps_its_delimiter_over_opens_that_are_not_told_of_it() {
-    let fs = MemFileSystem::new();
-    let mut options = small(&fs);
-    options.cf.merge_operator = Some(Arc::new(StringAppend {
-        delimiter: b"|".to_vec(),
-    }));
-    let db = Db::open(DIR, &options).unwrap();
-    let family = db.default_column_family();
-    for operand in [b"a", b"b", b"c"] {
-        db.merge_opt(&WriteOptions::default(), &family, b"k", operand)
-            .unwrap();
-        db.flush().unwrap();
-    }
-    drop((family, db));
-    for _ in 0..3 {
-        let db = Db::open(DIR, &small(&fs)).unwrap();
-        assert_eq!(db.get(b"k").unwrap().as_deref(), Some(&b"a|b|c"[..]));
+    let delimiters: [&[u8]; 8] = [b"|", b",", b";", b"=", b"}", b"\n", b"\xff\0", b""];
+    for delimiter in delimiters {
+        let fs = MemFileSystem::new();
+        let mut options = small(&fs);
+        options.cf.merge_operator = Some(Arc::new(StringAppend {
+            delimiter: delimiter.to_vec(),
+        }));
+        let db = Db::open(DIR, &options).unwrap();
+        let family = db.default_column_family();
+        for operand in [b"a", b"b", b"c"] {
+            db.merge_opt(&WriteOptions::default(), &family, b"k", operand)
+                .unwrap();
+            db.flush().unwrap();
+        }
+        drop((family, db));
+        let expected = [&b"a"[..], b"b", b"c"].join(delimiter);
+        for _ in 0..3 {
+            let db = Db::open(DIR, &small(&fs)).unwrap();
+            assert_eq!(db.get(b"k").unwrap().as_deref(), Some(&expected[..]));
+        }
     }
 }
 
