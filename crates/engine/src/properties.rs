@@ -195,16 +195,26 @@ pub(crate) fn number(context: &Context, family: &ColumnFamilyData, name: &str) -
     if short == "estimate-table-readers-mem" {
         return Some(open_files_bytes(&family.version()));
     }
+    // Of all families, as RocksDB counts them.
+    let families = || context.set.families().into_iter();
+    match short {
+        "num-running-flushes" => {
+            return Some(families().filter(|f| f.state().flushing.is_some()).count() as u64);
+        }
+        "num-running-compactions" => {
+            return Some(families().map(|f| f.state().running.len() as u64).sum());
+        }
+        _ => {}
+    }
     let state = family.state();
     let version = &state.version;
     Some(match short {
         "num-immutable-mem-table" => state.imm.len() as u64,
         "mem-table-flush-pending" => {
-            let waits = !state.imm.is_empty() && state.flushing.is_none();
+            let is_due = state.flush_due(&family.options()).is_some();
+            let waits = is_due && state.flushing.is_none();
             u64::from(waits && !context.read_only)
         }
-        "num-running-flushes" => u64::from(state.flushing.is_some()),
-        "num-running-compactions" => state.running.len() as u64,
         "compaction-pending" => {
             u64::from(Scores::compute(version, &family.options()).needs_compaction())
         }

@@ -114,6 +114,14 @@ fn note_table(context: &Context, number: FileNo, error: &Error) -> bool {
 }
 
 /// The file of this database that an error of damage names.
+/// The table that `error` is about, if it is damage in one.
+pub(crate) fn damaged_table(context: &Context, error: &Error) -> Option<FileNo> {
+    match damaged_file(context, error)? {
+        FileKind::Table(number) => Some(number),
+        _ => None,
+    }
+}
+
 fn damaged_file(context: &Context, error: &Error) -> Option<FileKind> {
     if error.kind() != ErrorKind::Corruption {
         return None;

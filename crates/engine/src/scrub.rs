@@ -54,6 +54,8 @@ pub struct Scrubbed {
     pub blob_records: u64,
     /// Blob files with damage.
     pub damaged_blob_files: Vec<FileNo>,
+    /// Blob files of which not all was verified: where their values are is not known, for a table that may point there is damaged.
+    pub unverified_blob_files: Vec<FileNo>,
 }
 
 /// Called with bytes done and bytes in all.
@@ -267,7 +269,15 @@ pub(crate) fn scrub(
                 Ok(()) => {}
                 Err(e) if e.kind() == ErrorKind::Corruption => {
                     quarantine::note(context, &e);
-                    found.damaged_blob_files.push(number);
+                    match quarantine::damaged_table(context, &e) {
+                        None => found.damaged_blob_files.push(number),
+                        Some(table) => {
+                            found.unverified_blob_files.push(number);
+                            if !found.damaged.contains(&table) {
+                                found.damaged.push(table);
+                            }
+                        }
+                    }
                 }
                 Err(e) => return Err(e),
             }

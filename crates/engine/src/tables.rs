@@ -131,7 +131,6 @@ impl FamilyTables {
             ..TableReaderOptions::default()
         };
         let table = TableReader::open(opened, size, options)?;
-        self.statistics.add(Ticker::NoFileOpens, 1);
         let properties = table.properties();
         file.counts
             .set((properties.num_entries, properties.num_deletions));

@@ -289,7 +289,12 @@ impl UpdatesIterator {
                 break;
             }
             self.damage = log.damage.clone().or_else(|| self.damage.take());
-            let logs = readable(&self.context)?;
+            let newest = self.context.logs.readable().pop();
+            let logs = match newest.filter(|newest| newest.0 == log.number) {
+                // Without a look at the archive for each record that comes.
+                Some(newest) => vec![newest],
+                None => readable(&self.context)?,
+            };
             let here = logs.iter().find(|l| l.0 == log.number);
             if let Some(&(_, bytes)) = here.filter(|l| l.1 > log.bytes && log.damage.is_none()) {
                 log.grow(bytes)?;

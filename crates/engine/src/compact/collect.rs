@@ -561,7 +561,9 @@ fn densest(tables: &mut [Pointing<'_>], victims: &Victims, rules: &Rules) -> usi
     for table in tables.iter_mut() {
         let chosen = table.counts.iter();
         let chosen = chosen.filter(|(n, _)| victims.0.contains_key(n));
-        table.moved_bytes = chosen.map(|(_, c)| c.bytes).sum();
+        // What a table tells need not be true.
+        let bytes = chosen.map(|(_, c)| c.bytes);
+        table.moved_bytes = bytes.fold(0, u64::saturating_add);
     }
     tables.sort_by(|a, b| b.density().total_cmp(&a.density()));
     let (mut moved, mut rewritten) = (0u64, 0u64);
@@ -583,7 +585,8 @@ fn covered_bytes(tables: &[Pointing<'_>], victims: &Victims) -> BTreeMap<FileNo,
     let mut covered = BTreeMap::new();
     for (number, count) in tables.iter().flat_map(|t| t.counts.iter()) {
         if victims.0.contains_key(&number) {
-            *covered.entry(number).or_default() += count.bytes;
+            let bytes: &mut u64 = covered.entry(number).or_default();
+            *bytes = bytes.saturating_add(count.bytes);
         }
     }
     covered

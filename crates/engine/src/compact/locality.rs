@@ -425,7 +425,7 @@ pub fn select(
         let mut once = std::iter::once(file);
         let moved = moved_in_place(version, max, &mut once, &mut |_| Ok(told.clone()))?;
         let files = reached.files.iter().filter(|f| moved.contains(&f.file));
-        let bytes: u64 = files.map(|f| f.bytes).sum();
+        let bytes = files.map(|f| f.bytes).fold(0, u64::saturating_add);
         if bytes.saturating_mul(TABLE_BYTES_PER_MOVED) < file.size {
             // The table is what it is: another look would find the same.
             file.blob_depth.note_tried(max);

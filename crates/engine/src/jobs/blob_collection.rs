@@ -30,6 +30,7 @@ use crate::jobs::in_place::{self, Next, Steps, Taken};
 use crate::jobs::punch;
 use crate::obsolete;
 use crate::options::{CollectBlobGarbageOptions, ColumnFamilyOptions};
+use crate::quarantine;
 use crate::version::FileMeta;
 use crate::version::blob_counts::BlobCounts;
 use crate::version::version::Version;
@@ -381,8 +382,10 @@ fn select_disorder(
         if context.is_closing() {
             return Ok(Selected::Nothing);
         }
-        // One that does not open is told of by the first who needs it.
-        let _ = family.tables.reader(file);
+        if let Err(e) = family.tables.reader(file) {
+            // Marked, it is not opened again with each look.
+            quarantine::note(context, &e);
+        }
     }
     locality::select(version, options, limit, &mut |file| {
         Ok(family.tables.told_blob_reach(file)?.unwrap_or_default())

@@ -333,7 +333,8 @@ impl Conversion<'_> {
                 }
                 // A table of RocksDB does not tell how much it is.
                 let told = tables.told_blob_references(file)?.unwrap_or_default();
-                let values: u64 = told.iter().map(|(_, count)| count.bytes).sum();
+                let values = told.iter().map(|(_, count)| count.bytes);
+                let values = values.fold(0, u64::saturating_add);
                 Ok(Need::Rewrite(file.size.saturating_add(values)))
             }
             ConvertTo::Separated => {

@@ -138,8 +138,9 @@ fn watch_snapshots(context: &Context) {
         .filter(|f| !f.options().disable_auto_compactions)
         .map(|f| marks::waited_for_snapshot(&f.version()))
         .min();
-    let waited_for = waited_for.filter(|&seqno| seqno < SEQNO_MAX);
-    context.snapshots.wake_behind(waited_for);
+    if let Some(seqno) = waited_for.filter(|&seqno| seqno < SEQNO_MAX) {
+        context.snapshots.wake_behind(seqno);
+    }
 }
 
 /// Tells of a compaction that is done.
@@ -185,8 +186,10 @@ fn learn_codecs(context: &Context, family: &ColumnFamilyData, version: &Version)
         if context.is_closing() {
             return;
         }
-        // One that does not open is told of by the first who needs it.
-        let _ = family.tables.reader(file);
+        if let Err(e) = family.tables.reader(file) {
+            // Marked, it is not opened again with each look.
+            quarantine::note(context, &e);
+        }
     }
 }
 
@@ -290,7 +293,7 @@ impl CompactionJob {
         job: &Arc<RunningJob>,
     ) -> Result<Written, Failed> {
         self.watch = watch;
-        let tombstones = self.tombstones().map_err(|error| Failed {
+        let tombstones = self.tombstones(context).map_err(|error| Failed {
             error,
             created: Vec::new(),
         })?;
@@ -450,7 +453,7 @@ impl CompactionJob {
         info: &mut CompactionInfo,
         job: &Arc<RunningJob>,
     ) -> Result<()> {
-        let tombstones = Arc::new(self.tombstones()?);
+        let tombstones = Arc::new(self.tombstones(context)?);
         let dropped = self.deleted_whole(context, &tombstones);
         info.bytes_read -= dropped.iter().map(|f| f.size).sum::<u64>();
         info.dropped = dropped.iter().map(|f| f.number).collect();
@@ -589,7 +592,7 @@ impl CompactionJob {
     }
 
     /// The range tombstones of all inputs, each clipped to what its table answers for.
-    fn tombstones(&self) -> Result<FragmentedRangeTombstones> {
+    fn tombstones(&self, context: &Context) -> Result<FragmentedRangeTombstones> {
         let mut all = Vec::new();
         for (level, files) in &self.plan.inputs {
             let mut with: Vec<(Arc<FileMeta>, Arc<FragmentedRangeTombstones>)> = Vec::new();
@@ -603,7 +606,10 @@ impl CompactionJob {
                 &with,
             ));
         }
-        Ok(FragmentedRangeTombstones::new(&self.family.icmp.user, all))
+        // Who takes a snapshot from here on sees the newest of each place, as all of them were written before.
+        let (snapshots, _) = context.snapshots.for_job();
+        let order = &self.family.icmp.user;
+        Ok(FragmentedRangeTombstones::for_job(order, all, &snapshots))
     }
 
     fn bounds(&self, context: &Context, read: &[Inputs]) -> Result<Vec<Vec<u8>>> {

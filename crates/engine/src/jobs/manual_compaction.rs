@@ -51,6 +51,8 @@ pub(crate) fn compact_range(
     control: &Arc<Control>,
 ) -> Result<()> {
     let _job = context.enter_job()?;
+    // Those who disable such jobs from here on are heard, also while it waits for its flush.
+    control.check(context, &request.family)?;
     let families = std::slice::from_ref(&request.family);
     manual_flush::flush(context, write, &FlushOptions { wait: true }, families)?;
     let manual = Manual {

@@ -116,7 +116,11 @@ fn print_codec_options(options: &CompressionOptions, enabled: bool) -> String {
         ("window_bits", "-14".to_owned()),
         ("level", options.level.to_string()),
         ("strategy", "0".to_owned()),
-        ("max_dict_bytes", options.max_dict_bytes.to_string()),
+        (
+            "max_dict_bytes",
+            // RocksDB reads an `int`, and none of a file with a larger one.
+            options.max_dict_bytes.min(i32::MAX as u32).to_string(),
+        ),
         (
             "zstd_max_train_bytes",
             options.zstd_max_train_bytes.to_string(),

@@ -103,10 +103,11 @@ impl SnapshotList {
         self.wake.get_or_init(|| Box::new(wake));
     }
 
-    /// Asks to be woken once, when no snapshot up to `seqno` is left; `None` takes the wish back.
-    /// Wish first, then look at [`Self::oldest`].
-    pub fn wake_behind(&self, seqno: Option<SeqNo>) {
-        self.live.lock().wake_behind = seqno;
+    /// Asks to be woken once, when no snapshot up to `seqno` is left; of several wishes the earliest counts, as who is woken looks
+    /// anew, and asks again. Wish first, then look at [`Self::oldest`].
+    pub fn wake_behind(&self, seqno: SeqNo) {
+        let wish = &mut self.live.lock().wake_behind;
+        *wish = Some(wish.map_or(seqno, |before| before.min(seqno)));
     }
 
     /// The sequence numbers of all snapshots, rising, each once.
@@ -295,7 +296,7 @@ mod tests {
         let woken = || woken.load(std::sync::atomic::Ordering::Relaxed);
         let taken: Vec<Snapshot> = [3, 5, 5, 9].map(|n| list.acquire(|| n, 0)).into();
         let [a, b, b2, c] = <[Snapshot; 4]>::try_from(taken).unwrap();
-        list.wake_behind(Some(5));
+        list.wake_behind(5);
         drop(b);
         drop(a);
         assert_eq!(woken(), 0, "one at 5 is left");
@@ -303,9 +304,12 @@ mod tests {
         assert_eq!(woken(), 1);
         drop(c);
         assert_eq!(woken(), 1);
-        list.wake_behind(Some(20));
-        list.wake_behind(None);
+        let held = list.acquire(|| 25, 0);
+        list.wake_behind(20);
+        // Of somebody whose look was earlier.
+        list.wake_behind(30);
         drop(list.acquire(|| 10, 0));
-        assert_eq!(woken(), 1);
+        assert_eq!(woken(), 2);
+        drop(held);
     }
 }

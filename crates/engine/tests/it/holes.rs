@@ -16,6 +16,7 @@ use orogen_engine::{
     BottommostLevelCompaction, ColumnFamily, CompactRangeOptions, Db, FlushOptions, JobKind,
     JobState, Options, ReadOptions, VerifyOptions,
 };
+use orogen_env::fs::{read_file, write_file};
 use orogen_env::{
     Clock, Fault, FaultFileSystem, FileSystem, ManualClock, MemFileSystem, OpKind, PowerCut,
     SystemClock,
@@ -949,4 +950,31 @@ fn aligned_values_give_all_of_their_space_back() {
         assert!(report.values_lost.is_empty());
         assert_holds(&Db::open("/new", &options).unwrap(), &map);
     }
+}
+
+#[test]
+fn a_damaged_table_makes_no_damage_of_the_blob_files_with_holes() {
+    let mut rng = Rng::new(3);
+    let fs = MemFileSystem::new();
+    let options = punching(&fs);
+    let db = Db::open(DIR, &options).unwrap();
+    let mut map = Map::new();
+    fill(&db, &mut map, &mut rng);
+    overwrite(&db, &mut map, &mut rng);
+    db.wait_for_background_work().unwrap();
+    wait_until(|| space(&fs, &db).1 > 0, "no holes");
+    let table = db.live_files()[0].number;
+    db.close().unwrap();
+    drop(db);
+    let path = Path::new(DIR).join(format!("{table:06}.sst"));
+    let mut bytes = read_file(&fs, &path).unwrap();
+    let at = bytes.len() - 5;
+    bytes[at] ^= 1;
+    write_file(&fs, &path, &bytes).unwrap();
+    let db = Db::open(DIR, &options).unwrap();
+    let scrubbed = db.scrub(&VerifyOptions::default(), &mut |_, _| {}).unwrap();
+    assert_eq!(scrubbed.damaged, [table]);
+    assert!(scrubbed.damaged_blob_files.is_empty());
+    assert!(!scrubbed.unverified_blob_files.is_empty());
+    assert!(db.damaged_blob_files().is_empty());
 }

@@ -13,7 +13,9 @@ use orogen_engine::{
 };
 use orogen_env::MemFileSystem;
 
-use crate::steer::{Gate, Told, ends, on_thread, settle, until, until_closing, until_disabled};
+use crate::steer::{
+    Gate, Told, ends, hold_flushes_of, on_thread, settle, until, until_closing, until_disabled,
+};
 use crate::support::{DIR, scan, small};
 
 const FORCE: CompactRangeOptions = CompactRangeOptions {
@@ -383,4 +385,21 @@ fn forcing_takes_tables_that_others_wrote_meanwhile() {
     let left = scan(&db, &cf);
     assert_eq!(left.iter().filter(|(_, v)| v[0] == 1).count(), 0);
     assert_eq!(left.len(), 500);
+}
+
+#[test]
+fn one_that_waits_for_its_flush_hears_that_all_are_disabled() {
+    let fs = MemFileSystem::new();
+    let gate = Gate::new();
+    let mut options = small(&fs);
+    options.db.listeners = vec![hold_flushes_of("default", &gate)];
+    let db = Db::open(DIR, &options).unwrap();
+    let cf = db.default_column_family();
+    db.put(b"k", b"v").unwrap();
+    let handle = db.compact_range_async(&FORCE, &cf, None, None).unwrap();
+    gate.wait_for(1);
+    db.disable_manual_compaction();
+    db.enable_manual_compaction();
+    gate.open();
+    assert_eq!(handle.wait().unwrap_err().kind(), ErrorKind::Aborted);
 }

@@ -382,3 +382,12 @@ fn a_read_only_open_has_as_many_memtables_as_the_logs_fill() {
     let copy = Db::open("/copy", &options).unwrap();
     assert_eq!(scan(&copy, &copy.default_column_family()), want);
 }
+
+#[test]
+fn a_table_that_is_opened_counts_once() {
+    let db = Db::open(DIR, &small(&MemFileSystem::new())).unwrap();
+    db.put(b"k", b"v").unwrap();
+    db.flush().unwrap();
+    db.get(b"k").unwrap();
+    assert_eq!(db.statistics().get(Ticker::NoFileOpens), 1);
+}

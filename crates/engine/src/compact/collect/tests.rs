@@ -583,3 +583,21 @@ fn level_0_comes_first_where_it_waits() {
     v.files(0)[0].being_compacted.set(true);
     assert!(!level0_waits(&v, &options(2)), "a compaction has it");
 }
+
+#[test]
+fn bytes_that_tables_tell_wrongly_are_no_overflow() {
+    let v = version(TABLES, &[(10, 1000, 900), (11, 1000, 900)]);
+    let half_of_all = u64::MAX / 2 + 64;
+    let points: [(FileNo, &[(FileNo, u64)]); 3] = [
+        (1, &[(10, half_of_all), (11, half_of_all)]),
+        (2, &[(10, half_of_all)]),
+        (4, &[(10, half_of_all)]),
+    ];
+    let any = Rules {
+        at_any_cost: true,
+        output_bytes: u64::MAX,
+        table_bytes_max: u64::MAX,
+        ..half()
+    };
+    assert!(selected(&v, &any, &points).contains("empty [10"));
+}
