@@ -5,6 +5,7 @@
 //! `Hot path`.
 
 use std::fmt::Write as _;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 macro_rules! tickers {
@@ -404,7 +405,8 @@ const BUCKETS: usize = STEPS * (64 - STEP_BITS as usize + 1);
 
 /// A distribution of whole numbers, recorded by many threads.
 pub struct Histogram {
-    buckets: Box<[AtomicU64]>,
+    /// From the first measurement on: of most nobody ever makes one.
+    buckets: OnceLock<Box<[AtomicU64]>>,
     count: AtomicU64,
     sum: AtomicU64,
     min: AtomicU64,
@@ -416,12 +418,22 @@ impl Histogram {
     #[must_use]
     pub fn new() -> Self {
         Self {
-            buckets: (0..BUCKETS).map(|_| AtomicU64::new(0)).collect(),
+            buckets: OnceLock::new(),
             count: AtomicU64::new(0),
             sum: AtomicU64::new(0),
             min: AtomicU64::new(u64::MAX),
             max: AtomicU64::new(0),
         }
+    }
+
+    #[inline]
+    fn filled(&self) -> &[AtomicU64] {
+        let empty = || (0..BUCKETS).map(|_| AtomicU64::new(0)).collect();
+        self.buckets.get_or_init(empty)
+    }
+
+    fn seen(&self) -> &[AtomicU64] {
+        self.buckets.get().map_or(&[], |buckets| buckets)
     }
 
     fn bucket(v: u64) -> usize {
@@ -444,7 +456,7 @@ impl Histogram {
     /// Adds a measurement.
     #[inline]
     pub fn record(&self, v: u64) {
-        self.buckets[Self::bucket(v)].fetch_add(1, Relaxed);
+        self.filled()[Self::bucket(v)].fetch_add(1, Relaxed);
         self.count.fetch_add(1, Relaxed);
         self.sum.fetch_add(v, Relaxed);
         self.min.fetch_min(v, Relaxed);
@@ -453,10 +465,10 @@ impl Histogram {
 
     /// Adds all measurements of `other`.
     pub fn merge(&self, other: &Self) {
-        for (a, b) in self.buckets.iter().zip(&other.buckets) {
+        for (bucket, b) in other.seen().iter().enumerate() {
             let n = b.load(Relaxed);
             if n != 0 {
-                a.fetch_add(n, Relaxed);
+                self.filled()[bucket].fetch_add(n, Relaxed);
             }
         }
         self.count.fetch_add(other.count(), Relaxed);
@@ -504,7 +516,7 @@ impl Histogram {
     pub fn percentile(&self, percent: f64) -> f64 {
         let want = (self.count() as f64 * percent / 100.0).ceil().max(1.0) as u64;
         let mut seen = 0;
-        for (i, b) in self.buckets.iter().enumerate() {
+        for (i, b) in self.seen().iter().enumerate() {
             seen += b.load(Relaxed);
             if seen >= want {
                 return Self::upper_bound(i).min(self.max()) as f64;
@@ -515,7 +527,7 @@ impl Histogram {
 
     /// The filled buckets: upper bound and count.
     pub fn buckets(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
-        self.buckets.iter().enumerate().filter_map(|(i, b)| {
+        self.seen().iter().enumerate().filter_map(|(i, b)| {
             let n = b.load(Relaxed);
             (n != 0).then(|| (Self::upper_bound(i), n))
         })

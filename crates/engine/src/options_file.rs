@@ -99,6 +99,12 @@ impl Section {
         set_in(&mut self.entries, key, value.into());
     }
 
+    /// Sets one that is not set yet, as [`Section::set`].
+    pub(crate) fn append(&mut self, key: &'static str, value: String) {
+        check_line(key, &value);
+        self.entries.push((key.to_owned(), value));
+    }
+
     /// The same of a setting of ours.
     ///
     /// # Panics
@@ -131,13 +137,17 @@ fn find_in<'e>(entries: &'e [(String, String)], key: &str) -> Option<&'e str> {
     found.map(|(_, v)| v.as_str())
 }
 
-fn set_in(entries: &mut Vec<(String, String)>, key: &str, value: String) {
+fn check_line(key: &str, value: &str) {
     assert!(
         !key.is_empty() && !key.contains(['=', '\n', '#', '[']),
         "key is a plain word"
     );
-    assert_eq!(strip_comment(&value), value, "value is one line, escaped");
+    assert_eq!(strip_comment(value), value, "value is one line, escaped");
     assert!(!value.contains('\n'), "value is one line");
+}
+
+fn set_in(entries: &mut Vec<(String, String)>, key: &str, value: String) {
+    check_line(key, &value);
     match entries.iter_mut().find(|(k, _)| k == key) {
         Some((_, old)) => *old = value,
         None => entries.push((key.to_owned(), value)),

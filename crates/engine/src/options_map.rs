@@ -43,7 +43,7 @@ pub(crate) fn current(families: &[Arc<ColumnFamilyData>]) -> Vec<NamedFamily> {
 pub(crate) fn to_text(db: &DbOptions, families: &[NamedFamily]) -> String {
     fn fill<T>(section: &mut Section, items: &[Item<T>], options: &T) {
         for item in items {
-            section.set(item.name, (item.print)(options));
+            section.append(item.name, (item.print)(options));
         }
     }
     fn fill_own<T>(section: &mut Section, items: &[Item<T>], options: &T) {
@@ -282,11 +282,22 @@ pub fn logs_elsewhere(
     names: &[String],
     from: FileNo,
 ) -> Result<Option<PathBuf>> {
+    let stored = load_newest(fs, dir, names)?;
+    logs_elsewhere_of(stored.as_ref(), fs, dir, names, from)
+}
+
+fn logs_elsewhere_of(
+    stored: Option<&StoredOptions>,
+    fs: &dyn FileSystem,
+    dir: &Path,
+    names: &[String],
+    from: FileNo,
+) -> Result<Option<PathBuf>> {
     let has_logs = |names: &[String]| {
         let mut kinds = names.iter().filter_map(|name| filename::parse(name));
         kinds.any(|kind| matches!(kind, FileKind::Wal(n) if n >= from))
     };
-    let stored = load_newest(fs, dir, names)?.and_then(|stored| stored.wal_dir());
+    let stored = stored.and_then(StoredOptions::wal_dir);
     let Some(path) = stored.map(PathBuf::from).filter(|path| path != dir) else {
         return Ok(None);
     };
@@ -316,7 +327,22 @@ pub fn check_logs_are_here(
     names: &[String],
     from: FileNo,
 ) -> Result<()> {
-    match logs_elsewhere(fs, dir, names, from)? {
+    let stored = load_newest(fs, dir, names)?;
+    check_logs_of(stored.as_ref(), fs, dir, names, from)
+}
+
+/// [`check_logs_are_here`] for one that has read what is `stored`.
+///
+/// # Errors
+/// The same.
+pub(crate) fn check_logs_of(
+    stored: Option<&StoredOptions>,
+    fs: &dyn FileSystem,
+    dir: &Path,
+    names: &[String],
+    from: FileNo,
+) -> Result<()> {
+    match logs_elsewhere_of(stored, fs, dir, names, from)? {
         None => Ok(()),
         Some(path) => Err(Error::not_supported("the logs are in another directory")
             .with("path", dir.display())

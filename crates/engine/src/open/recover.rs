@@ -306,7 +306,8 @@ fn finish_open(
     manifest_before: Option<(FileNo, u64)>,
 ) -> Result<(Arc<ColumnFamilyData>, WritePath)> {
     let on_disk = context.fs.list(&context.dir)?;
-    register_families(context, options, found, &on_disk)?;
+    let stored = options_map::load_newest(&*context.fs, &context.dir, &on_disk)?;
+    register_families(context, options, found, stored.as_ref(), &on_disk)?;
     let missing: Vec<(&String, &ColumnFamilyOptions)> = options
         .families
         .iter()
@@ -330,7 +331,8 @@ fn finish_open(
         _ => Ok(()),
     };
     let from = first_log_needed(context, found);
-    options_map::check_logs_are_here(&*context.fs, &context.dir, &on_disk, from)?;
+    let stored = stored.as_ref();
+    options_map::check_logs_of(stored, &*context.fs, &context.dir, &on_disk, from)?;
     if let Some(found) = found {
         files::check(context, &|| check_same_manifest(context, manifest_before))?;
         files::check_logs(context, &found.wals, from).or_else(|e| check_not_moved().and(Err(e)))?;
@@ -407,6 +409,7 @@ fn register_families(
     context: &Context,
     options: &Options,
     recovered: Option<&RecoveredManifest>,
+    stored: Option<&StoredOptions>,
     on_disk: &[String],
 ) -> Result<()> {
     let Some(recovered) = recovered else {
@@ -425,14 +428,13 @@ fn register_families(
         )?);
         return Ok(());
     };
-    let stored = options_map::load_newest(&*context.fs, &context.dir, on_disk)?;
-    if let (None, Some(number)) = (&stored, options_map::newest(on_disk)) {
+    if let (None, Some(number)) = (stored, options_map::newest(on_disk)) {
         context.log.warn(format_args!(
             "OPTIONS-{number:06} cannot be read: what the caller leaves open (merge operator, prefix extractor, levels) is not filled in from it"
         ));
     }
     for (&id, family) in &recovered.families {
-        let assembled = assemble_recovered(context, options, stored.as_ref(), id, family)?;
+        let assembled = assemble_recovered(context, options, stored, id, family)?;
         context.set.register(assembled);
     }
     if recovered.max_column_family == u32::MAX {
