@@ -131,7 +131,7 @@ pub struct RepairReport {
     pub values_lost_count: u64,
     /// Operations that are taken from logs.
     pub log_operations: u64,
-    /// Logs with damage. A torn tail, as a crash leaves it, is none.
+    /// Logs with damage. A torn tail, as a crash leaves it, is none, unless writes stand behind it.
     pub logs_damaged: Vec<LogDamage>,
     /// Names of writes that are prepared, and neither committed nor rolled back. A healthy directory
     /// keeps them; a new one has no log to keep them in.

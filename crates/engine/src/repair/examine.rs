@@ -69,6 +69,8 @@ pub(super) struct Plan {
     pub(super) has_manifest: bool,
     pub(super) db_id: Option<String>,
     pub(super) last_sequence: SeqNo,
+    /// As the MANIFEST has it.
+    pub(super) visible: SeqNo,
     /// Above every number in the old directory.
     pub(super) next_file: FileNo,
     pub(super) newest_options: Option<FileNo>,
@@ -118,6 +120,7 @@ pub(super) fn examine(
         has_manifest: recovered.is_some(),
         db_id: recovered.as_ref().and_then(|m| m.db_id.clone()),
         last_sequence: recovered.as_ref().map_or(0, |m| m.last_sequence),
+        visible: recovered.as_ref().map_or(0, |m| m.last_sequence),
         next_file: found.newest + 1,
         newest_options: found.newest_options,
         blobs: Arc::default(),
@@ -366,7 +369,7 @@ fn without_manifest(
             in_logs.extend(op.family());
             Ok(())
         };
-        each_record(dir, &*options.db.fs, &found.logs, &mut Vec::new(), visit)?;
+        each_record(dir, &*options.db.fs, &found.logs, 0, &mut Vec::new(), visit)?;
     }
     let alone = plan.families.len() == 1 && in_logs.iter().all(|&id| id == 0);
     for table in unknown {

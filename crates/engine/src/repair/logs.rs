@@ -14,8 +14,28 @@ use crate::filename;
 use crate::logs::Link;
 use crate::options::Options;
 
+/// Logs that were read.
+#[derive(Default)]
+pub(super) struct LogsRead {
+    /// What is prepared, and neither committed nor rolled back.
+    prepared: Sections,
+    /// The newest with records, if it ends within one.
+    torn: Option<Doubt>,
+}
+
+/// A log that may lack its end: no write may stand behind it but the very next one.
+struct Doubt {
+    log: FileNo,
+    /// What it is if one does.
+    error: Error,
+    /// It ends within a record.
+    is_torn: bool,
+    /// It, or one before it, ends before a record of a former use of its file.
+    is_old: bool,
+}
+
 /// Reads the records of the logs that are taken, and shows each operation that takes effect with its
-/// log and sequence number. Returns what is prepared, and neither committed nor rolled back.
+/// log and sequence number. `visible` is the newest number that the MANIFEST tells.
 ///
 /// # Errors
 /// `Io`; what `visit` gives, but for `Corruption`, which counts as damage of the record.
@@ -23,17 +43,20 @@ pub(super) fn each_record(
     dir: &Path,
     fs: &dyn FileSystem,
     logs: &[FileNo],
+    visible: SeqNo,
     damaged: &mut Vec<LogDamage>,
     visit: &mut dyn FnMut(FileNo, BatchOp<'_>, SeqNo) -> Result<()>,
-) -> Result<Sections> {
+) -> Result<LogsRead> {
     let mut ends: BTreeMap<FileNo, u64> = BTreeMap::new();
-    let mut next_seqno = 0;
+    let (mut next_seqno, mut has_records): (SeqNo, bool) = (0, false);
+    let mut doubt: Option<Doubt> = None;
     let mut prepared = Sections::default();
     for &number in logs {
         let path = filename::wal_path(dir, number);
         let mut errors = Vec::new();
         let mut reader = Reader::new(fs.open(&path, Access::Sequential)?, number)?;
         let mut record = Vec::new();
+        let (mut is_first, mut torn) = (true, None);
         loop {
             match reader.read_record(&mut record) {
                 Ok(ReadOutcome::EndOfLog { valid_until, .. }) => {
@@ -41,12 +64,35 @@ pub(super) fn each_record(
                     break;
                 }
                 // As a crash leaves it; the next log tells if it is more than that.
-                Ok(ReadOutcome::Damage(damage)) if damage.is_tail => {}
+                Ok(ReadOutcome::Damage(damage)) if damage.is_tail => {
+                    torn = Some(reader.error(&damage));
+                }
                 Ok(ReadOutcome::Damage(damage)) => errors.push(reader.error(&damage)),
                 Ok(ReadOutcome::Record { offset }) => {
                     let outcome = BatchReader::new(&record).and_then(|batch| {
                         batch.check()?;
-                        if let Some(link) = Link::of(&batch) {
+                        let link = Link::of(&batch);
+                        if std::mem::take(&mut is_first)
+                            && let Some(before) = &doubt
+                        {
+                            // As replay has it. What a link says is looked at below.
+                            let is_told = link.is_some_and(|link| link.log == before.log);
+                            let next = match has_records {
+                                true => Some(next_seqno.max(1)),
+                                // All that stood there may be in tables.
+                                false => before.is_old.then(|| visible.saturating_add(1)),
+                            };
+                            if is_told || next == Some(batch.seqno) {
+                                doubt = None;
+                            }
+                        }
+                        if link.is_none()
+                            && let Some(before) = doubt.take()
+                        {
+                            note(damaged, before.log, before.error.with("log_behind", number));
+                        }
+                        has_records = true;
+                        if let Some(link) = link {
                             check_link(link, &ends)?;
                         }
                         if batch.count > 0 && batch.seqno < next_seqno {
@@ -57,7 +103,7 @@ pub(super) fn each_record(
                             next_seqno = next_seqno.max(seqno.saturating_add(1));
                             visit(number, op, seqno)
                         });
-                        end.map(|_| ())
+                        end.map(|end| next_seqno = next_seqno.max(end))
                     });
                     match outcome {
                         Ok(()) => {}
@@ -70,11 +116,42 @@ pub(super) fn each_record(
                 Err(e) => return Err(e),
             }
         }
-        if !errors.is_empty() {
-            damaged.push(LogDamage { number, errors });
+        for error in errors {
+            note(damaged, number, error);
+        }
+        let is_torn = torn.is_some();
+        let is_old = reader.ends_before_old_record();
+        let before_old = || {
+            Error::corruption("log ends before a record of a former use of its file")
+                .with("file", path.display())
+                .with("offset", reader.valid_until())
+        };
+        let error = torn.or_else(|| is_old.then(before_old));
+        // Behind one that is torn nothing was written since.
+        if let Some(error) = error.filter(|_| doubt.as_ref().is_none_or(|d| !d.is_torn)) {
+            doubt = Some(Doubt {
+                log: number,
+                error,
+                is_torn,
+                is_old: is_old || doubt.is_some(),
+            });
         }
     }
-    Ok(prepared)
+    Ok(LogsRead {
+        prepared,
+        torn: doubt.filter(|doubt| doubt.is_torn),
+    })
+}
+
+/// Tells of what is wrong with a log.
+pub(super) fn note(damaged: &mut Vec<LogDamage>, number: FileNo, error: Error) {
+    match damaged.iter_mut().find(|log| log.number == number) {
+        Some(log) => log.errors.push(error),
+        None => damaged.push(LogDamage {
+            number,
+            errors: vec![error],
+        }),
+    }
 }
 
 fn check_link(link: Link, ends: &BTreeMap<FileNo, u64>) -> Result<()> {
@@ -98,10 +175,11 @@ pub(super) fn read_logs(
     let mut operations = 0;
     let mut last = 0;
     let (families, has_manifest) = (&mut plan.families, plan.has_manifest);
-    let prepared = each_record(
+    let read = each_record(
         dir,
         &*options.db.fs,
         &plan.logs,
+        plan.visible,
         &mut damaged,
         &mut |log, op, seqno| {
             let Some(id) = op.family() else {
@@ -117,11 +195,23 @@ pub(super) fn read_logs(
             Ok(())
         },
     )?;
+    if let Some(torn) = read.torn.filter(|torn| plan.is_ahead_of(torn.log)) {
+        let what = "log is damaged and the tables of a column family hold later writes";
+        note(&mut damaged, torn.log, torn.error.with("why", what));
+    }
     plan.last_sequence = plan.last_sequence.max(last);
     report.log_operations = operations;
     report.logs_damaged = damaged;
-    report.prepared_left_out = prepared.left().map(|(name, _)| name.into()).collect();
+    report.prepared_left_out = read.prepared.left().map(|(name, _)| name.into()).collect();
     Ok(())
+}
+
+impl Plan {
+    /// True if the tables of a family hold writes from behind a log that is cut off, and others lack them: no open takes that.
+    fn is_ahead_of(&self, log: FileNo) -> bool {
+        let mut families = self.families.values();
+        self.families.len() > 1 && families.any(|f| f.log_number > log && !f.tables.is_empty())
+    }
 }
 
 impl FamilyPlan {

@@ -266,6 +266,7 @@ impl Rebuild<'_> {
             self.from,
             self.fs,
             &plan.logs,
+            plan.visible,
             &mut damaged,
             &mut |log, op, seqno| {
                 let Some(id) = op.family() else {

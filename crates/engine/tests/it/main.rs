@@ -50,6 +50,7 @@ mod rate_limiter;
 mod read_faults;
 mod reads;
 mod repair;
+mod repair_refused;
 mod report;
 mod scenarios;
 mod steer;

@@ -240,7 +240,7 @@ fn log_of(fs: &MemFileSystem, options: &Options) -> (u64, u64) {
 }
 
 /// As RocksDB's `track_and_verify_wals_in_manifest` leaves it.
-fn track(fs: &MemFileSystem, log: u64, synced_size: u64) {
+pub(crate) fn track(fs: &MemFileSystem, log: u64, synced_size: u64) {
     let edit = VersionEdit {
         wal_additions: vec![WalAddition {
             number: log,

@@ -19,18 +19,18 @@ use orogen_sst::CompressionType;
 
 use crate::support::{DIR, scan, small};
 
-const NEW: &str = "/new";
+pub(crate) const NEW: &str = "/new";
 
-type Content = BTreeMap<String, BTreeMap<Vec<u8>, Vec<u8>>>;
+pub(crate) type Content = BTreeMap<String, BTreeMap<Vec<u8>, Vec<u8>>>;
 
-fn options(fs: &MemFileSystem) -> Options {
+pub(crate) fn options(fs: &MemFileSystem) -> Options {
     let mut options = small(fs);
     options.cf.merge_operator = merge_operator::by_name("stringappend");
     options.cf.compression = CompressionType::None;
     options
 }
 
-fn content(db: &Db) -> Content {
+pub(crate) fn content(db: &Db) -> Content {
     let families = db.column_families();
     families
         .iter()
@@ -39,7 +39,7 @@ fn content(db: &Db) -> Content {
 }
 
 /// Two families in tables of several levels and in logs, killed; and what it held.
-fn sample() -> (MemFileSystem, Content) {
+pub(crate) fn sample() -> (MemFileSystem, Content) {
     let fs = MemFileSystem::new();
     let options = options(&fs);
     let db = Db::open(DIR, &options).expect("opens");
@@ -97,7 +97,7 @@ fn sample() -> (MemFileSystem, Content) {
     (image, want)
 }
 
-fn run(fs: &MemFileSystem) -> RepairReport {
+pub(crate) fn run(fs: &MemFileSystem) -> RepairReport {
     let mut last = (0, 0);
     let report = repair::repair(DIR, NEW, &options(fs), &mut |done, total| {
         last = (done, total);
@@ -107,7 +107,7 @@ fn run(fs: &MemFileSystem) -> RepairReport {
     report
 }
 
-fn repaired(fs: &MemFileSystem) -> Content {
+pub(crate) fn repaired(fs: &MemFileSystem) -> Content {
     let db = Db::open(NEW, &options(fs)).expect("opens");
     db.verify_checksums().expect("is whole");
     db.verify_file_checksums().expect("is whole");
@@ -133,7 +133,7 @@ fn assert_exact(db: &Db) {
     }
 }
 
-fn tables(fs: &MemFileSystem) -> Vec<String> {
+pub(crate) fn tables(fs: &MemFileSystem) -> Vec<String> {
     let mut names = fs.list(Path::new(DIR)).expect("lists");
     names.retain(|n| n.ends_with(".sst"));
     names.sort();
@@ -148,7 +148,7 @@ fn everything(fs: &MemFileSystem, dir: &str) -> BTreeMap<String, Vec<u8>> {
 }
 
 /// What differs between `want` and `got` lies in ranges that the report tells as lost.
-fn check(report: &RepairReport, want: &Content, got: &Content, what: &str) {
+pub(crate) fn check(report: &RepairReport, want: &Content, got: &Content, what: &str) {
     for (family, want) in want {
         let got = &got[family];
         let keys = want.keys().chain(got.keys());
@@ -312,7 +312,7 @@ fn a_table_that_does_not_open_is_not_given_to_default_beside_other_families() {
 }
 
 /// Damages a table; the number of the way says how.
-fn damage(fs: &MemFileSystem, table: &str, way: usize) {
+pub(crate) fn damage(fs: &MemFileSystem, table: &str, way: usize) {
     let path = Path::new(table);
     let good = read_file(fs, path).expect("reads");
     let bad = match way {
@@ -566,7 +566,7 @@ fn sample_with_blobs() -> (MemFileSystem, Content) {
     (image, want)
 }
 
-fn without_manifest(fs: &MemFileSystem) {
+pub(crate) fn without_manifest(fs: &MemFileSystem) {
     for name in fs.list(Path::new(DIR)).expect("lists") {
         if name == "CURRENT" || name.starts_with("MANIFEST") {
             fs.remove_file(&Path::new(DIR).join(name)).expect("removes");

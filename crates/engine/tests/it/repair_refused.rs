@@ -1,0 +1,168 @@
+//! Repair: what an open refuses, and sends to a repair, has something to repair.
+
+use std::path::Path;
+
+use orogen_base::ErrorKind;
+use orogen_engine::repair::{self, RepairReport};
+use orogen_engine::{Db, FlushOptions, Options, WriteOptions};
+use orogen_env::fs::read_file;
+use orogen_env::{FileSystem, MemFileSystem, PowerCut};
+use orogen_wal::Writer;
+
+use crate::logs::record;
+use crate::repair::{NEW, options, repaired, run};
+use crate::support::{DIR, scan, small};
+
+fn examine(fs: &MemFileSystem) -> RepairReport {
+    repair::examine(DIR, &options(fs), &mut |_, _| {}).expect("reads")
+}
+
+fn refusing(fs: &MemFileSystem) -> Options {
+    let mut options = options(fs);
+    options.db.refuse_log_damage = true;
+    options
+}
+
+fn assert_refused(fs: &MemFileSystem, what: &str) {
+    let opened = Db::open(DIR, &refusing(fs));
+    let error = opened.map(drop).expect_err(what);
+    assert_eq!(error.kind(), ErrorKind::Corruption, "{what}: {error}");
+}
+
+fn keys(fs: &MemFileSystem, dir: &str) -> String {
+    let db = Db::open(dir, &refusing(fs)).expect("opens");
+    let all = scan(&db, &db.default_column_family()).into_iter();
+    let keys: Vec<_> = all
+        .map(|(key, _)| String::from_utf8(key).expect("text"))
+        .collect();
+    keys.join(" ")
+}
+
+/// How a log ends.
+#[derive(Clone, Copy, Debug)]
+enum End {
+    Whole,
+    /// Within its last record.
+    Torn,
+    /// Before a record of a former use of its file.
+    Old,
+}
+
+type Log<'a> = (&'a [(u64, &'a [u8])], End);
+
+/// Logs without links, as RocksDB writes them, from number 900 on.
+fn with_logs(logs: &[Log<'_>]) -> MemFileSystem {
+    let fs = MemFileSystem::new();
+    drop(Db::open(DIR, &small(&fs)).expect("a new one"));
+    let write = |path: &Path, number, records: &[(u64, &[u8])]| {
+        let mut writer = Writer::new(fs.create(path).expect("memory"), number, true);
+        for &(seqno, key) in records {
+            let record = record(seqno, 1, &[key]);
+            writer.add_record(&record).expect("memory");
+        }
+    };
+    for (number, &(records, end)) in (900..).zip(logs) {
+        let path = Path::new(DIR).join(format!("{number:06}.log"));
+        write(&path, number, records);
+        match end {
+            End::Whole => {}
+            End::Torn => {
+                let size = fs.metadata(&path).expect("is there").size;
+                fs.truncate(&path, size - 3).expect("memory");
+            }
+            End::Old => {
+                let other = Path::new(DIR).join("other");
+                write(&other, 5, &[(1, b"old")]);
+                let old = read_file(&fs, &other).expect("reads");
+                fs.remove_file(&other).expect("memory");
+                let mut file = fs.open_append(&path).expect("memory");
+                file.append(&old).expect("memory");
+            }
+        }
+    }
+    fs
+}
+
+#[test]
+fn writes_behind_a_log_that_may_lack_its_end_are_told_of_and_taken() {
+    let (a, b, c): ((u64, &[u8]), _, _) = ((1, b"a"), (2, &b"b"[..]), (3, &b"c"[..]));
+    let cases: [(&[Log<'_>], &str); 5] = [
+        (&[(&[a, b], End::Torn), (&[c], End::Whole)], "a c"),
+        (&[(&[a], End::Old), (&[c], End::Whole)], "a c"),
+        (
+            &[(&[a, b], End::Torn), (&[], End::Whole), (&[c], End::Whole)],
+            "a c",
+        ),
+        (
+            &[(&[a], End::Old), (&[], End::Whole), (&[c], End::Whole)],
+            "a c",
+        ),
+        (&[(&[b], End::Torn), (&[c], End::Torn)], "none"),
+    ];
+    for (logs, found) in cases {
+        let what = format!("{logs:?}");
+        let fs = with_logs(logs);
+        if found == "none" {
+            // No write stands behind what is cut off.
+            assert!(examine(&fs).is_healthy(), "{what}");
+            assert_eq!(keys(&fs, DIR), "", "{what}");
+            continue;
+        }
+        assert_refused(&fs.fork(), &what);
+        let report = run(&fs);
+        assert!(!report.is_healthy(), "{what}");
+        let [log] = &report.logs_damaged[..] else {
+            panic!("{what}: {report:?}")
+        };
+        assert_eq!((log.number, log.errors.len()), (900, 1), "{report:?}");
+        assert!(log.errors[0].context("offset").is_some(), "{report:?}");
+        assert_eq!(report.log_operations, 2, "{what}");
+        assert_eq!(keys(&fs, NEW), found, "{what}");
+    }
+}
+
+#[test]
+fn a_log_that_goes_on_with_the_next_number_puts_nothing_in_doubt() {
+    let (a, b, c): ((u64, &[u8]), _, _) = ((1, b"a"), (2, &b"b"[..]), (2, &b"c"[..]));
+    let cases: [(&[Log<'_>], &str); 3] = [
+        (&[(&[a, b], End::Torn), (&[c], End::Whole)], "a c"),
+        (&[(&[a], End::Old), (&[b], End::Whole)], "a b"),
+        (&[(&[], End::Old), (&[a], End::Whole)], "a"),
+    ];
+    for (logs, found) in cases {
+        let fs = with_logs(logs);
+        let report = examine(&fs);
+        assert!(report.is_healthy(), "{logs:?}: {report:?}");
+        assert_eq!(keys(&fs, DIR), found, "{logs:?}");
+    }
+}
+
+#[test]
+fn tables_that_are_ahead_of_a_log_that_is_cut_off_are_told_of() {
+    let fs = MemFileSystem::new();
+    let options = options(&fs);
+    let db = Db::open(DIR, &options).unwrap();
+    let rocks = db.create_column_family("rocks", options.cf).unwrap();
+    db.put(b"a", b"1").unwrap();
+    db.put_opt(&WriteOptions::default(), &rocks, b"rock", b"1")
+        .unwrap();
+    db.put(b"b", b"1").unwrap();
+    db.flush_opt(&FlushOptions::default(), std::slice::from_ref(&rocks))
+        .unwrap();
+    let fs = fs.crash(PowerCut::KeepAll);
+    let mut logs = fs.list(Path::new(DIR)).unwrap();
+    logs.retain(|name| name.ends_with(".log"));
+    logs.sort();
+    let [first, second] = &logs[..] else {
+        panic!("{logs:?}")
+    };
+    fs.remove_file(&Path::new(DIR).join(second)).unwrap();
+    let first = Path::new(DIR).join(first);
+    fs.truncate(&first, fs.metadata(&first).unwrap().size - 3)
+        .unwrap();
+    assert_refused(&fs.fork(), "ahead");
+    let report = run(&fs);
+    assert_eq!(report.logs_damaged.len(), 1, "{report:?}");
+    let found = repaired(&fs);
+    assert_eq!((found["default"].len(), found["rocks"].len()), (1, 1));
+}
