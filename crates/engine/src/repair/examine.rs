@@ -34,6 +34,8 @@ pub(super) struct TablePlan {
     pub(super) is_whole: bool,
     /// Bytes of the file to look at.
     pub(super) bytes: u64,
+    /// Bytes of the file.
+    pub(super) on_disk: u64,
     /// Values in blob files that it points to and that can be read.
     pub(super) points_to: BlobCounts,
     /// Others.
@@ -288,6 +290,7 @@ fn with_manifest(
                 listed: Some((level, file.clone())),
                 is_whole: false,
                 bytes: on_disk.min(file.size),
+                on_disk,
                 points_to: BlobCounts::default(),
                 values_lost: 0,
             });
@@ -335,6 +338,7 @@ fn without_manifest(
             listed: None,
             is_whole: false,
             bytes,
+            on_disk: bytes,
             points_to: BlobCounts::default(),
             values_lost: 0,
         };
@@ -581,7 +585,7 @@ fn judge(family: &FamilyPlan, table: &TablePlan, salvaged: Result<Salvaged>) -> 
     let another_size = table
         .listed
         .as_ref()
-        .is_some_and(|(_, file)| file.size != table.bytes);
+        .is_some_and(|(_, file)| file.size != table.on_disk);
     let is_whole = salvaged.is_whole() && !another_size;
     let seqnos = salvaged.range_tombstones.iter().map(|(_, _, seqno)| seqno);
     let noted = salvaged
@@ -600,7 +604,7 @@ fn judge(family: &FamilyPlan, table: &TablePlan, salvaged: Result<Salvaged>) -> 
     if another_size && damage.error.is_none() {
         damage.error = Some(
             Error::corruption("table has another size than the MANIFEST says")
-                .with("size", table.bytes),
+                .with("size", table.on_disk),
         );
     }
     damage.entries = salvaged.entries;

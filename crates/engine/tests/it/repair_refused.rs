@@ -10,7 +10,7 @@ use orogen_env::{FileSystem, MemFileSystem, PowerCut};
 use orogen_wal::Writer;
 
 use crate::logs::record;
-use crate::repair::{NEW, options, repaired, run};
+use crate::repair::{NEW, check, damage, options, repaired, run, sample, tables};
 use crate::support::{DIR, scan, small};
 
 fn examine(fs: &MemFileSystem) -> RepairReport {
@@ -165,4 +165,32 @@ fn tables_that_are_ahead_of_a_log_that_is_cut_off_are_told_of() {
     assert_eq!(report.logs_damaged.len(), 1, "{report:?}");
     let found = repaired(&fs);
     assert_eq!((found["default"].len(), found["rocks"].len()), (1, 1));
+}
+
+#[test]
+fn a_table_that_is_longer_than_the_manifest_says_is_made_anew() {
+    for is_another_damaged in [false, true] {
+        let (fs, want) = sample();
+        let names = tables(&fs);
+        let mut file = fs.open_append(Path::new(&names[0])).unwrap();
+        file.append(b"x").unwrap();
+        drop(file);
+        if is_another_damaged {
+            damage(&fs, &names[1], 0);
+        }
+        assert_refused(&fs, &names[0]);
+        let report = run(&fs);
+        let damaged = 1 + usize::from(is_another_damaged);
+        assert_eq!(report.tables_damaged.len(), damaged, "{report:?}");
+        let found = repaired(&fs);
+        match is_another_damaged {
+            true => check(&report, &want, &found, &names[1]),
+            false => assert!(found == want),
+        }
+        let longer = &report.tables_damaged[..];
+        let longer = longer
+            .iter()
+            .find(|t| names[0].ends_with(&format!("{:06}.sst", t.number)));
+        assert!(longer.is_some_and(|t| t.lost.is_empty() && t.entries > 0));
+    }
 }
