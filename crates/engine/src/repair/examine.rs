@@ -13,8 +13,8 @@ use orogen_sst::salvage::{LostBlock, Salvaged, Visitor, salvage};
 use orogen_sst::{TableProperties, TableReader, TableReaderOptions};
 
 use super::blobs::Blobs;
-use super::logs::{each_record, read_logs};
-use super::{LOST_LISTED_MAX, ManifestState, Progress, RepairReport, TableDamage};
+use super::logs::{each_record, note, read_logs};
+use super::{LOST_LISTED_MAX, LogDamage, ManifestState, Progress, RepairReport, TableDamage};
 use crate::batch::BatchOp;
 use crate::column_family::DEFAULT_COLUMN_FAMILY_NAME;
 use crate::filename::{self, FileKind};
@@ -150,6 +150,8 @@ pub(super) fn examine(
     match recovered {
         Some(recovered) => {
             plan.next_file = plan.next_file.max(recovered.next_file_number);
+            let from = first_log_needed(&recovered);
+            report.logs_damaged = logs_lost(fs, dir, &recovered, from)?;
             with_manifest(
                 dir,
                 options,
@@ -306,13 +308,39 @@ fn with_manifest(
             },
         );
     }
-    let oldest = plan.families.values().map(|f| f.log_number).min();
-    let from = match recovered.min_log_number_to_keep {
-        0 => oldest.unwrap_or(0),
-        kept => kept,
-    };
+    let from = first_log_needed(recovered);
     plan.logs = found.logs.iter().copied().filter(|&n| n >= from).collect();
     Ok(())
+}
+
+/// As an open has it.
+fn first_log_needed(recovered: &RecoveredManifest) -> FileNo {
+    let needed = recovered.families.values().map(|f| f.log_number).min();
+    match recovered.min_log_number_to_keep {
+        0 => needed.unwrap_or(0),
+        kept => kept,
+    }
+}
+
+/// The logs from `from` on that are missing, or shorter than when they were synced, as far as the MANIFEST tells.
+fn logs_lost(
+    fs: &dyn FileSystem,
+    dir: &Path,
+    recovered: &RecoveredManifest,
+    mut from: FileNo,
+) -> Result<Vec<LogDamage>> {
+    let mut lost = Vec::new();
+    let mut size_of = |number| match fs.metadata(&filename::wal_path(dir, number)) {
+        Ok(found) => Ok(Some(found.size)),
+        Err(e) if e.is_file_not_found() => Ok(None),
+        Err(e) => Err(e),
+    };
+    while let Some((number, error)) = recovered.wals.first_wrong(from, &mut size_of)? {
+        let file = filename::wal_path(dir, number);
+        note(&mut lost, number, error.with("file", file.display()));
+        from = number.saturating_add(1);
+    }
+    Ok(lost)
 }
 
 /// Families and their tables as the tables' properties tell.

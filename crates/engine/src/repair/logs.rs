@@ -171,7 +171,7 @@ pub(super) fn read_logs(
     report: &mut RepairReport,
     family_options: FamilyOptions<'_>,
 ) -> Result<()> {
-    let mut damaged = Vec::new();
+    let mut damaged = std::mem::take(&mut report.logs_damaged);
     let mut operations = 0;
     let mut last = 0;
     let (families, has_manifest) = (&mut plan.families, plan.has_manifest);
@@ -201,6 +201,7 @@ pub(super) fn read_logs(
     }
     plan.last_sequence = plan.last_sequence.max(last);
     report.log_operations = operations;
+    damaged.sort_by_key(|log| log.number);
     report.logs_damaged = damaged;
     report.prepared_left_out = read.prepared.left().map(|(name, _)| name.into()).collect();
     Ok(())

@@ -108,22 +108,36 @@ impl WalSet {
         from: FileNo,
         size_of: &mut dyn FnMut(FileNo) -> Result<Option<u64>>,
     ) -> Result<()> {
+        match self.first_wrong(from, size_of)? {
+            Some((_, error)) => Err(error),
+            None => Ok(()),
+        }
+    }
+
+    /// The first log from number `from` on that is missing or shorter than it was, and what is wrong with it; see [`Self::check`].
+    ///
+    /// # Errors
+    /// What `size_of` gives.
+    pub fn first_wrong(
+        &self,
+        from: FileNo,
+        size_of: &mut dyn FnMut(FileNo) -> Result<Option<u64>>,
+    ) -> Result<Option<(FileNo, Error)>> {
         for (&number, synced) in self.wals.range(from..) {
             let Some(synced) = *synced else { continue };
-            match size_of(number)? {
-                None => {
-                    return Err(Error::corruption("wal is missing").with("wal", number));
-                }
+            let error = match size_of(number)? {
+                None => Error::corruption("wal is missing").with("wal", number),
                 Some(size) if size < synced => {
-                    return Err(Error::corruption("wal is shorter than when it was synced")
+                    Error::corruption("wal is shorter than when it was synced")
                         .with("wal", number)
                         .with("size", size)
-                        .with("synced_size", synced));
+                        .with("synced_size", synced)
                 }
-                Some(_) => {}
-            }
+                Some(_) => continue,
+            };
+            return Ok(Some((number, error)));
         }
-        Ok(())
+        Ok(None)
     }
 }
 

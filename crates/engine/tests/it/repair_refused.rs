@@ -10,6 +10,7 @@ use orogen_env::{FileSystem, MemFileSystem, PowerCut};
 use orogen_wal::Writer;
 
 use crate::logs::record;
+use crate::paranoid::track;
 use crate::repair::{NEW, check, damage, options, repaired, run, sample, tables};
 use crate::support::{DIR, scan, small};
 
@@ -192,5 +193,39 @@ fn a_table_that_is_longer_than_the_manifest_says_is_made_anew() {
             .iter()
             .find(|t| names[0].ends_with(&format!("{:06}.sst", t.number)));
         assert!(longer.is_some_and(|t| t.lost.is_empty() && t.entries > 0));
+    }
+}
+
+#[test]
+fn a_tracked_log_that_is_missing_or_short_is_told_of() {
+    for (is_gone, found) in [(true, "table"), (false, "log table")] {
+        let fs = MemFileSystem::new();
+        let mut options = options(&fs);
+        options.db.avoid_flush_during_shutdown = true;
+        let db = Db::open(DIR, &options).unwrap();
+        db.put(b"table", b"1").unwrap();
+        db.flush().unwrap();
+        db.put(b"log", b"1").unwrap();
+        db.close().unwrap();
+        let mut logs = fs.list(Path::new(DIR)).unwrap();
+        logs.retain(|name| name.ends_with(".log"));
+        let [log] = &logs[..] else { panic!("{logs:?}") };
+        let number = log.strip_suffix(".log").unwrap().parse().unwrap();
+        let path = Path::new(DIR).join(log);
+        // One that is in no use any more is not missed.
+        track(&fs, 1, 100);
+        let size = fs.metadata(&path).unwrap().size;
+        track(&fs, number, size);
+        assert!(examine(&fs).is_healthy(), "{is_gone}");
+        match is_gone {
+            true => fs.remove_file(&path).unwrap(),
+            false => track(&fs, number, size + 1),
+        }
+        assert_refused(&fs, log);
+        let report = run(&fs);
+        assert!(!report.is_healthy());
+        let told: Vec<_> = report.logs_damaged.iter().map(|l| l.number).collect();
+        assert_eq!(told, [number], "{report:?}");
+        assert_eq!(keys(&fs, NEW), found);
     }
 }
