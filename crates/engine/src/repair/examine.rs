@@ -49,8 +49,10 @@ pub(super) struct FamilyPlan {
     pub(super) tables: Vec<TablePlan>,
     /// Logs before it hold nothing that the tables lack.
     pub(super) log_number: FileNo,
-    /// Without a MANIFEST: the newest entry in its tables; older ones of logs are there.
+    /// Without a MANIFEST: what logs have up to this number was in tables when one of them was compacted.
     pub(super) in_tables_up_to: SeqNo,
+    /// The newest entry in its tables.
+    pub(super) newest_in_tables: SeqNo,
 }
 
 impl FamilyPlan {
@@ -305,6 +307,7 @@ fn with_manifest(
                 tables,
                 log_number: family.log_number,
                 in_tables_up_to: 0,
+                newest_in_tables: 0,
             },
         );
     }
@@ -437,6 +440,7 @@ pub(super) fn family_plan(
         tables: Vec::new(),
         log_number: 0,
         in_tables_up_to: 0,
+        newest_in_tables: 0,
     })
 }
 
@@ -531,7 +535,7 @@ fn read_tables(
     for (&id, family) in &mut plan.families {
         names.insert(id, family.name.clone());
         let mut tables = std::mem::take(&mut family.tables);
-        let mut newest = 0;
+        let (mut newest, mut in_tables_up_to) = (0, 0);
         for table in &mut tables {
             let mut counts = BlobCounts::default();
             let lost_before = report.values_lost_count;
@@ -558,7 +562,8 @@ fn read_tables(
             points_to.add_all(&counts);
             table.points_to = counts;
             let found = judge(family, table, salvaged)?;
-            newest = newest.max(found.covered_up_to);
+            newest = newest.max(found.newest);
+            in_tables_up_to = in_tables_up_to.max(found.in_tables_up_to);
             report.table_entries += found.entries.saturating_sub(table.values_lost);
             table.is_whole = found.damage.is_none();
             report.tables_whole += u64::from(table.is_whole);
@@ -567,8 +572,9 @@ fn read_tables(
             progress((done + blobs.followed_bytes()).min(total), total);
         }
         plan.last_sequence = plan.last_sequence.max(newest);
+        family.newest_in_tables = newest;
         if !plan.has_manifest {
-            family.in_tables_up_to = newest;
+            family.in_tables_up_to = in_tables_up_to;
         }
         family.tables = tables;
     }
@@ -580,7 +586,9 @@ fn read_tables(
 struct Judged {
     entries: u64,
     /// What the entries do not tell: range tombstones, and what a compaction noted.
-    covered_up_to: SeqNo,
+    newest: SeqNo,
+    /// What a compaction noted.
+    in_tables_up_to: SeqNo,
     damage: Option<TableDamage>,
 }
 
@@ -604,7 +612,8 @@ fn judge(family: &FamilyPlan, table: &TablePlan, salvaged: Result<Salvaged>) -> 
             damage.range_tombstones_lost = true;
             return Ok(Judged {
                 entries: 0,
-                covered_up_to: 0,
+                newest: 0,
+                in_tables_up_to: 0,
                 damage: Some(damage),
             });
         }
@@ -620,11 +629,13 @@ fn judge(family: &FamilyPlan, table: &TablePlan, salvaged: Result<Salvaged>) -> 
         .properties
         .as_ref()
         .and_then(|p| p.sequence_covered());
-    let covered_up_to = seqnos.max().max(noted).unwrap_or(0);
+    let newest = seqnos.max().max(noted).unwrap_or(0);
+    let in_tables_up_to = noted.unwrap_or(0);
     if is_whole {
         return Ok(Judged {
             entries: salvaged.entries,
-            covered_up_to,
+            newest,
+            in_tables_up_to,
             damage: None,
         });
     }
@@ -654,7 +665,8 @@ fn judge(family: &FamilyPlan, table: &TablePlan, salvaged: Result<Salvaged>) -> 
     }
     Ok(Judged {
         entries: damage.entries,
-        covered_up_to,
+        newest,
+        in_tables_up_to,
         damage: Some(damage),
     })
 }
