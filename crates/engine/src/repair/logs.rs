@@ -208,10 +208,10 @@ pub(super) fn read_logs(
 }
 
 impl Plan {
-    /// True if the tables of a family hold writes from behind a log that is cut off, and others lack them: no open takes that.
+    /// True if the tables of a family hold writes from behind a log that is cut off: no open takes that.
     fn is_ahead_of(&self, log: FileNo) -> bool {
         let mut families = self.families.values();
-        self.families.len() > 1 && families.any(|f| f.log_number > log && !f.tables.is_empty())
+        families.any(|f| f.log_number > log && !f.tables.is_empty())
     }
 }
 
