@@ -19,12 +19,10 @@
 //! What cannot be known without a MANIFEST: whether a table was out of use already. A table whose
 //! entries a compaction had dropped, and that a crash left behind, brings them back; where it points
 //! into a blob file that is gone with it, values are told as lost that nobody misses. The report says
-//! when tables were taken without a MANIFEST. And of merge operands in logs, whether they are folded into
-//! newer ones in a table: those are left out.
+//! when tables were taken without a MANIFEST.
 
 mod blobs;
 mod examine;
-mod in_tables;
 mod logs;
 mod rebuild;
 
@@ -131,7 +129,7 @@ pub struct RepairReport {
     pub values_lost: Vec<LostValue>,
     /// All of them.
     pub values_lost_count: u64,
-    /// Operations that are taken from logs. Without a MANIFEST some of them may be in tables, too.
+    /// Operations that are taken from logs.
     pub log_operations: u64,
     /// Logs with damage. A torn tail, as a crash leaves it, is none, unless writes stand behind it.
     pub logs_damaged: Vec<LogDamage>,

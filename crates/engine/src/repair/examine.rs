@@ -49,10 +49,8 @@ pub(super) struct FamilyPlan {
     pub(super) tables: Vec<TablePlan>,
     /// Logs before it hold nothing that the tables lack.
     pub(super) log_number: FileNo,
-    /// Without a MANIFEST: what logs have up to this number was in tables when one of them was compacted.
+    /// Without a MANIFEST: the newest entry in its tables; older ones of logs are there.
     pub(super) in_tables_up_to: SeqNo,
-    /// The newest entry in its tables.
-    pub(super) newest_in_tables: SeqNo,
 }
 
 impl FamilyPlan {
@@ -307,7 +305,6 @@ fn with_manifest(
                 tables,
                 log_number: family.log_number,
                 in_tables_up_to: 0,
-                newest_in_tables: 0,
             },
         );
     }
@@ -440,7 +437,6 @@ pub(super) fn family_plan(
         tables: Vec::new(),
         log_number: 0,
         in_tables_up_to: 0,
-        newest_in_tables: 0,
     })
 }
 
@@ -535,7 +531,7 @@ fn read_tables(
     for (&id, family) in &mut plan.families {
         names.insert(id, family.name.clone());
         let mut tables = std::mem::take(&mut family.tables);
-        let (mut newest, mut in_tables_up_to) = (0, 0);
+        let mut newest = 0;
         for table in &mut tables {
             let mut counts = BlobCounts::default();
             let lost_before = report.values_lost_count;
@@ -562,8 +558,7 @@ fn read_tables(
             points_to.add_all(&counts);
             table.points_to = counts;
             let found = judge(family, table, salvaged)?;
-            newest = newest.max(found.newest);
-            in_tables_up_to = in_tables_up_to.max(found.in_tables_up_to);
+            newest = newest.max(found.covered_up_to);
             report.table_entries += found.entries.saturating_sub(table.values_lost);
             table.is_whole = found.damage.is_none();
             report.tables_whole += u64::from(table.is_whole);
@@ -572,9 +567,8 @@ fn read_tables(
             progress((done + blobs.followed_bytes()).min(total), total);
         }
         plan.last_sequence = plan.last_sequence.max(newest);
-        family.newest_in_tables = newest;
         if !plan.has_manifest {
-            family.in_tables_up_to = in_tables_up_to;
+            family.in_tables_up_to = newest;
         }
         family.tables = tables;
     }
@@ -586,9 +580,7 @@ fn read_tables(
 struct Judged {
     entries: u64,
     /// What the entries do not tell: range tombstones, and what a compaction noted.
-    newest: SeqNo,
-    /// What a compaction noted.
-    in_tables_up_to: SeqNo,
+    covered_up_to: SeqNo,
     damage: Option<TableDamage>,
 }
 
@@ -612,8 +604,7 @@ fn judge(family: &FamilyPlan, table: &TablePlan, salvaged: Result<Salvaged>) -> 
             damage.range_tombstones_lost = true;
             return Ok(Judged {
                 entries: 0,
-                newest: 0,
-                in_tables_up_to: 0,
+                covered_up_to: 0,
                 damage: Some(damage),
             });
         }
@@ -629,13 +620,11 @@ fn judge(family: &FamilyPlan, table: &TablePlan, salvaged: Result<Salvaged>) -> 
         .properties
         .as_ref()
         .and_then(|p| p.sequence_covered());
-    let newest = seqnos.max().max(noted).unwrap_or(0);
-    let in_tables_up_to = noted.unwrap_or(0);
+    let covered_up_to = seqnos.max().max(noted).unwrap_or(0);
     if is_whole {
         return Ok(Judged {
             entries: salvaged.entries,
-            newest,
-            in_tables_up_to,
+            covered_up_to,
             damage: None,
         });
     }
@@ -665,8 +654,7 @@ fn judge(family: &FamilyPlan, table: &TablePlan, salvaged: Result<Salvaged>) -> 
     }
     Ok(Judged {
         entries: damage.entries,
-        newest,
-        in_tables_up_to,
+        covered_up_to,
         damage: Some(damage),
     })
 }

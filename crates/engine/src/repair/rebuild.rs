@@ -15,7 +15,6 @@ use orogen_sst::{TableIter, TableReadOptions, TableReader};
 
 use super::blobs::{Blobs, Once};
 use super::examine::{FamilyPlan, Plan, TablePlan, read_table, reader_options};
-use super::in_tables::InTables;
 use super::logs::each_record;
 use crate::checkpoint::link_or_copy;
 use crate::compact::run::clip_tombstones;
@@ -56,10 +55,8 @@ struct Rebuild<'a> {
 }
 
 /// Memory for what the logs hold, and the tables that were made of it.
-struct FromLogs<'a> {
+struct FromLogs {
     memtable: Arc<dyn MemTable>,
-    /// Without a MANIFEST.
-    in_tables: Option<InTables<'a>>,
     tables: Vec<FileMeta>,
 }
 
@@ -249,16 +246,13 @@ impl Rebuild<'_> {
     fn logs(&self, edits: &mut BTreeMap<u32, VersionEdit>) -> Result<()> {
         let plan = self.plan;
         let fresh = |family: &FamilyPlan| family.options.make_memtable(false, None);
-        let mut found: BTreeMap<u32, FromLogs<'_>> = plan
+        let mut found: BTreeMap<u32, FromLogs> = plan
             .families
             .iter()
             .map(|(&id, family)| {
-                let from_logs = FromLogs {
-                    memtable: fresh(family),
-                    in_tables: (!plan.has_manifest).then(|| self.in_tables(family, edits.get(&id))),
-                    tables: Vec::new(),
-                };
-                (id, from_logs)
+                let memtable = fresh(family);
+                let tables = Vec::new();
+                (id, FromLogs { memtable, tables })
             })
             .collect();
         let mut epoch = edits
@@ -287,8 +281,7 @@ impl Rebuild<'_> {
                     if bytes >= family.options.write_buffer_size {
                         let full = std::mem::replace(&mut from_logs.memtable, fresh(family));
                         epoch += 1;
-                        let in_tables = from_logs.in_tables.as_mut();
-                        let table = self.flush(id, family, &full, in_tables, epoch)?;
+                        let table = self.flush(id, family, &full, epoch)?;
                         from_logs.tables.extend(table);
                     }
                 }
@@ -298,8 +291,7 @@ impl Rebuild<'_> {
         for (id, mut from_logs) in found {
             let family = &plan.families[&id];
             epoch += 1;
-            let in_tables = from_logs.in_tables.as_mut();
-            let last = self.flush(id, family, &from_logs.memtable, in_tables, epoch)?;
+            let last = self.flush(id, family, &from_logs.memtable, epoch)?;
             from_logs.tables.extend(last);
             let edit = edits.entry(id).or_default();
             for table in from_logs.tables {
@@ -309,24 +301,11 @@ impl Rebuild<'_> {
         Ok(())
     }
 
-    /// What the family's tables became.
-    fn in_tables(&self, family: &FamilyPlan, edit: Option<&VersionEdit>) -> InTables<'_> {
-        let files = edit.map_or(&[][..], |edit| &edit.new_files);
-        InTables::new(
-            self.fs,
-            self.to.to_owned(),
-            family.options.comparator.clone(),
-            files.iter().map(|(_, file)| file.clone()).collect(),
-            family.newest_in_tables,
-        )
-    }
-
     fn flush(
         &self,
         id: u32,
         family: &FamilyPlan,
         memtable: &Arc<dyn MemTable>,
-        mut in_tables: Option<&mut InTables<'_>>,
         epoch: u64,
     ) -> Result<Option<FileMeta>> {
         let tombstones = memtable.range_tombstones();
@@ -336,13 +315,7 @@ impl Rebuild<'_> {
         let mut iter = memtable.clone().iter();
         iter.seek_to_first();
         while iter.valid() {
-            let is_there = match &mut in_tables {
-                Some(in_tables) => in_tables.has(iter.key())?,
-                None => false,
-            };
-            if !is_there {
-                writer.add(iter.key(), iter.value())?;
-            }
+            writer.add(iter.key(), iter.value())?;
             iter.next();
         }
         iter.status()?;

@@ -50,7 +50,6 @@ mod rate_limiter;
 mod read_faults;
 mod reads;
 mod repair;
-mod repair_of_logs;
 mod repair_refused;
 mod report;
 mod scenarios;
