@@ -111,6 +111,8 @@ pub(crate) struct Context {
     pub(crate) purges_running: AtomicU64,
     /// There are logs that nothing needs, and no flush comes by for them.
     pub(crate) has_idle_logs: AtomicBool,
+    /// Up to here somebody has asked already.
+    idle_logs_noted: AtomicU64,
     /// How many wait until none does: first counted, then looked, as the others do it the other way.
     pub(crate) waiting_for_purges: AtomicU64,
     /// The LOG tells that RocksDB cannot read new blob files.
@@ -230,6 +232,7 @@ impl Context {
             waiting_for_all: AtomicU64::new(0),
             purges_running: AtomicU64::new(0),
             has_idle_logs: AtomicBool::new(false),
+            idle_logs_noted: AtomicU64::new(0),
             waiting_for_purges: AtomicU64::new(0),
             told_of_dictionary: AtomicBool::new(false),
             next_memtable_id: AtomicU64::new(1),
@@ -658,6 +661,17 @@ impl Context {
     /// Has logs given up that nothing needs, if there are any.
     pub(crate) fn give_up_idle_logs(&self) {
         if self.logs.oldest() < self.min_log_needed() {
+            self.has_idle_logs.store(true, Ordering::Relaxed);
+            self.work.raise();
+        }
+    }
+
+    /// The same where logs before `needed` are not needed and the MANIFEST does not say so; once for each of them, so that one who
+    /// cannot say it is not asked again and again.
+    pub(crate) fn note_idle_logs(&self, needed: FileNo) {
+        if self.logs.oldest() < needed
+            && self.idle_logs_noted.fetch_max(needed, Ordering::Relaxed) < needed
+        {
             self.has_idle_logs.store(true, Ordering::Relaxed);
             self.work.raise();
         }

@@ -47,6 +47,9 @@ pub(crate) fn purge(context: &Context) {
     if context.prepared.was_used() {
         // A power loss may bring back one that has a prepared write, and not the one behind it where that was ended: the MANIFEST has
         // to say before that none of them counts.
+        if min_to_keep < min_needed {
+            context.note_idle_logs(min_needed);
+        }
         min_needed = min_needed.min(min_to_keep);
     }
     let logs = context.logs.release_before(min_needed, min_to_keep);

@@ -113,7 +113,6 @@ fn note_table(context: &Context, number: FileNo, error: &Error) -> bool {
     true
 }
 
-/// The file of this database that an error of damage names.
 /// The table that `error` is about, if it is damage in one.
 pub(crate) fn damaged_table(context: &Context, error: &Error) -> Option<FileNo> {
     match damaged_file(context, error)? {
@@ -122,6 +121,7 @@ pub(crate) fn damaged_table(context: &Context, error: &Error) -> Option<FileNo> 
     }
 }
 
+/// The file of this database that an error of damage names.
 fn damaged_file(context: &Context, error: &Error) -> Option<FileKind> {
     if error.kind() != ErrorKind::Corruption {
         return None;

@@ -187,8 +187,10 @@ fn learn_codecs(context: &Context, family: &ColumnFamilyData, version: &Version)
             return;
         }
         if let Err(e) = family.tables.reader(file) {
-            // Marked, it is not opened again with each look.
-            quarantine::note(context, &e);
+            // Marked, it is not opened again with each look. What was to be done about debts may not be done any more.
+            if quarantine::note(context, &e) {
+                context.update_stall(family);
+            }
         }
     }
 }

@@ -221,8 +221,8 @@ impl WritePath {
         Ok(())
     }
 
-    /// Bytes of logs beyond which the oldest one is freed. Those of one family alone come to less by themselves, but for what is in
-    /// no memtable.
+    /// Bytes of logs beyond which the oldest one is freed. Those of one family alone mostly come to less by themselves, but for what is
+    /// in no memtable.
     fn derive_wal_bytes_max(&self, families: &[Arc<ColumnFamilyData>]) -> u64 {
         match self.context.db_options().max_total_wal_size {
             0 => families

@@ -698,3 +698,24 @@ fn damage_in_an_old_log_does_not_undo_what_tables_have() {
     let refused = Db::open(DIR, &options).err().unwrap();
     assert_eq!(refused.kind(), ErrorKind::Corruption);
 }
+
+#[test]
+fn opens_that_flush_nothing_leave_no_log_each() {
+    let fs = MemFileSystem::new();
+    let mut options = options(&fs);
+    options.db.avoid_flush_during_recovery = true;
+    let db = Db::open(DIR, &options).unwrap();
+    db.put(b"a", b"1").unwrap();
+    db.flush().unwrap();
+    db.prepare(&synced(), b"waits", puts(&[("k", "v")]))
+        .unwrap();
+    drop(db);
+    for _ in 0..6 {
+        let db = Db::open(DIR, &options).unwrap();
+        assert_eq!(names(&db), ["waits"]);
+        until(|| logs(&fs) <= 2);
+    }
+    let db = Db::open(DIR, &options).unwrap();
+    db.commit_prepared(&synced(), b"waits").unwrap();
+    assert_eq!(get(&db, "k").as_deref(), Some("v"));
+}

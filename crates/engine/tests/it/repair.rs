@@ -10,7 +10,7 @@ use orogen_engine::plugin::merge_operator;
 use orogen_engine::repair::{self, ManifestState, RepairReport};
 use orogen_engine::{
     BottommostLevelCompaction, ColumnFamilyOptions, CompactRangeOptions, Db, FlushOptions, Options,
-    WriteOptions,
+    ReadOptions, WriteOptions,
 };
 use orogen_env::fault::Errno;
 use orogen_env::fs::{read_file, write_file};
@@ -111,8 +111,15 @@ pub(crate) fn repaired(fs: &MemFileSystem) -> Content {
     let db = Db::open(NEW, &options(fs)).expect("opens");
     db.verify_checksums().expect("is whole");
     db.verify_file_checksums().expect("is whole");
-    let content = content(&db);
+    let before = content(&db);
     assert_exact(&db);
+    // A point read stops at the first place that has the key.
+    for family in db.column_families() {
+        for (key, value) in &before[family.name()] {
+            let found = db.get_opt(&ReadOptions::default(), &family, key);
+            assert_eq!(found.expect("reads").as_deref(), Some(&value[..]));
+        }
+    }
     // It can be written and compacted.
     for family in db.column_families() {
         let write = WriteOptions::default();
@@ -121,7 +128,12 @@ pub(crate) fn repaired(fs: &MemFileSystem) -> Content {
             .expect("compacts");
     }
     assert_exact(&db);
-    content
+    let mut after = content(&db);
+    for pairs in after.values_mut() {
+        pairs.remove(&b"new"[..]);
+    }
+    assert!(after == before, "a compaction changed what is read");
+    before
 }
 
 /// What the MANIFEST says of blob files is what tables point to, and all values are there.
