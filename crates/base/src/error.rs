@@ -25,7 +25,7 @@ pub enum ErrorKind {
     NoSpace = 4,
     /// Somebody else holds the resource, or waiting was not allowed: retry.
     Busy = 5,
-    /// A transaction met a newer write.
+    /// Nothing gives it today: a transaction that meets a newer write gets [`Self::Busy`].
     Conflict = 6,
     /// A lock was not granted in time.
     LockTimeout = 7,

@@ -335,7 +335,8 @@ impl Db {
     }
 
     /// The settings that the newest OPTIONS file in `path` holds, over `base` for what it
-    /// does not hold: file system, clock, caches, plugins, listeners, kinds of memtables, `blob_cache`, `compact_on_deletion`,
+    /// does not hold: file system, clock, caches, memory budget, rate limiter, statistics, plugins, listeners, kinds of memtables,
+    /// `create_if_missing` and its like, `refuse_log_damage`, `blob_cache`, `compact_on_deletion`,
     /// `memtable_protection_bytes_per_key`, `block_protection_bytes_per_key`, `max_size_amplification_percent`,
     /// `recompress_bottommost_files` and what the info LOG says. Of operators and orders the
     /// file has only names; those that are built in are taken where `base` has none. Where the file asks

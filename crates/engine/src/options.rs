@@ -576,7 +576,8 @@ pub struct ColumnFamilyOptions {
     /// The part of a blob file that is garbage from which on the file is emptied, whatever its age:
     /// in the background the tables that point to it are rewritten where they are and the values go
     /// to a new file, and compactions take along those that they meet. 0.0 to 1.0; 1.0, the default:
-    /// as [`Self::blob_gc_auto`] says. Titan's option, as the next three.
+    /// as [`Self::blob_gc_auto`] says. Titan's option, as are `min_gc_batch_size`,
+    /// `max_gc_batch_size` and `merge_small_file_threshold`.
     pub blob_file_discardable_ratio: f64,
     /// Where no other way is asked for (`blob_file_discardable_ratio` is 1.0 and
     /// `enable_blob_garbage_collection` is false) choose by cost: dead places are given up as holes while a call brings
@@ -585,7 +586,7 @@ pub struct ColumnFamilyOptions {
     /// from a quarter on; small files are merged. While flushes come compactions do it for the level that they
     /// go to. When nothing else is to be done and
     /// nothing was flushed for two seconds, values shorter than 4 KiB are put in key order, as with [`Self::range_merge`]
-    /// and 8 runs at most. Default true; ours. False: values are never moved.
+    /// and 8 runs at most. Default true; ours. False: values are moved only where another setting asks for it.
     pub blob_gc_auto: bool,
     /// The most that blob files of the family may take for each byte that is live in them. Beyond it the files with most
     /// garbage are emptied at any cost in tables, whatever the ratio, and a tenth
