@@ -36,7 +36,7 @@ pub trait EventListener: Send + Sync {
         let _ = file_id;
     }
 
-    /// The oldest file of a queue that must stay; none if all may go.
+    /// The oldest file of a queue that must stay; none if all may go. Only the append queue is asked for, as in raft-engine.
     fn first_file_not_ready_for_purge(&self, queue: Queue) -> Option<u64> {
         let _ = queue;
         None
@@ -51,10 +51,10 @@ pub trait EventListener: Send + Sync {
 /// Those who are told.
 pub(crate) type Listeners = Arc<[Arc<dyn EventListener>]>;
 
-/// The oldest file of a queue that somebody wants to stay.
-pub(crate) fn oldest_wanted(listeners: &Listeners, queue: Queue) -> Option<u64> {
+/// The oldest file of the append queue that somebody wants to stay.
+pub(crate) fn oldest_wanted(listeners: &Listeners) -> Option<u64> {
     let wanted = listeners
         .iter()
-        .filter_map(|l| l.first_file_not_ready_for_purge(queue));
+        .filter_map(|l| l.first_file_not_ready_for_purge(Queue::Append));
     wanted.min()
 }

@@ -181,7 +181,6 @@ impl Run<'_> {
         rewriter.start_file()?;
         let first = rewriter.file().id.seq;
         let limit = FileId::new(Queue::Rewrite, first - 1);
-        let wanted = oldest_wanted(&self.purge.new_files.listeners, Queue::Rewrite);
         let mut batch = self.batch(limit);
         for (group, slot) in self.memtables.slots() {
             let parts = self.all_of(group, &slot, limit, groups);
@@ -195,8 +194,7 @@ impl Run<'_> {
             }
         }
         self.write(&mut batch)?;
-        let end = wanted.map_or(first, |wanted| wanted.min(first));
-        self.delete_before(Queue::Rewrite, end)?;
+        self.delete_before(Queue::Rewrite, first)?;
         self.purge.items -= items;
         Ok(())
     }
@@ -237,7 +235,7 @@ impl Run<'_> {
         let rewrite_mark = (first + count * 7 / 10).min(active - 1);
         let compact_mark = (first + count / 5).min(active - 1);
         let limit = FileId::new(Queue::Append, rewrite_mark);
-        let wanted = oldest_wanted(&self.purge.new_files.listeners, Queue::Append);
+        let wanted = oldest_wanted(&self.purge.new_files.listeners);
         let mut batch = self.batch(limit);
         let slots = self.memtables.slots();
         self.add_tombstones(&slots, &mut batch)?;
@@ -297,7 +295,7 @@ impl Run<'_> {
         // has no record yet.
         let watermark = watermark.min(active.saturating_sub(1));
         let limit = FileId::new(Queue::Append, watermark);
-        let wanted = oldest_wanted(&self.purge.new_files.listeners, Queue::Append);
+        let wanted = oldest_wanted(&self.purge.new_files.listeners);
         let mut batch = self.batch(limit);
         let slots = self.memtables.slots();
         self.add_tombstones(&slots, &mut batch)?;

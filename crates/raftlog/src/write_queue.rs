@@ -264,9 +264,10 @@ impl WriteQueue {
         let mut handle = fs.open_append(file.reader.path())?;
         let synced = handle.sync();
         drop(watch);
-        self.meters.syncs.increase(file.id.queue, 1);
         // The system tells of bytes that it has dropped only once, perhaps to a leader, who has this lock until it is known.
         let appender = &mut self.leader.lock().appender;
+        // Only who has it counts.
+        self.meters.syncs.increase(file.id.queue, 1);
         match synced {
             Ok(()) => appender.check(),
             Err(e) => {

@@ -143,6 +143,15 @@ struct Made {
     at: u64,
 }
 
+/// What was written.
+#[derive(Default)]
+struct Records {
+    /// What memory is to know.
+    written: Vec<(u64, Written)>,
+    /// The file of each record.
+    files: Vec<FileId>,
+}
+
 /// The first drafts of those that are left, as many as are written at once; none if none are left.
 fn split<'d>(rest: &mut &'d [Draft], write_bytes: usize) -> Option<&'d [Draft]> {
     let mut size = 0;
@@ -191,8 +200,8 @@ impl Run<'_> {
         self.sync_appends()?;
         let mut rest = drafts.as_slice();
         while let Some(drafts) = split(&mut rest, batch.write_bytes) {
-            let written = self.write_drafts(drafts, batch.limit.queue)?;
-            self.tell(written, batch);
+            let records = self.write_drafts(drafts, batch.limit.queue)?;
+            self.tell(records, batch);
         }
         Ok(())
     }
@@ -217,20 +226,19 @@ impl Run<'_> {
             }
         }
         self.sync_appends()?;
-        let mut written = Vec::new();
+        let mut all = Records::default();
         let mut rest = drafts.as_slice();
         while let Some(drafts) = split(&mut rest, batch.write_bytes) {
-            written.extend(self.write_drafts(drafts, batch.limit.queue)?);
+            let records = self.write_drafts(drafts, batch.limit.queue)?;
+            all.files.extend(records.files);
+            all.written.extend(records.written);
         }
-        self.tell(written, batch);
+        self.tell(all, batch);
         Ok(())
     }
 
-    fn tell(&self, written: Vec<(u64, Written)>, batch: &mut Batch) {
-        if written.is_empty() {
-            return;
-        }
-        let mut written = written.into_iter().peekable();
+    fn tell(&self, records: Records, batch: &mut Batch) {
+        let mut written = records.written.into_iter().peekable();
         while let Some((group, first)) = written.next() {
             let mut of_group = vec![first];
             while let Some((_, next)) = written.next_if(|(id, _)| *id == group) {
@@ -242,15 +250,15 @@ impl Run<'_> {
                 batch.cuts.remove(&group);
             }
         }
-        if let Some((_, active)) = self.table.span(Queue::Rewrite) {
+        // As often as they were told of records of the file.
+        for file in records.files {
             let listeners = &self.purge.new_files.listeners;
-            let file = FileId::new(Queue::Rewrite, active);
             listeners.iter().for_each(|l| l.post_apply_memtables(file));
         }
     }
 
     /// Makes records of what is in files of a queue and writes them; what memory is to know.
-    fn write_drafts(&mut self, drafts: &[Draft], from: Queue) -> Result<Vec<(u64, Written)>> {
+    fn write_drafts(&mut self, drafts: &[Draft], from: Queue) -> Result<Records> {
         let blocks = self.read(drafts)?;
         let mut made = Vec::with_capacity(drafts.len());
         for (draft, block) in drafts.iter().zip(&blocks) {
@@ -261,7 +269,7 @@ impl Run<'_> {
         rewriter.rotate_if_full()?;
         rewriter.find_space(true, |rewriter| append(rewriter, &mut made))?;
         let file = rewriter.file().id;
-        let mut all = Vec::new();
+        let mut all = Records::default();
         for made in made {
             let header = made.record.header;
             self.purge.items += made.items;
@@ -278,8 +286,9 @@ impl Run<'_> {
                     Written::Key { to, .. } => *to = file,
                     Written::Tombstone(_) => {}
                 }
-                all.push((group, written));
+                all.written.push((group, written));
             }
+            all.files.push(file);
             let handle = FileBlockHandle {
                 id: file,
                 offset: made.at,

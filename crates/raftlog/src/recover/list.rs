@@ -67,8 +67,8 @@ fn sorted(fs: &dyn FileSystem, dirs: &Dirs, queue: Queue) -> Result<(Vec<Place>,
         places.drain(..=at);
     }
     // What was left of making a file in one directory is behind no other one once the file itself, which was made in the other, is
-    // purged: it holds nothing.
-    while places.len() > 1 && is_empty(fs, &places[0])? {
+    // purged: it holds nothing. With one directory it is a file that has lost what it had.
+    while dirs.second().is_some() && places.len() > 1 && is_empty(fs, &places[0])? {
         empty.push(places.remove(0));
     }
     Ok((places, empty))

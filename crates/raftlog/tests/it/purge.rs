@@ -566,3 +566,31 @@ fn threads_write_and_read_while_one_purges() {
     drop(engine);
     assert_eq!(content(&open(&fs).unwrap()), expected);
 }
+
+#[test]
+fn an_oldest_file_that_has_lost_what_it_had_is_damage() {
+    for is_cut in [true, false] {
+        let fs = disk();
+        let engine = open(&fs).unwrap();
+        let mut index = 1;
+        while engine.file_span(Queue::Append).unwrap().1 < 4 {
+            entries(&engine, 1, index, 10);
+            index += 10;
+        }
+        drop(engine);
+        let file = dir().join(format!("{:016}.raftlog", 1));
+        let len = fs.metadata(&file).unwrap().size as usize;
+        let left = if is_cut { 0 } else { len };
+        write_file(&fs, &file, &vec![0; left]).unwrap();
+        for mode in [
+            RecoveryMode::AbsoluteConsistency,
+            RecoveryMode::TolerateTailCorruption,
+        ] {
+            let mut options = options();
+            options.recovery_mode = mode;
+            let fs: Arc<dyn FileSystem> = Arc::new(fs.clone());
+            let refused = Engine::open(&fs, dir(), options).err().unwrap();
+            assert_eq!(refused.kind(), ErrorKind::Corruption, "{refused}");
+        }
+    }
+}

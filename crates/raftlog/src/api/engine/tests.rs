@@ -260,6 +260,58 @@ fn listeners_are_told_of_files_records_and_purges() {
     assert!(files.ends_with(&ids(LogQueue::Append, first, last).collect::<Vec<_>>()));
 }
 
+/// Wants the oldest file of which a record is not applied, as a count for each file tells it; whichever queue is asked for.
+#[derive(Default)]
+struct Counting(Mutex<std::collections::BTreeMap<(bool, u64), i64>>);
+
+impl Counting {
+    fn add(&self, file: FileId, n: i64) {
+        let key = (file.queue == LogQueue::Append, file.seq);
+        *self.0.lock().unwrap().entry(key).or_default() += n;
+    }
+}
+
+impl EventListener for Counting {
+    fn on_append_log_file(&self, handle: FileBlockHandle) {
+        self.add(handle.id, 1);
+    }
+
+    fn post_apply_memtables(&self, file_id: FileId) {
+        self.add(file_id, -1);
+    }
+
+    fn first_file_not_ready_for_purge(&self, _: LogQueue) -> Option<u64> {
+        let counts = self.0.lock().unwrap();
+        let mut busy = counts.iter().filter(|(_, n)| **n > 0);
+        busy.next().map(|(&(_, seq), _)| seq)
+    }
+}
+
+#[test]
+fn listeners_are_told_of_each_record_that_a_purge_moves_once_it_is_applied() {
+    let temp = TempDir::new("raftlog-api");
+    let told = Arc::new(Counting::default());
+    let engine = Engine::open_with_listeners(config(temp.path()), vec![told.clone()]).unwrap();
+    for group in 1..20 {
+        add(&engine, group, 1, 50, 2000);
+    }
+    for _ in 0..3 {
+        let manager = engine.purge_manager();
+        manager.must_rewrite_append_queue(None, None).unwrap();
+        manager.must_rewrite_rewrite_queue().unwrap();
+    }
+    let counts = told.0.lock().unwrap().clone();
+    assert!(counts.keys().any(|(is_append, _)| !is_append));
+    assert!(counts.values().all(|n| *n == 0), "{counts:?}");
+    let (first, last) = engine.file_span(LogQueue::Rewrite);
+    let oldest = *counts
+        .keys()
+        .find(|(is_append, _)| !is_append)
+        .map(|(_, seq)| seq)
+        .unwrap();
+    assert!(first > oldest && last >= first);
+}
+
 #[test]
 fn times_are_taken_once_asked_for() {
     let temp = TempDir::new("raftlog-api");
