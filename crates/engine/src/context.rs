@@ -111,7 +111,7 @@ pub(crate) struct Context {
     pub(crate) purges_running: AtomicU64,
     /// There are logs that nothing needs, and no flush comes by for them.
     pub(crate) has_idle_logs: AtomicBool,
-    /// Up to here somebody has asked already.
+    /// Somebody who cleans up has asked already for those before this one.
     idle_logs_noted: AtomicU64,
     /// How many wait until none does: first counted, then looked, as the others do it the other way.
     pub(crate) waiting_for_purges: AtomicU64,

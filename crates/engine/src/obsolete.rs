@@ -1,7 +1,7 @@
 //! The one place that deletes files of an open database.
 //!
 //! A table or a blob file goes when no version, and so no reader and no job, refers to it; a log when every
-//! memtable that it could rebuild is in a table; a MANIFEST or OPTIONS file when a newer one is
+//! memtable that it could rebuild is in a table, and, where there were prepared writes, the MANIFEST says so; a MANIFEST or OPTIONS file when a newer one is
 //! current. Logs may be moved to the archive instead. Files that are being written are in no list and so are never touched. What a crash
 //! leaves behind is found by [`remove_strays`] at the next open.
 

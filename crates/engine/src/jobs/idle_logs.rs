@@ -1,4 +1,8 @@
-//! Gives up logs that no flush comes by for: of what they hold no memtable has anything.
+//! Gives up logs that no flush comes by for: what they hold is in no memtable, such as prepared writes that were rolled back.
+//!
+//! Who leaves such a log, or cleans up and finds that the MANIFEST still names it, asks ([`Context::give_up_idle_logs`],
+//! [`Context::note_idle_logs`]); a background thread says in the MANIFEST which logs are needed, and cleans up.
+//! Why in this order: `docs/adr/2026-11-23-two-phase-commit.md`, rule 6.
 
 use orogen_base::Result;
 use orogen_base::sync::atomic::Ordering;

@@ -2,7 +2,8 @@
 //!
 //! Sealing happens in the leader's place with all earlier groups published, so a sealed memtable
 //! is complete: nobody writes to it any more. Reasons: it is full; a user asks; the logs are too
-//! large and this family pins the oldest; all memtables together are too large.
+//! large and this family pins the oldest; all memtables together are too large. A log that is too large
+//! and has nothing for any memtable is left without sealing.
 
 use orogen_base::sync::atomic::Ordering;
 use std::sync::Arc;
