@@ -311,6 +311,15 @@ impl StallController {
         self.state.store(verdicts.state(), Relaxed);
     }
 
+    /// Ends the pause of a family: what it was for has ended.
+    pub(crate) fn end_pause(&self, family: u32) {
+        let mut verdicts = self.verdicts.lock();
+        if let Some(held) = verdicts.by_family.get_mut(&family) {
+            held.paused_until = 0;
+            self.state.store(verdicts.state(), Relaxed);
+        }
+    }
+
     /// True if writers of some family would be held back.
     #[inline]
     pub(crate) fn is_stalled(&self) -> bool {
@@ -549,7 +558,12 @@ mod tests {
         stall.pause(1, "a", start + 500);
         let verdict = verdict(StallCondition::Normal, 1.0);
         assert!(stall.set(1, "a", Some(verdict)).is_none());
-        assert!(stall.is_stalled(), "a look at debts ends no pause");
+        assert!(stall.is_stalled(), "a verdict ends no pause");
+        stall.end_pause(2);
+        assert!(stall.is_stalled(), "that of another");
+        stall.end_pause(1);
+        assert!(!stall.is_stalled());
+        stall.pause(1, "a", start + 500);
         assert!(stall.set(1, "a", None).is_none(), "a family that is gone");
         assert!(!stall.is_stalled());
     }

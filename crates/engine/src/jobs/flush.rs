@@ -67,6 +67,7 @@ impl FlushJob {
         let mut state = self.family.state();
         state.flushing = None;
         self.family.flush_progress.end(context.clock.now_micros());
+        context.stall.end_pause(self.family.id);
         drop(state);
         context.balance_memory();
         context.update_stall(&self.family);
