@@ -55,8 +55,10 @@ const GAP_MAX: u64 = 64 << 10;
 /// What a value counts for at least: devices read pages.
 const PAGE_LEN: u64 = 4 << 10;
 /// Where single values are announced, the system is asked for more of a row that has gone through so many
-/// bytes.
+/// bytes,
 const HINTED_ROW_LEN_MIN: u64 = 8 << 10;
+/// and through so many records as the last one.
+const HINTED_ROW_RECORDS_MIN: u64 = 8;
 /// Values so near each other are read with one request of the device.
 const REQUEST_GAP_MAX: u64 = PAGE_LEN;
 /// The system is asked for no more than so many times the bytes of the values.
@@ -541,8 +543,8 @@ impl BlobFileReader {
     /// is used.
     #[inline]
     fn hint(&self, ahead: &mut BlobReadahead, extent: Extent, heading: Heading) {
-        if ahead.row_len < HINTED_ROW_LEN_MIN && !ahead.announced.is_empty() && !ahead.hints_always
-        {
+        let is_short = ahead.row_len < HINTED_ROW_LEN_MIN.max(HINTED_ROW_RECORDS_MIN * extent.size);
+        if is_short && !ahead.announced.is_empty() && !ahead.hints_always {
             return;
         }
         let left = match heading {

@@ -95,6 +95,32 @@ fn a_row_costs_the_same_in_both_directions() {
 }
 
 #[test]
+fn behind_announced_values_more_is_asked_for_once_their_row_is_long() {
+    for len in [1_000, 4_500, 20_000] {
+        let (bytes, pointers, records) = sized(200, len);
+        let (file, reader) = counted(&bytes);
+        let mut ahead = BlobReadahead::new(256 << 10);
+        let mut go = |announced: std::ops::Range<usize>| {
+            for i in announced.clone() {
+                reader.announce(&mut ahead, pointers[i], &records[i].0);
+            }
+            reader.request(&mut ahead);
+            for i in announced {
+                let got = reader.read_ahead(&mut ahead, pointers[i], &records[i].0, true);
+                assert!(PinnedValue::from(got.unwrap()) == records[i].1[..], "{i}");
+            }
+        };
+        go(0..4);
+        let hinted = file.4.load(Relaxed);
+        assert_eq!(hinted, 4 * (len as u64 + 41), "{len}");
+        (4..200).for_each(|i| go(i..i + 1));
+        let (hints, hinted) = (file.2.load(Relaxed), file.4.load(Relaxed));
+        assert!(hints < 40, "{len}: {hints}");
+        assert!(hinted <= bytes.len() as u64, "{len}: {hinted}");
+    }
+}
+
+#[test]
 fn who_turns_around_uses_what_is_held_and_begins_a_row_with_the_second_step() {
     let (bytes, pointers, records) = sized(1_000, 500);
     let ahead = || BlobReadahead::new(256 << 10);
