@@ -22,7 +22,8 @@
 //! 5. No lock is held over a call to the file system but the one that makes this the only purge: writers do not wait
 //!    while it syncs what they have appended.
 //!
-//! A purge that fails leaves records that are true, and more files than are needed.
+//! A purge that fails leaves records that are true, and more files than are needed. Damage in the rewrite queue does not keep the
+//! append queue from being purged, and all is not written anew before the queue has twice as much.
 //!
 //! Groups are taken in the order of their numbers, so that what the rewrite queue holds of one lies
 //! together. When this acts, and which groups it returns: as raft-engine does. Unlike it, the old
@@ -33,7 +34,7 @@ mod output;
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
-use orogen_base::Result;
+use orogen_base::{ErrorKind, Result};
 
 use crate::events::oldest_wanted;
 use crate::files::{Appender, LogFile, NewFiles, Table};
@@ -60,6 +61,8 @@ pub(crate) struct Purge {
     rewriter: Option<Appender>,
     /// Entries and operations that the files of the rewrite queue hold, needed or not.
     items: u64,
+    /// With fewer of them it is not written anew: damage was met there.
+    in_vain_below: u64,
     /// How often in a row the caller was asked to compact a group.
     asked: HashMap<u64, u32>,
     /// Number of the next atomic group.
@@ -73,6 +76,7 @@ impl Purge {
             newest: found.newest,
             rewriter: None,
             items: found.items,
+            in_vain_below: 0,
             asked: HashMap::new(),
             atomic: 0,
         }
@@ -104,10 +108,17 @@ impl Run<'_> {
         self.purge.new_files.dirs.probe(&*self.purge.new_files.fs);
         let mut groups = BTreeSet::new();
         let mut is_short = true;
+        let mut damage = None;
         if self.is_longer(Queue::Rewrite, self.options.rewrite_threshold()) && self.has_garbage() {
             is_short = false;
             let _timed = meters.rewrite_rewrite.time();
-            self.rewrite_rewritten(&mut groups)?;
+            match self.rewrite_rewritten(&mut groups) {
+                Err(e) if e.kind() == ErrorKind::Corruption => {
+                    self.purge.in_vain_below = self.purge.items.saturating_mul(2);
+                    damage = Some(e);
+                }
+                other => other?,
+            }
         }
         if self.is_longer(Queue::Append, self.options.purge_threshold) {
             is_short = false;
@@ -118,7 +129,10 @@ impl Run<'_> {
             meters.skipped(Skip::Short);
         }
         meters.asked(groups.len());
-        Ok(groups.into_iter().collect())
+        match damage {
+            Some(damage) => Err(damage),
+            None => Ok(groups.into_iter().collect()),
+        }
     }
 
     fn meters(&self) -> Arc<Meters> {
@@ -133,7 +147,8 @@ impl Run<'_> {
     fn has_garbage(&self) -> bool {
         let items = self.purge.items;
         let garbage = items.saturating_sub(self.memtables.rewritten());
-        garbage as f64 > self.options.purge_rewrite_garbage_ratio * items as f64
+        items >= self.purge.in_vain_below
+            && garbage as f64 > self.options.purge_rewrite_garbage_ratio * items as f64
     }
 
     fn rewriter(&mut self) -> Result<&mut Appender> {
@@ -196,6 +211,7 @@ impl Run<'_> {
         self.write(&mut batch)?;
         self.delete_before(Queue::Rewrite, first)?;
         self.purge.items -= items;
+        self.purge.in_vain_below = 0;
         Ok(())
     }
 

@@ -496,6 +496,46 @@ fn an_entry_that_cannot_be_read_stops_a_purge_and_loses_nothing() {
     assert_eq!(engine.last_index(1), Some(5));
 }
 
+#[test]
+fn damage_in_the_rewrite_queue_does_not_keep_the_append_queue() {
+    let (fs, _) = full_of_garbage();
+    let engine = open(&fs).unwrap();
+    let (first, last) = engine.file_span(Queue::Rewrite).unwrap();
+    let mut damaged = 0;
+    for seq in first..=last {
+        let path = dir().join(format!("{seq:016}.rewrite"));
+        let mut bytes = read_file(&fs, &path).unwrap();
+        if let Some(at) = bytes.windows(6).position(|found| found == b"2-12-2") {
+            bytes[at] ^= 1;
+            write_file(&fs, &path, &bytes).unwrap();
+            damaged += 1;
+        }
+    }
+    assert!(damaged > 0);
+    let mut told = 0;
+    let (_, last) = engine.file_span(Queue::Append).unwrap();
+    for n in 0..300_u64 {
+        let mut batch = LogBatch::default();
+        batch
+            .put(FILLER, n.to_be_bytes()[7..].to_vec(), vec![1; 300])
+            .unwrap();
+        engine.write(&mut batch, false).unwrap();
+        match engine.purge_expired_files() {
+            Ok(_) => {}
+            Err(e) if e.kind() == ErrorKind::Corruption => told += 1,
+            Err(e) => panic!("{e}"),
+        }
+    }
+    assert!(first_file(&engine, Queue::Append) > last);
+    assert_eq!(first_file(&engine, Queue::Rewrite), first);
+    assert!((1..5).contains(&told), "{told}");
+    for group in 1..4 {
+        let read = (1..94).map(|index| engine.get_entry(group, index));
+        let unread = read.filter(|read| !matches!(read, Ok(Some(_)))).count();
+        assert_eq!(unread > 0, group == 2, "{group}: {unread}");
+    }
+}
+
 /// Counts a thread that has ended, however it did.
 struct Done<'a>(&'a AtomicU64);
 
