@@ -761,6 +761,25 @@ impl ColumnFamilyOptions {
                 "at most level0_stop_writes_trigger",
             );
         }
+        let names = [
+            ("comparator", Some(self.comparator.name().to_owned())),
+            (
+                "merge_operator",
+                self.merge_operator.as_ref().map(|o| o.stored()),
+            ),
+            (
+                "prefix_extractor",
+                self.prefix_extractor.as_ref().map(|p| p.name().to_owned()),
+            ),
+        ];
+        for (option, name) in names {
+            if let Some(name) = name
+                && name.trim() != name
+            {
+                let bounds = "a name that neither begins nor ends with a blank: an OPTIONS file cannot hold one";
+                return refuse(option, name, bounds);
+            }
+        }
         let alignment = self.blob_record_alignment;
         if alignment > BLOB_RECORD_ALIGNMENT_MAX || alignment & alignment.wrapping_sub(1) != 0 {
             return refuse(

@@ -87,7 +87,7 @@ impl MergeOperator for StringAppend {
         let name = self.name();
         match std::str::from_utf8(&self.delimiter) {
             Ok(",") => name.to_owned(),
-            Ok(text) if !text.contains(['{', '}', ';', '=', '\n', '\r']) => {
+            Ok(text) if text.trim() == text && !text.contains(['{', '}', ';', '=', '\n', '\r']) => {
                 format!("{{id={name};delimiter={text};}}")
             }
             _ => {

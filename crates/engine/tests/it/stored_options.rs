@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use orogen_base::slice_transform::SliceTransform;
 use orogen_base::{ErrorKind, Result};
 use orogen_engine::backup::{BackupEngine, BackupOptions};
 use orogen_engine::plugin::merge_operator::StringAppend;
@@ -118,6 +119,45 @@ fn an_operator_keeps_its_delimiter_over_opens_that_are_not_told_of_it() {
         for _ in 0..3 {
             let db = Db::open(DIR, &small(&fs)).unwrap();
             assert_eq!(db.get(b"k").unwrap().as_deref(), Some(&expected[..]));
+        }
+    }
+}
+
+/// A prefix extractor by its name.
+struct Named(&'static str);
+
+impl SliceTransform for Named {
+    fn name(&self) -> &str {
+        self.0
+    }
+    fn transform<'a>(&self, key: &'a [u8]) -> &'a [u8] {
+        key
+    }
+    fn in_domain(&self, _: &[u8]) -> bool {
+        true
+    }
+}
+
+#[test]
+fn names_that_an_options_file_cannot_hold_are_refused() {
+    for (name, is_good) in [
+        (" a", false),
+        ("a ", false),
+        ("a\u{a0}", false),
+        ("", true),
+        ("a b#c=[\nd", true),
+        ("a\n", false),
+    ] {
+        let fs = MemFileSystem::new();
+        let mut options = small(&fs);
+        options.cf.prefix_extractor = Some(Arc::new(Named(name)));
+        for _ in 0..2 {
+            let opened = Db::open(DIR, &options);
+            assert_eq!(opened.is_ok(), is_good, "{name:?}");
+            if let Err(e) = opened {
+                assert_eq!(e.kind(), ErrorKind::InvalidArgument, "{e}");
+                assert_eq!(e.context("option"), Some("prefix_extractor"));
+            }
         }
     }
 }
