@@ -82,6 +82,8 @@ pub struct Cache<V: Send + Sync + 'static> {
     reserved: AtomicUsize,
     /// Bytes that the shards were not given because of that.
     withdrawn: AtomicUsize,
+    /// How often somebody was refused what is held by others.
+    refused: AtomicUsize,
     /// Held while the shards are told their shares; their locks are taken under it.
     sizing: Mutex<()>,
 }
@@ -101,6 +103,7 @@ impl<V: Send + Sync + 'static> Cache<V> {
             next_id: AtomicU64::new(1),
             reserved: AtomicUsize::new(0),
             withdrawn: AtomicUsize::new(0),
+            refused: AtomicUsize::new(0),
             sizing: Mutex::new(()),
         }
     }

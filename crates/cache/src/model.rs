@@ -5,6 +5,7 @@
 
 use std::sync::Arc;
 
+use orogen_base::sync::atomic::Ordering;
 use orogen_base::sync::{explore, thread};
 
 use crate::{Cache, CacheKey, Reservation};
@@ -57,7 +58,7 @@ fn holds() {
     explore("cache", turns);
 }
 
-/// One thread reserves while another gives back: what is reserved has left the shards.
+/// One thread reserves while another gives back: what is reserved has left the shards, and not much more.
 fn reservations() {
     let cache = Arc::new(Cache::<u64>::new(64 * CHARGE));
     let id = cache.new_id();
@@ -81,7 +82,11 @@ fn reservations() {
     };
     let thread = thread.spawn(body).unwrap();
     first.set(0);
-    drop(thread.join().unwrap());
+    let second = thread.join().unwrap();
+    let withdrawn = cache.withdrawn.load(Ordering::SeqCst);
+    let most = second.bytes() + 5 * cache.capacity() / 256;
+    assert!(withdrawn <= most, "{withdrawn} bytes withdrawn");
+    drop(second);
     assert_eq!(cache.reserved_usage(), 0);
 }
 

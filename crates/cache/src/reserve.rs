@@ -23,6 +23,9 @@ const MARGIN_PART: usize = 256;
 /// Times that shares are told anew while what is held changes by that.
 const SIZINGS_MAX: usize = 4;
 
+/// Where only what is held stands in the way, it is looked at for each so many who are refused.
+const REFUSED_LOOK_EVERY: usize = 16;
+
 impl<V: Send + Sync + 'static> Cache<V> {
     /// Bytes that are reserved beside the cache.
     #[must_use]
@@ -35,7 +38,12 @@ impl<V: Send + Sync + 'static> Cache<V> {
         let taken = self.reserved_usage().saturating_add(more);
         let half = self.capacity() / 2;
         // Whoever holds values that left the cache takes from the same bound.
-        taken <= half && taken.saturating_add(self.held_about()) <= half
+        let fits = |held: usize| taken.saturating_add(held) <= half;
+        let looks = || {
+            let refused = self.refused.fetch_add(1, Ordering::Relaxed);
+            refused.is_multiple_of(REFUSED_LOOK_EVERY)
+        };
+        fits(self.held_about()) || (taken <= half && looks() && fits(self.held_usage()))
     }
 
     /// [`Self::held_usage`] as of the last look at what is held, which may be more; cheaper.
@@ -53,10 +61,15 @@ impl<V: Send + Sync + 'static> Cache<V> {
 
     fn give_back(&self, bytes: usize) {
         let reserved = self.reserved.fetch_sub(bytes, Ordering::SeqCst) - bytes;
-        let margin = self.capacity() / MARGIN_PART;
-        if reserved + 4 * margin < self.withdrawn.load(Ordering::SeqCst) {
+        if !self.is_little_withdrawn(reserved) {
             self.size_shards();
         }
+    }
+
+    /// True if not much more is withdrawn than is `reserved`.
+    fn is_little_withdrawn(&self, reserved: usize) -> bool {
+        let margin = self.capacity() / MARGIN_PART;
+        reserved + 4 * margin >= self.withdrawn.load(Ordering::SeqCst)
     }
 
     /// Tells the shards what is theirs.
@@ -76,7 +89,11 @@ impl<V: Send + Sync + 'static> Cache<V> {
             if withdrawn > self.withdrawn.load(Ordering::SeqCst) {
                 self.share_out(rest, &mut leaving);
                 self.withdrawn.store(withdrawn, Ordering::SeqCst);
-                break;
+                // Who gave much back before this was said has left it to us.
+                if self.is_little_withdrawn(self.reserved.load(Ordering::SeqCst)) {
+                    break;
+                }
+                continue;
             }
             self.withdrawn.store(withdrawn, Ordering::SeqCst);
             // Somebody may have found enough the moment before.

@@ -20,7 +20,9 @@
 //! 3. Hit counts rise only under the shared lock and fall only under the exclusive one, so an
 //!    eviction ends; it gives at most `SECOND_CHANCES_MAX` second chances, so it ends soon.
 //! 4. A value that leaves while somebody has it is *held*: its memory is not free, so it counts
-//!    until it is seen to be gone, which is looked for from time to time.
+//!    until it is seen to be gone, which is looked for from time to time, and when what is held may be twice what it was.
+//! 5. An entry that somebody has stays as long as others can leave: its memory would not be free, and who asks for it next
+//!    would read it a second time.
 
 use orogen_base::sync::atomic::{AtomicU8, Ordering};
 use std::collections::{HashMap, VecDeque};
@@ -47,11 +49,23 @@ const HITS_TO_MAIN: u8 = 2;
 /// Bounds how long one eviction holds the lock.
 const SECOND_CHANCES_MAX: usize = 256;
 
+/// And how many are passed over because somebody has them, which they may have for ever.
+const IN_USE_PASSED_MAX: usize = 16;
+
 /// Those that are held are looked at each time so many more have left.
 const HELD_LOOK_EVERY: usize = 64;
 
+/// So few that are held are looked at each time that something would have to leave.
+const HELD_FEW: usize = 16;
+
+/// And all of them when so large a part of the capacity, and as much as there was at the last look, has come to be held.
+const HELD_LOOK_PART: usize = 8;
+
 /// What is held beyond the capacity is told of when it changed by one part in so many.
 const OVERDRAFT_PART: usize = 128;
+
+/// Where the others have taken most of the capacity, by one part in so many of what it was.
+const FORMER_OVERDRAFT_PART: usize = 32;
 
 /// Left-over slots that are not worth a clean-up.
 const STALE_SLOTS_MAX: usize = 64;
@@ -126,6 +140,21 @@ impl Ghost {
     }
 }
 
+/// How many more an eviction lets stay.
+struct Chances {
+    hit: usize,
+    in_use: usize,
+}
+
+impl Chances {
+    /// True if a value stays because somebody has it.
+    fn passes_over<V>(&mut self, value: &Arc<V>) -> bool {
+        let passes = self.in_use > 0 && Arc::strong_count(value) > 1;
+        self.in_use -= usize::from(passes);
+        passes
+    }
+}
+
 /// What left, to be dropped outside the lock; most inserts push out one value.
 pub(crate) struct Leaving<V> {
     pub(crate) first: Option<Arc<V>>,
@@ -155,8 +184,12 @@ pub(crate) struct Residents<V> {
     main: Queue,
     ghost: Ghost,
     capacity: usize,
+    /// The most that it ever was.
+    capacity_max: usize,
     held: Vec<(Weak<V>, usize)>,
     held_bytes: usize,
+    /// [`Self::held_bytes`] at the last look.
+    held_seen: usize,
     /// [`Self::overdraft`] when the capacity was set.
     told_overdraft: usize,
     /// Values that left since the last look at those that are held.
@@ -174,8 +207,10 @@ impl<V> Residents<V> {
             main: Queue::default(),
             ghost: Ghost::default(),
             capacity,
+            capacity_max: capacity,
             held: Vec::new(),
             held_bytes: 0,
+            held_seen: 0,
             told_overdraft: 0,
             left: 0,
             inserted: 0,
@@ -261,6 +296,7 @@ impl<V> Residents<V> {
 
     pub(crate) fn set_capacity(&mut self, capacity: usize, leaving: &mut Leaving<V>) {
         self.capacity = capacity;
+        self.capacity_max = self.capacity_max.max(capacity);
         self.make_room(0, leaving);
         self.told_overdraft = self.overdraft();
     }
@@ -274,7 +310,7 @@ impl<V> Residents<V> {
     /// give way, or get it back.
     pub(crate) fn overdraft_changed(&self) -> bool {
         let change = self.overdraft().abs_diff(self.told_overdraft);
-        change > self.capacity / OVERDRAFT_PART
+        change > (self.capacity / OVERDRAFT_PART).max(self.capacity_max / FORMER_OVERDRAFT_PART)
     }
 
     /// Notes a value that is not here and that somebody has.
@@ -282,7 +318,10 @@ impl<V> Residents<V> {
         self.held.push((Arc::downgrade(value), charge));
         self.held_bytes += charge;
         self.left += 1;
-        if self.left > HELD_LOOK_EVERY.max(self.held.len() / 2) {
+        let grown = self.held_bytes - self.held_seen.min(self.held_bytes);
+        if self.left > HELD_LOOK_EVERY.max(self.held.len() / 2)
+            || grown >= self.held_seen.max(self.capacity / HELD_LOOK_PART)
+        {
             self.look_at_held();
         }
     }
@@ -291,21 +330,25 @@ impl<V> Residents<V> {
         self.left = 0;
         self.held.retain(|(value, _)| value.strong_count() > 0);
         self.held_bytes = self.held.iter().map(|h| h.1).sum();
+        self.held_seen = self.held_bytes;
     }
 
     /// Evicts until `charge` more bytes fit, or nothing is here.
     fn make_room(&mut self, charge: usize, leaving: &mut Leaving<V>) {
-        let mut chances = SECOND_CHANCES_MAX;
+        let mut chances = Chances {
+            hit: SECOND_CHANCES_MAX,
+            in_use: IN_USE_PASSED_MAX,
+        };
         if self.usage() + self.held_bytes + charge > self.capacity && !self.held.is_empty() {
             self.left += 1;
-            if self.left > HELD_LOOK_EVERY {
+            if self.left > HELD_LOOK_EVERY || self.held.len() <= HELD_FEW {
                 self.look_at_held();
             }
         }
         while self.usage() > 0 && self.usage() + self.held_bytes + charge > self.capacity {
             match self.next_to_leave() {
                 Stand::Main => self.step_main(&mut chances, leaving),
-                on_probation => self.step_probation(on_probation, leaving),
+                on_probation => self.step_probation(on_probation, &mut chances, leaving),
             }
         }
     }
@@ -348,7 +391,7 @@ impl<V> Residents<V> {
     }
 
     /// Takes the oldest entry off one of the first two queues: to main if it was hit, else out.
-    fn step_probation(&mut self, stand: Stand, leaving: &mut Leaving<V>) {
+    fn step_probation(&mut self, stand: Stand, chances: &mut Chances, leaving: &mut Leaving<V>) {
         let Some(slot) = self.queue(stand).slots.pop_front() else {
             return;
         };
@@ -361,6 +404,10 @@ impl<V> Residents<V> {
         };
         let charge = entry.charge;
         let is_wanted = *entry.hits.get_mut() >= HITS_TO_MAIN;
+        if !is_wanted && chances.passes_over(&entry.value) {
+            self.queue(stand).slots.push_back(slot);
+            return;
+        }
         if is_wanted {
             *entry.hits.get_mut() = 0;
             entry.stand = Stand::Main;
@@ -378,7 +425,7 @@ impl<V> Residents<V> {
     }
 
     /// Takes the oldest entry off the main queue: back to its tail if it was hit, else out.
-    fn step_main(&mut self, chances: &mut usize, leaving: &mut Leaving<V>) {
+    fn step_main(&mut self, chances: &mut Chances, leaving: &mut Leaving<V>) {
         let Some(slot) = self.main.slots.pop_front() else {
             return;
         };
@@ -390,9 +437,12 @@ impl<V> Residents<V> {
             return;
         };
         let hits = entry.hits.get_mut();
-        if *hits > 0 && *chances > 0 {
+        let is_hit = *hits > 0 && chances.hit > 0;
+        if is_hit {
             *hits -= 1;
-            *chances -= 1;
+            chances.hit -= 1;
+        }
+        if is_hit || chances.passes_over(&entry.value) {
             self.main.slots.push_back(slot);
             return;
         }

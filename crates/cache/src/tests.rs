@@ -386,6 +386,56 @@ fn what_is_held_takes_from_the_capacity_until_it_is_let_go() {
 }
 
 #[test]
+fn what_somebody_has_stays_while_others_can_leave() {
+    let cache: Cache<u64> = Cache::new(1000);
+    let put = |n| cache.insert(key(n), Arc::new(n), 100);
+    let held: Vec<_> = (0..5).map(put).collect();
+    (5..60).for_each(|n| drop(put(n)));
+    assert!((0..5).all(|n| cache.contains(key(n))));
+    assert_eq!(cache.held_usage(), 0);
+    drop(held);
+    (60..90).for_each(|n| drop(put(n)));
+    assert!(!(0..5).any(|n| cache.contains(key(n))));
+    // Nothing else is there: they leave.
+    let held: Vec<_> = (100..110).map(put).collect();
+    (110..120).for_each(|n| drop(put(n)));
+    assert!(cache.usage() + cache.held_usage() <= 1000 + 100);
+    drop(held);
+    check(&cache);
+}
+
+#[test]
+fn what_was_held_for_a_moment_takes_no_room_from_what_is_here() {
+    let cache: Cache<u64> = Cache::new(100);
+    let put = |n, charge| drop(cache.insert(key(n), Arc::new(n), charge));
+    put(1, 60);
+    put(2, 101);
+    put(3, 10);
+    assert!(cache.contains(key(1)) && cache.contains(key(3)));
+    // A block that is larger than a shard, read again and again.
+    let cache: Cache<u64> = Cache::new(4 << 20);
+    let put = |n, charge| drop(cache.insert(key(n), Arc::new(n), charge));
+    (0..1000).for_each(|n| put(n, 4 << 10));
+    for _ in 0..100 {
+        put(1 << 40, 1 << 20);
+        assert!(cache.usage() > 2 << 20, "{}", cache.usage());
+    }
+    check(&cache);
+}
+
+#[test]
+fn a_cache_without_room_tells_its_shards_nothing_new() {
+    let cache: Cache<u64> = Cache::new(32 << 20);
+    cache.set_capacity(0);
+    for n in 0..1000 {
+        let shard = cache.shard(key(n).mix());
+        let inserted = shard.insert(key(n), Arc::new(n), 4 << 10, Priority::Low);
+        assert!(!inserted.overdraft_changed, "{n}");
+    }
+    assert_eq!(cache.usage(), 0);
+}
+
+#[test]
 fn what_one_shard_holds_beyond_its_share_the_others_give_up() {
     const CHARGE: usize = 4 << 10;
     let cache = Arc::new(Cache::new(4 << 20));
@@ -512,8 +562,7 @@ fn who_can_do_with_less_is_refused_half_of_the_capacity() {
     let mut may = Reservation::new(cache.clone());
     assert!(may.try_grow(10 << 10) && !may.try_grow(100 << 10));
     drop(held);
-    assert_eq!(cache.held_usage(), 0);
-    assert!(may.try_grow(100 << 10));
+    assert!((0..20).any(|_| may.try_grow(100 << 10)));
 }
 
 #[test]
