@@ -559,7 +559,7 @@ fn who_can_do_with_less_is_refused_half_of_the_capacity() {
         .map(|n| cache.insert(key(n), Arc::new(n), 1 << 10))
         .collect();
     (0..500).for_each(|n| cache.erase(key(n)));
-    let mut may = Reservation::new(cache.clone());
+    let mut may = Reservation::new(cache);
     assert!(may.try_grow(10 << 10) && !may.try_grow(100 << 10));
     drop(held);
     assert!((0..20).any(|_| may.try_grow(100 << 10)));
