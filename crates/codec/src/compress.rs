@@ -131,6 +131,8 @@ pub const COMPRESSED_SIZE_MAX: usize = 0x7e00_0000;
 pub struct Compressor {
     kind: CompressionType,
     level: i32,
+    /// LZ4's slower search, for fewer bytes.
+    is_hc: bool,
     snappy: Option<Box<snap::raw::Encoder>>,
     zstd: Option<CCtx<'static>>,
 }
@@ -147,16 +149,25 @@ impl Compressor {
             );
         }
         let default = options.level == DEFAULT_COMPRESSION_LEVEL;
+        // Both names of LZ4 have all levels, as in RocksDB 11.
+        let is_hc = match kind {
+            CompressionType::Lz4hc if default => true,
+            CompressionType::Lz4 | CompressionType::Lz4hc => !default && options.level >= 1,
+            _ => false,
+        };
         let level = match kind {
             CompressionType::Zstd if default => 3,
-            CompressionType::Lz4 if default || options.level >= 0 => 1,
-            CompressionType::Lz4 => -options.level,
+            CompressionType::Lz4 if default => 1,
+            CompressionType::Lz4 | CompressionType::Lz4hc if !is_hc => {
+                options.level.saturating_neg().max(1)
+            }
             _ if default => 0,
             _ => options.level,
         };
         let mut this = Self {
             kind,
             level,
+            is_hc,
             snappy: None,
             zstd: None,
         };
@@ -221,10 +232,10 @@ impl Compressor {
                     return Ok(false);
                 };
                 memory::reserve(out, room, COMPRESSED)?;
-                Ok(if self.kind == CompressionType::Lz4 {
-                    lz4::compress(raw, self.level, room, out)
-                } else {
+                Ok(if self.is_hc {
                     lz4::compress_hc(raw, self.level, room, out)
+                } else {
+                    lz4::compress(raw, self.level, room, out)
                 })
             }
             CompressionType::Zstd => {

@@ -153,6 +153,32 @@ fn what_must_be_compressed_is_also_where_it_does_not_shrink() {
 }
 
 #[test]
+fn both_names_of_lz4_have_the_levels_of_both() {
+    let text: Vec<u8> = (0..20_000_u32)
+        .flat_map(|n| (n * n % 977).to_string().into_bytes())
+        .collect();
+    let at = |kind, level| {
+        let options = CompressionOptions {
+            level,
+            ..CompressionOptions::default()
+        };
+        let mut out = Vec::new();
+        let mut compressor = Compressor::new(kind, &options, b"").unwrap();
+        compressor.compress_always(&text, &mut out).unwrap();
+        out
+    };
+    let (fast, slow) = (CompressionType::Lz4, CompressionType::Lz4hc);
+    for level in [i32::MIN, -30, -5, 0, 1, 9, 12] {
+        assert_eq!(at(fast, level), at(slow, level), "{level}");
+    }
+    let default = DEFAULT_COMPRESSION_LEVEL;
+    assert_eq!(at(fast, default), at(fast, -1));
+    assert_eq!(at(slow, default), at(fast, 9));
+    assert!(at(slow, default).len() < at(fast, default).len());
+    assert!(at(fast, default).len() < at(fast, -30).len());
+}
+
+#[test]
 fn lz4_takes_a_bound_that_is_more_than_its_lengths_go() {
     let raw = text(5000);
     let bounds = [6000, c_int_max() + 1, usize::MAX];
