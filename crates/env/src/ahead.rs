@@ -6,6 +6,7 @@
 //! late. So nothing depends on this thread but time; if the system has none left there is none.
 
 use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -100,7 +101,10 @@ impl Shared {
                 return;
             }
             if let Some(task) = queue.next() {
-                MutexGuard::unlocked(&mut queue, task);
+                MutexGuard::unlocked(&mut queue, || {
+                    // The others are not lost with one that panics, of which the panic's hook has told.
+                    let _ = catch_unwind(AssertUnwindSafe(task));
+                });
                 continue;
             }
             match queue.later.iter().map(|&(due, _)| due).min() {
@@ -168,6 +172,15 @@ mod tests {
         assert!(receiver.iter().take(3).eq(0..3));
         drop(ahead);
         assert!(receiver.recv().is_err(), "it is not done any more");
+    }
+
+    #[test]
+    fn a_task_that_panics_takes_no_other_along() {
+        let ahead = Ahead::new();
+        let (sender, receiver) = channel();
+        ahead.ask(|| panic!("on purpose"));
+        ahead.ask(move || sender.send(1).unwrap());
+        assert_eq!(receiver.recv(), Ok(1));
     }
 
     #[test]

@@ -533,7 +533,7 @@ impl<C: Calls> WritableFile for PosixWritableFile<C> {
     }
 
     fn seal(&mut self) {
-        self.shorten();
+        self.free_reserved();
     }
 
     fn give_up_old_bytes(&mut self) {
@@ -541,10 +541,12 @@ impl<C: Calls> WritableFile for PosixWritableFile<C> {
     }
 }
 
-impl<C> Drop for PosixWritableFile<C> {
-    fn drop(&mut self) {
+impl<C> PosixWritableFile<C> {
+    /// Gives up what was made ready behind the end; from then on the file may be another's.
+    fn free_reserved(&mut self) {
         self.shorten();
-        if self.reserved > self.end {
+        let reserved = std::mem::take(&mut self.reserved);
+        if reserved > self.end {
             // Setting the size that the file has frees what is reserved behind it. If that
             // fails, disk space is wasted and nothing else. A file that somebody else made
             // longer or shorter meanwhile is left as it is.
@@ -556,6 +558,12 @@ impl<C> Drop for PosixWritableFile<C> {
                 let _ = self.file.set_len(self.end);
             }
         }
+    }
+}
+
+impl<C> Drop for PosixWritableFile<C> {
+    fn drop(&mut self) {
+        self.free_reserved();
     }
 }
 

@@ -36,8 +36,9 @@ pub(crate) fn destroy(dir: &Path, options: &Options) -> Result<()> {
             None => others = true,
         }
     }
-    drop(lock);
+    // Before it is let go of: else it may be somebody else's by then, and a third would make another.
     fs.remove_file(&filename::lock_path(dir))?;
+    drop(lock);
     if !others {
         fs.remove_dir(dir)?;
     }

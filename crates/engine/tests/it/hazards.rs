@@ -519,6 +519,27 @@ fn what_is_no_database_is_refused_in_words() {
 }
 
 #[test]
+fn a_directory_is_locked_until_nothing_of_it_is_left() {
+    let fs = MemFileSystem::new();
+    drop(Db::open(DIR, &small(&fs)).unwrap());
+    let below = fs.clone();
+    let was_looked_at = Arc::new(AtomicBool::new(false));
+    let looks = was_looked_at.clone();
+    let hooked = HookFileSystem::new(&fs, move |op, path| {
+        if op == Op::Remove && path.ends_with("LOCK") {
+            let locked = below.lock(path).err().map(|e| e.kind());
+            assert_eq!(locked, Some(ErrorKind::Busy));
+            looks.store(true, Ordering::Relaxed);
+        }
+    });
+    let mut options = small(&fs);
+    options.db.fs = Arc::new(hooked);
+    Db::destroy(DIR, &options).unwrap();
+    assert!(was_looked_at.load(Ordering::Relaxed));
+    assert!(!fs.exists(Path::new(DIR)).unwrap());
+}
+
+#[test]
 fn fewer_levels_than_on_disk_are_made_as_many() {
     let fs = MemFileSystem::new();
     let mut options = small(&fs);

@@ -191,6 +191,8 @@ fn who_has_the_signal_blocked_reads_by_calls() {
         .output()
         .unwrap();
     assert!(child.status.success(), "{child:?}");
+    let told = String::from_utf8_lossy(&child.stdout);
+    assert!(told.contains("1 passed"), "{told}");
 }
 
 #[test]

@@ -12,8 +12,9 @@
 //! The raft log's directories are locked by `flock`, as raft-engine locks them. Neither lock knows of the other, and
 //! on NFS they are the same, so that a file is locked in one way only.
 //!
-//! The file stays when the lock is given back: removing it would let two holders exist, one on
-//! the old and one on the new file.
+//! The file stays when the lock is given back: removing it then would let two holders exist, one on
+//! the old and one on the new file. Who removes it does so while it has the lock, and who comes to have a lock on a file
+//! that the path does not lead to any more looks again.
 
 use std::collections::HashSet;
 use std::fs::{self, OpenOptions};
@@ -76,7 +77,21 @@ pub(super) enum By {
     Flock,
 }
 
+/// How often a file is looked for again whose holder removed it in between.
+const TRIES_MAX: usize = 100;
+
 pub(super) fn lock(path: &Path, by: By) -> Result<Box<dyn FileLock>> {
+    for _ in 0..TRIES_MAX {
+        let lock = try_lock(path, by)?;
+        // Its holder may have removed it before it let go: then nobody else will find this one.
+        if fs::metadata(path).is_ok_and(|meta| id(&meta) == lock.id) {
+            return Ok(Box::new(lock));
+        }
+    }
+    Err(busy("those who remove it", path))
+}
+
+fn try_lock(path: &Path, by: By) -> Result<PosixLock> {
     let doing = "cannot lock the file";
     let mut held = HELD.lock();
     let held = held.get_or_insert_default();
@@ -114,9 +129,9 @@ pub(super) fn lock(path: &Path, by: By) -> Result<Box<dyn FileLock>> {
         }
     }
     held.insert(id);
-    Ok(Box::new(PosixLock {
+    Ok(PosixLock {
         file: Some(file),
         id,
         by,
-    }))
+    })
 }

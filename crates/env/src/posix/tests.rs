@@ -51,6 +51,29 @@ fn a_lock_keeps_other_processes_out() {
 }
 
 #[test]
+fn what_is_sealed_is_left_to_who_uses_the_file_next() {
+    use std::os::unix::fs::MetadataExt;
+    const ROOM: u64 = 4 << 20;
+    let dir = temp_dir("sealed");
+    let path = dir.join("a");
+    let blocks = || fs::metadata(&path).unwrap().blocks() * 512;
+    let posix = PosixFileSystem::new();
+    let mut first = posix.create(&path).unwrap();
+    first.append(b"first").unwrap();
+    first.preallocate(2 * ROOM).unwrap();
+    assert!(blocks() >= 2 * ROOM);
+    first.seal();
+    assert!(blocks() < ROOM);
+    let mut second = posix.open_append(&path).unwrap();
+    second.preallocate(ROOM).unwrap();
+    drop(first);
+    assert!(blocks() >= ROOM);
+    drop(second);
+    assert!(blocks() < ROOM);
+    fs::remove_dir_all(dir).unwrap();
+}
+
+#[test]
 fn errors_name_the_file_and_the_cause() {
     let dir = temp_dir("errors");
     let missing = dir.join("missing/a");
