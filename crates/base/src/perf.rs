@@ -342,13 +342,14 @@ impl PerfContext {
         self.rows[level.min(PERF_LEVELS - 1)][counter as usize]
     }
 
-    /// What was counted after `before`, which this thread's counters were once.
+    /// What was counted after `before`, which this thread's counters were once; of counters that were set back since
+    /// then, what was counted since.
     #[must_use]
     pub fn since(&self, before: &Self) -> Self {
         let mut difference = self.clone();
         let all = difference.rows.as_flattened_mut();
         for (n, b) in all.iter_mut().zip(before.rows.as_flattened()) {
-            *n = n.wrapping_sub(*b);
+            *n = n.checked_sub(*b).unwrap_or(*n);
         }
         difference
     }
@@ -415,6 +416,19 @@ mod tests {
         assert_eq!(PerfContext::current(), seen);
         PerfContext::reset();
         assert_eq!(PerfContext::current(), PerfContext::default());
+    }
+
+    #[test]
+    fn who_sets_counters_back_within_a_measurement_is_counted_from_there() {
+        let ((_, inner), outer) = PerfContext::measure(PerfLevel::EnableCount, || {
+            add(BlockReadByte, 10);
+            PerfContext::measure(PerfLevel::EnableCount, || {
+                PerfContext::reset();
+                add(BlockReadByte, 3);
+            })
+        });
+        assert_eq!(inner.get(BlockReadByte), 3);
+        assert_eq!(outer.get(BlockReadByte), 3);
     }
 
     #[test]
