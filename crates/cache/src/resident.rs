@@ -21,8 +21,8 @@
 //!    eviction ends; it gives at most `SECOND_CHANCES_MAX` second chances, so it ends soon.
 //! 4. A value that leaves while somebody has it is *held*: its memory is not free, so it counts
 //!    until it is seen to be gone, which is looked for from time to time, and when what is held may be twice what it was.
-//! 5. An entry that somebody has stays as long as others can leave: its memory would not be free, and who asks for it next
-//!    would read it a second time.
+//! 5. An entry that somebody has stays while one that nobody has is not far behind it, `IN_USE_PASSED_MAX` such ones at most:
+//!    its memory would not be free, and who asks for it next would read it a second time.
 
 use orogen_base::sync::atomic::{AtomicU8, Ordering};
 use std::collections::{HashMap, VecDeque};

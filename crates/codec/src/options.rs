@@ -8,7 +8,8 @@ pub const DEFAULT_COMPRESSION_LEVEL: i32 = 32767;
 pub struct CompressionOptions {
     /// Effort of the codec, [`DEFAULT_COMPRESSION_LEVEL`] for the codec's default.
     ///
-    /// Larger: smaller blocks, slower writing. Negative levels of LZ4 are accelerations.
+    /// Larger: smaller blocks, slower writing. Of LZ4 and LZ4HC alike levels from 1 on are LZ4HC's, and
+    /// negative ones are accelerations of the fast search (RocksDB 11).
     pub level: i32,
     /// Bytes of the dictionary that all data blocks of a table share; 0 for none.
     pub max_dict_bytes: u32,

@@ -543,7 +543,8 @@ impl BlobFileReader {
     /// is used.
     #[inline]
     fn hint(&self, ahead: &mut BlobReadahead, extent: Extent, heading: Heading) {
-        let is_short = ahead.row_len < HINTED_ROW_LEN_MIN.max(HINTED_ROW_RECORDS_MIN * extent.size);
+        let is_short = ahead.row_len
+            < HINTED_ROW_LEN_MIN.max(extent.size.saturating_mul(HINTED_ROW_RECORDS_MIN));
         if is_short && !ahead.announced.is_empty() && !ahead.hints_always {
             return;
         }
