@@ -585,7 +585,7 @@ pub struct ColumnFamilyOptions {
     /// 0.5, or of 0.8 while flushes wait for a rate limiter; once a quarter of all is garbage the worst files are emptied
     /// from a quarter on; small files are merged. While flushes come compactions do it for the level that they
     /// go to. When nothing else is to be done and
-    /// nothing was flushed for two seconds, values shorter than 4 KiB are put in key order, as with [`Self::range_merge`]
+    /// nothing was flushed for two seconds, values shorter than 8 KiB are put in key order, as with [`Self::range_merge`]
     /// and 8 runs at most. Default true; ours. False: values are moved only where another setting asks for it.
     pub blob_gc_auto: bool,
     /// The most that blob files of the family may take for each byte that is live in them. Beyond it the files with most

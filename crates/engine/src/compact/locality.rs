@@ -71,8 +71,8 @@ const TABLE_BYTES_PER_MOVED: u64 = 4;
 const TABLES_MAX: usize = 256;
 /// Where nobody has said a depth: so many places are asked for at once while one of them is waited for.
 const AUTO_DEPTH: u64 = 8;
-/// Where nobody has said a depth: of values that are no shorter a device gives as many a second, wherever they lie.
-const AUTO_VALUE_BYTES: u64 = 4096;
+/// Where nobody has said a depth: longer values are read about as fast wherever they lie.
+const AUTO_VALUE_BYTES: u64 = 8192;
 
 /// True if values of blob files that are written anew go to blob files.
 fn stay_apart(options: &ColumnFamilyOptions) -> bool {

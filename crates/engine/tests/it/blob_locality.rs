@@ -252,7 +252,7 @@ fn in_runs(db: &Db, family: &ColumnFamily, map: &mut Map, runs: usize, value_byt
 #[test]
 fn short_values_are_put_in_order_unasked_for_where_there_is_nothing_else_to_do() {
     // Values of so many bytes are moved, or left.
-    for (value_bytes, moves) in [(1000, true), (4100, false)] {
+    for (value_bytes, moves) in [(1000, true), (8000, true), (8200, false)] {
         let fs = MemFileSystem::new();
         let clock = Arc::new(ManualClock::new());
         let mut options = separated(&fs);

@@ -435,9 +435,9 @@ fn without_being_asked_only_short_values_are_put_in_order_and_only_in_a_long_lul
     few.max_sorted_runs = 3;
     // Those that are long enough are looked at once.
     for (bytes, told) in [
-        (4095, "[4, 5] leave [12, 13] move 163800"),
-        (4096, "nothing"),
-        (4095, "nothing"),
+        (8191, "[4, 5] leave [12, 13] move 327640"),
+        (8192, "nothing"),
+        (8191, "nothing"),
     ] {
         assert_eq!(selected(&v, &few, bytes), told, "{bytes}");
     }
