@@ -317,7 +317,9 @@ fn ranked(version: &Version, rules: &Rules, left: &HashSet<FileNo>) -> Vec<(File
         if is_left || number >= rules.made_before {
             continue;
         }
-        if rules.after_holes && !blob.was_looked_at_for_holes() {
+        // Of short records holes bring so little that garbage would only grow meanwhile.
+        let may_wait = rules.after_holes && !blob.has_short_records();
+        if may_wait && !blob.was_looked_at_for_holes() {
             continue;
         }
         // What was given up as holes has come free already.

@@ -33,6 +33,8 @@ const MUST_UNDERSTAND: u32 = 1 << 6;
 const GIVEN_UP: u32 = 33;
 const OVERHEAD: u32 = 33;
 const OF_OVERHEAD: u32 = 34;
+/// Bytes of a block of most file systems.
+const BLOCK_BYTES: u64 = 4096;
 
 /// A blob file came into being.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
@@ -253,6 +255,14 @@ impl BlobFileMeta {
         let is_looked_at =
             self.file.look_again_at() == 0 && seen >= self.garbage_blob_bytes / 8 * 7;
         self.file.leave_holes.get() || is_looked_at
+    }
+
+    /// True if its records are shorter than a block of most file systems, on average: a dead one between two
+    /// that live gives nothing back then.
+    #[must_use]
+    pub fn has_short_records(&self) -> bool {
+        let addition = &self.file.addition;
+        addition.total_blob_bytes / addition.total_blob_count.max(1) < BLOCK_BYTES
     }
 
     /// Values that pointers lead to.

@@ -34,6 +34,7 @@ use crate::support::{DIR, scan};
 pub(crate) fn quiet(fs: &MemFileSystem) -> Options {
     let mut options = separated(fs);
     options.cf.disable_auto_compactions = true;
+    options.cf.blob_gc_auto = false;
     options
 }
 

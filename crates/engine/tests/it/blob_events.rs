@@ -167,6 +167,7 @@ fn properties_tell_files_by_how_much_of_them_is_garbage() {
     let fs = MemFileSystem::new();
     let (_, mut options) = listened(&fs);
     options.cf.enable_blob_garbage_collection = false;
+    options.cf.blob_gc_auto = false;
     let db = Db::open(DIR, &options).unwrap();
     let family = db.default_column_family();
     for n in 0..10 {

@@ -236,6 +236,17 @@ fn by_default_what_holes_leave_is_emptied_from_half_of_it_on() {
     let v = version(TABLES, &files);
     v.blob_files()[&10].file.leave_holes.set(true);
     assert_eq!(chosen(&v, &Rules::of(&v, &options)), [10]);
+    // Of records that are shorter than a block holes bring too little to be waited for.
+    let half_of = |record: u64| [(10, 1000 * record, 500 * record)];
+    let eager = ColumnFamilyOptions {
+        merge_small_file_threshold: 0,
+        min_gc_batch_size: 0,
+        ..options
+    };
+    for (record, told) in [(4095, &[10][..]), (4096, &[])] {
+        let v = version(TABLES, &half_of(record));
+        assert_eq!(chosen(&v, &Rules::of(&v, &eager)), told, "{record}");
+    }
 }
 
 #[test]
