@@ -46,7 +46,7 @@ use orogen_blob::BlobPointer;
 use crate::plugin::compaction_filter::{CompactionFilter, FilterDecision};
 use crate::plugin::merge_operator::MergeOperator;
 use crate::read::BlobSource;
-use crate::version::blob_counts::BlobCounts;
+use crate::version::blob_counts::{BlobCount, BlobCounts, ByBlobFile};
 use merge::Operands;
 pub use tombstones::surviving_tombstones;
 
@@ -221,7 +221,7 @@ pub struct CompactionIter<I> {
     tombstones: Arc<FragmentedRangeTombstones>,
     options: CompactionIterOptions,
     stats: CompactionIterStats,
-    pointers_read: BlobCounts,
+    pointers_read: ByBlobFile<BlobCount>,
     /// A pointer that was passed and leads nowhere.
     bad_pointer: Option<Error>,
     looked_at: u64,
@@ -275,7 +275,7 @@ impl<I: InternalIterator> CompactionIter<I> {
             tombstones,
             options,
             stats: CompactionIterStats::default(),
-            pointers_read: BlobCounts::default(),
+            pointers_read: ByBlobFile::default(),
             bad_pointer: None,
             looked_at: 0,
             next_look: 0,
@@ -369,8 +369,8 @@ impl<I: InternalIterator> CompactionIter<I> {
 
     /// The pointers to blob files that were read so far.
     #[must_use]
-    pub fn pointers_read(&self) -> &BlobCounts {
-        &self.pointers_read
+    pub fn pointers_read(&self) -> BlobCounts {
+        self.pointers_read.iter().map(|(&n, &c)| (n, c)).collect()
     }
 
     /// Finds the next entry that stays, from where the input stands.
@@ -682,7 +682,10 @@ impl<I: InternalIterator> CompactionIter<I> {
             self.stats.input_deletions += 1;
         } else if kind == ValueKind::BlobIndex as u8 {
             match BlobPointer::decode(self.input.value()) {
-                Ok(pointer) => self.pointers_read.add(&pointer, key.len() - TRAILER_LEN),
+                Ok(pointer) => {
+                    let count = self.pointers_read.entry(pointer.file).or_default();
+                    count.add(&pointer, key.len() - TRAILER_LEN);
+                }
                 Err(e) => self.bad_pointer = Some(e),
             }
         }

@@ -181,7 +181,7 @@ pub fn write<I: InternalIterator>(
         Ok(written) => Ok(Written {
             stats: *iter.stats(),
             dropped_range_tombstones,
-            pointers_read: iter.pointers_read().clone(),
+            pointers_read: iter.pointers_read(),
             ..written
         }),
         Err(error) => Err(Failed {

@@ -24,8 +24,8 @@ use super::breaks::Breaks;
 use super::dictionary::{Decided, Samples};
 use crate::filename::{DataFile, DataFileKind};
 use crate::read::{BlobKeeper, BlobSource};
-use crate::version::blob_counts::{BlobCount, BlobCounts};
-use crate::version::blob_reach::BlobStretches;
+use crate::version::blob_counts::{BlobCount, BlobCounts, ByBlobFile};
+use crate::version::blob_reach::{BlobStretches, Stretch};
 use crate::version::{BlobFileAddition, FileChecksum, Identity};
 
 /// Which values go to blob files, and how.
@@ -100,7 +100,7 @@ pub(super) struct BlobsWritten {
     pub(super) additions: Vec<BlobFileAddition>,
     /// Bytes of the files.
     pub(super) bytes: u64,
-    /// Pointers that came in and went on.
+    /// Pointers that came in and went on. Told once all have come.
     pub(super) kept: BlobCounts,
     /// Values that were taken out of their files, and their bytes as stored there.
     pub(super) relocated: BlobCount,
@@ -110,6 +110,114 @@ pub(super) struct BlobsWritten {
     pub(super) returned: BlobCount,
     /// Files that were begun with a dictionary.
     pub(super) dictionary_files: u64,
+}
+
+/// What is done with the values of a blob file.
+#[derive(Clone, Copy)]
+enum Fate {
+    Stay,
+    Move,
+    /// Only so that they lie in key order.
+    Order,
+}
+
+/// A blob file that pointers lead to. All that is noted of a pointer is here, so each costs one look.
+struct Target {
+    fate: Fate,
+    /// Pointers that came in and went on.
+    kept: BlobCount,
+    /// Pointers of the table at hand.
+    table: BlobCount,
+    /// And where they stand, if there are any.
+    stretch: Stretch,
+}
+
+/// The blob files that pointers lead to.
+#[derive(Default)]
+struct Targets {
+    files: ByBlobFile<Target>,
+    /// Pointers of the table at hand.
+    pointers: u64,
+}
+
+impl Targets {
+    /// What is done with the value; where it stays, the table gets the pointer as it is.
+    #[inline]
+    fn pass(&mut self, pointer: &BlobPointer, key_len: usize, options: &BlobOutputOptions) -> Fate {
+        let at = self.pointers;
+        let target = self.of(pointer.file, options);
+        let fate = target.fate;
+        if let Fate::Stay = fate {
+            target.kept.add(pointer, key_len);
+            target.point(pointer, key_len, at);
+            self.pointers += 1;
+        }
+        fate
+    }
+
+    /// Counts a pointer that goes on as it came, whatever was to be done with its value.
+    fn keep(&mut self, pointer: &BlobPointer, key_len: usize, options: &BlobOutputOptions) {
+        self.of(pointer.file, options).kept.add(pointer, key_len);
+        self.point(pointer, key_len, options);
+    }
+
+    /// Counts a pointer that the table gets.
+    fn point(&mut self, pointer: &BlobPointer, key_len: usize, options: &BlobOutputOptions) {
+        let at = self.pointers;
+        self.of(pointer.file, options).point(pointer, key_len, at);
+        self.pointers += 1;
+    }
+
+    #[inline]
+    fn of(&mut self, file: FileNo, options: &BlobOutputOptions) -> &mut Target {
+        self.files.entry(file).or_insert_with(|| Target {
+            fate: options.fate_of(file),
+            kept: BlobCount::default(),
+            table: BlobCount::default(),
+            stretch: Stretch { first: 0, last: 0 },
+        })
+    }
+
+    fn kept(&self) -> BlobCounts {
+        let kept = self.files.iter().map(|(&n, t)| (n, t.kept));
+        kept.filter(|(_, count)| count.values > 0).collect()
+    }
+
+    /// What the table that ends points to, and where the pointers stand.
+    fn end_table(&mut self) -> (BlobCounts, BlobStretches) {
+        let pointers = std::mem::take(&mut self.pointers);
+        let of_table = || self.files.iter().filter(|(_, t)| t.table.values > 0);
+        let counts = of_table().map(|(&n, t)| (n, t.table)).collect();
+        let stretches = of_table().map(|(&n, t)| (n, t.stretch)).collect();
+        for target in self.files.values_mut() {
+            target.table = BlobCount::default();
+        }
+        (counts, BlobStretches::new(pointers, stretches))
+    }
+}
+
+impl Target {
+    /// Counts a pointer of the table, before which it has `at` others.
+    #[inline]
+    fn point(&mut self, pointer: &BlobPointer, key_len: usize, at: u64) {
+        if self.table.values == 0 {
+            self.stretch.first = at;
+        }
+        self.stretch.last = at;
+        self.table.add(pointer, key_len);
+    }
+}
+
+impl BlobOutputOptions {
+    fn fate_of(&self, file: FileNo) -> Fate {
+        if self.relocate.contains(&file) {
+            Fate::Move
+        } else if self.order.contains(&file) {
+            Fate::Order
+        } else {
+            Fate::Stay
+        }
+    }
 }
 
 /// Parts values from keys.
@@ -123,10 +231,7 @@ pub(super) struct BlobWriter {
     /// Of the memory of that file.
     reservation: Option<Reservation<CachedBlock>>,
     written: BlobsWritten,
-    /// What the table at hand points to.
-    table: BlobCounts,
-    /// And where the pointers stand.
-    stretches: BlobStretches,
+    targets: Targets,
     /// The values that the table at hand has itself have fewer bytes.
     inline_bound: usize,
     /// A value of more bytes stays in the table.
@@ -194,8 +299,7 @@ impl BlobWriter {
             },
             options,
             written: BlobsWritten::default(),
-            table: BlobCounts::default(),
-            stretches: BlobStretches::default(),
+            targets: Targets::default(),
             inline_bound: 0,
             key: Vec::new(),
             pointer: Vec::new(),
@@ -300,11 +404,11 @@ impl BlobWriter {
     ) -> Result<(&'e [u8], &'e [u8])> {
         let pointer = BlobPointer::decode(value)?;
         let user = user_key(key);
-        let only_for_order = !self.options.relocate.contains(&pointer.file);
-        if only_for_order && !self.options.order.contains(&pointer.file) {
-            self.keep(&pointer, user);
-            return Ok((key, value));
-        }
+        let only_for_order = match self.targets.pass(&pointer, user.len(), &self.options) {
+            Fate::Stay => return Ok((key, value)),
+            Fate::Move => false,
+            Fate::Order => true,
+        };
         let Some(source) = self.options.source.clone() else {
             return Err(Error::invalid_argument(
                 "values of blob files cannot be read here",
@@ -316,7 +420,7 @@ impl BlobWriter {
             && usize::try_from(pointer.size).is_ok_and(|size| self.stays_apart(size));
         if stays {
             let Some((stored, from)) = source.stored(&pointer, user)? else {
-                self.keep(&pointer, user);
+                self.targets.keep(&pointer, user.len(), &self.options);
                 return Ok((key, value));
             };
             if from.stores_as(self.options.file.compression) {
@@ -331,7 +435,7 @@ impl BlobWriter {
             }
         }
         let Some(fetched) = source.value(&pointer, user)? else {
-            self.keep(&pointer, user);
+            self.targets.keep(&pointer, user.len(), &self.options);
             return Ok((key, value));
         };
         self.count_relocated(&pointer, only_for_order);
@@ -345,18 +449,6 @@ impl BlobWriter {
         self.inline_bound = self.inline_bound.max(fetched.len() + 1);
         let value = self.fetched.insert(fetched);
         Ok((&self.key, value))
-    }
-
-    /// Counts a pointer that goes on as it came.
-    fn keep(&mut self, pointer: &BlobPointer, user_key: &[u8]) {
-        self.written.kept.add(pointer, user_key.len());
-        self.point(pointer, user_key.len());
-    }
-
-    /// Counts a pointer that the table gets.
-    fn point(&mut self, pointer: &BlobPointer, key_len: usize) {
-        self.table.add(pointer, key_len);
-        self.stretches.add(pointer.file);
     }
 
     fn count_relocated(&mut self, pointer: &BlobPointer, only_for_order: bool) {
@@ -433,7 +525,8 @@ impl BlobWriter {
     fn point_to(&mut self, key: &[u8], pointer: &BlobPointer) -> Result<()> {
         self.pointer.clear();
         pointer.encode(&mut self.pointer);
-        self.point(pointer, user_key(key).len());
+        self.targets
+            .point(pointer, user_key(key).len(), &self.options);
         self.take_key(key, ValueKind::BlobIndex);
         let Some((_, builder)) = &self.open else {
             return Ok(());
@@ -458,7 +551,8 @@ impl BlobWriter {
         }
         if kind == ValueKind::BlobIndex as u8 {
             let pointer = BlobPointer::decode(value)?;
-            self.point(&pointer, user_key(key).len());
+            self.targets
+                .point(&pointer, user_key(key).len(), &self.options);
         }
         Ok(())
     }
@@ -466,11 +560,9 @@ impl BlobWriter {
     /// What the table that ends here points to, where the pointers stand, and what all values in the table
     /// itself have fewer bytes than.
     pub(super) fn end_table(&mut self) -> (BlobCounts, BlobStretches, usize) {
-        (
-            std::mem::take(&mut self.table),
-            std::mem::take(&mut self.stretches).ended(),
-            std::mem::take(&mut self.inline_bound),
-        )
+        let (counts, stretches) = self.targets.end_table();
+        let inline_bound = std::mem::take(&mut self.inline_bound);
+        (counts, stretches, inline_bound)
     }
 
     /// Ends the last file, unless it goes on in the next run.
@@ -482,6 +574,7 @@ impl BlobWriter {
             }
             None => self.finish_file()?,
         }
+        self.written.kept = self.targets.kept();
         Ok(std::mem::take(&mut self.written))
     }
 

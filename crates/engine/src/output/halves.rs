@@ -94,7 +94,7 @@ pub fn write_halves<I: InternalIterator>(
             writer.add_placed(key, value)?;
         }
         let mut written = writer.finish()?;
-        let (mut stats, mut pointers_read) = (*iter.stats(), iter.pointers_read().clone());
+        let (mut stats, mut pointers_read) = (*iter.stats(), iter.pointers_read());
         stats.add(&placed.stats);
         pointers_read.add_all(&placed.pointers_read);
         written.bytes += placed.blobs.bytes;
@@ -153,7 +153,7 @@ fn place_all<I: InternalIterator>(
         _reservation: reservation,
         blobs: blobs.finish()?,
         stats: *iter.stats(),
-        pointers_read: iter.pointers_read().clone(),
+        pointers_read: iter.pointers_read(),
     })
 }
 

@@ -9,8 +9,9 @@
 //! A value's bytes are those of its record, as the MANIFEST counts them. Every entry of kind 0x11
 //! counts, several versions of a key too.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
+use foldhash::fast::RandomState;
 use orogen_base::coding::{Decoder, put_varint32, put_varint64};
 use orogen_base::seqno::SEQNO_MAX;
 use orogen_base::{Error, FileNo, Result};
@@ -35,6 +36,18 @@ pub struct BlobCount {
     pub bytes: u64,
 }
 
+impl BlobCount {
+    /// Counts the value of a user key of so many bytes.
+    #[inline]
+    pub fn add(&mut self, pointer: &BlobPointer, key_len: usize) {
+        self.values += 1;
+        self.bytes = self.bytes.saturating_add(pointer.record_len(key_len));
+    }
+}
+
+/// Something of each blob file that pointers are met of, which come by the million and in no order.
+pub type ByBlobFile<T> = HashMap<FileNo, T, RandomState>;
+
 /// Values by blob file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct BlobCounts(BTreeMap<FileNo, BlobCount>);
@@ -50,8 +63,7 @@ impl BlobCounts {
     #[inline]
     pub fn add(&mut self, pointer: &BlobPointer, key_len: usize) {
         let count = self.0.entry(pointer.file).or_default();
-        count.values += 1;
-        count.bytes = count.bytes.saturating_add(pointer.record_len(key_len));
+        count.add(pointer, key_len);
     }
 
     /// Adds all of `other`.

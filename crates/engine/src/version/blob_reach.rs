@@ -37,46 +37,23 @@ pub struct Stretch {
     pub last: u64,
 }
 
-/// The stretches of a table, as they are noted and as they are kept.
+/// The stretches of a table.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct BlobStretches {
     pointers: u64,
     files: BTreeMap<FileNo, Stretch>,
-    /// The file of the last pointers, and which of them was the first: pointers in a row cost no look into the map.
-    row: Option<(FileNo, u64)>,
 }
 
 impl BlobStretches {
-    /// Notes the table's next pointer.
-    #[inline]
-    pub fn add(&mut self, file: FileNo) {
-        if self.row.is_none_or(|(of, _)| of != file) {
-            self.end_row();
-            self.row = Some((file, self.pointers));
-        }
-        self.pointers += 1;
-    }
-
-    /// All that was noted, once there is no next pointer.
+    /// Those of a table with so many pointers.
     #[must_use]
-    pub fn ended(mut self) -> Self {
-        self.end_row();
-        self
-    }
-
-    fn end_row(&mut self) {
-        let Some((file, first)) = self.row.take() else {
-            return;
-        };
-        let last = self.pointers - 1;
-        let stretch = self.files.entry(file).or_insert(Stretch { first, last });
-        stretch.last = last;
+    pub fn new(pointers: u64, files: BTreeMap<FileNo, Stretch>) -> Self {
+        Self { pointers, files }
     }
 
     /// The bytes of the property; `None` if the table needs none.
     #[must_use]
     pub fn encode(&self) -> Option<Vec<u8>> {
-        debug_assert!(self.row.is_none());
         if self.files.len() < 2 {
             return None;
         }
@@ -116,11 +93,7 @@ impl BlobStretches {
                 "stretches of a table's pointers have bytes behind their end",
             ));
         }
-        Ok(Self {
-            pointers,
-            files,
-            row: None,
-        })
+        Ok(Self { pointers, files })
     }
 }
 
@@ -209,8 +182,9 @@ mod tests {
     use orogen_sst::CompressionType;
 
     fn table(files: &[FileNo]) -> (BlobCounts, BlobStretches) {
-        let (mut counts, mut stretches) = (BlobCounts::default(), BlobStretches::default());
-        for &file in files {
+        let mut counts = BlobCounts::default();
+        let mut stretches = BTreeMap::new();
+        for (n, &file) in (0..).zip(files) {
             let pointer = BlobPointer {
                 file,
                 offset: 100,
@@ -218,9 +192,12 @@ mod tests {
                 codec: CompressionType::None,
             };
             counts.add(&pointer, 8);
-            stretches.add(file);
+            let stretch: &mut Stretch = stretches
+                .entry(file)
+                .or_insert(Stretch { first: n, last: n });
+            stretch.last = n;
         }
-        (counts, stretches.ended())
+        (counts, BlobStretches::new(files.len() as u64, stretches))
     }
 
     fn depth_of(files: &[FileNo]) -> u64 {

@@ -341,7 +341,7 @@ fn a_skip_is_as_if_its_keys_had_not_been_there() {
                 iter.next();
             }
             iter.status().unwrap();
-            (out.join(" "), iter.pointers_read().clone())
+            (out.join(" "), iter.pointers_read())
         };
         let unread = rng.chance(1, 2);
         let left = filtered_before(&entries, &ranges, newest_snapshot, unread);
