@@ -71,18 +71,13 @@ fn unseen(blob: &BlobFileMeta, now_micros: u64) -> u64 {
         .saturating_sub(given_up.max(blob.file.garbage_seen(now_micros)))
 }
 
-/// True if nothing begins.
-pub(crate) fn is_off(options: &ColumnFamilyOptions) -> bool {
-    !options.blob_hole_punching || options.disable_auto_compactions
-}
-
 /// The files that are to be looked at now, most dead bytes first; none if it is not worth it.
 pub(crate) fn pick(
     version: &Version,
     options: &ColumnFamilyOptions,
     now_micros: u64,
 ) -> Vec<FileNo> {
-    if is_off(options) || version.blob_files().is_empty() {
+    if !options.punches_holes() || version.blob_files().is_empty() {
         return Vec::new();
     }
     let (mut dead, mut live) = (0u64, 0u64);

@@ -97,7 +97,7 @@ pub struct Rules {
     pub by_cost: bool,
     /// Only files with lower numbers.
     pub made_before: FileNo,
-    /// Only files of which the dead places were looked for, or are left alone.
+    /// No files that wait until dead places were looked for in them.
     pub after_holes: bool,
     /// Tables of this level are left alone, for compactions that come by.
     pub spared_level: Option<usize>,
@@ -152,7 +152,7 @@ impl Rules {
                 true => AUTO_SHARE,
                 false => 1.0,
             },
-            after_holes: is_auto && options.blob_hole_punching,
+            after_holes: is_auto && options.punches_holes(),
             min_batch_bytes: options.min_gc_batch_size,
             max_batch_bytes: options.max_gc_batch_size,
             small_file_bytes: options
@@ -317,9 +317,7 @@ fn ranked(version: &Version, rules: &Rules, left: &HashSet<FileNo>) -> Vec<(File
         if is_left || number >= rules.made_before {
             continue;
         }
-        // Of short records holes bring so little that garbage would only grow meanwhile.
-        let may_wait = rules.after_holes && !blob.has_short_records();
-        if may_wait && !blob.was_looked_at_for_holes() {
+        if rules.after_holes && blob.waits_for_holes() {
             continue;
         }
         // What was given up as holes has come free already.

@@ -73,7 +73,7 @@ fn take(context: &Context, family: &Arc<ColumnFamilyData>) -> Option<Part> {
                         return None;
                     }
                     let files = std::mem::take(files);
-                    if holes::is_off(&family.options()) {
+                    if !family.options().punches_holes() {
                         // They are looked for again when it is on.
                         for file in &files {
                             if let Some(blob) = state.version.blob_files().get(&file.number) {
@@ -119,7 +119,7 @@ fn is_better_moved(context: &Context, family: &ColumnFamilyData) -> bool {
         && (holes.is_slow(write_rate) || holes.bring_nothing())
 }
 
-/// Has no holes looked for in files any more: see [`crate::version::BlobFileMeta::was_looked_at_for_holes`].
+/// Has no holes looked for in files any more: see [`crate::version::BlobFileMeta::waits_for_holes`].
 fn leave_to_moving(context: &Context, family: &str, version: &Version, files: &[FileNo]) {
     for number in files {
         if let Some(blob) = version.blob_files().get(number) {
@@ -208,7 +208,7 @@ pub(crate) fn idle_micros(context: &Context) -> u64 {
     let now = context.clock.now_micros();
     let due = families
         .iter()
-        .filter(|f| !holes::is_off(&f.options()))
+        .filter(|f| f.options().punches_holes())
         .flat_map(|f| {
             let version = f.version();
             let blobs = version.blob_files().values();

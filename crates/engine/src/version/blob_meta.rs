@@ -246,23 +246,24 @@ impl BlobFileMeta {
         u64::try_from(left).unwrap_or(u64::MAX)
     }
 
-    /// True if holes are not expected to bring much more: almost all of the garbage was there when
-    /// dead places were looked for, or the file is left alone. Not of one with other names: moving its values frees
-    /// nothing either while they are there, and it is looked at again.
+    /// True if holes are expected to bring more: not once almost all of the garbage was there when
+    /// dead places were looked for, nor where the file is left alone, nor of records that are shorter than a block, on average,
+    /// since a dead one between two that live gives nothing back. One that was found to have other names waits: moving its
+    /// values frees nothing either while they are there, and it is looked at again.
     #[must_use]
-    pub fn was_looked_at_for_holes(&self) -> bool {
-        let seen = self.file.garbage_seen(0).max(self.holes());
-        let is_looked_at =
-            self.file.look_again_at() == 0 && seen >= self.garbage_blob_bytes / 8 * 7;
-        self.file.leave_holes.get() || is_looked_at
-    }
-
-    /// True if its records are shorter than a block of most file systems, on average: a dead one between two
-    /// that live gives nothing back then.
-    #[must_use]
-    pub fn has_short_records(&self) -> bool {
+    pub fn waits_for_holes(&self) -> bool {
+        if self.file.leave_holes.get() {
+            return false;
+        }
         let addition = &self.file.addition;
-        addition.total_blob_bytes / addition.total_blob_count.max(1) < BLOCK_BYTES
+        // With their padding: aligned ones give back whole blocks.
+        let bytes = addition
+            .total_blob_bytes
+            .saturating_add(addition.overhead_bytes);
+        let is_short = bytes / addition.total_blob_count.max(1) < BLOCK_BYTES;
+        let seen = self.file.garbage_seen(0).max(self.holes());
+        let was_looked_at = is_short || seen >= self.garbage_blob_bytes / 8 * 7;
+        self.file.look_again_at() != 0 || !was_looked_at
     }
 
     /// Values that pointers lead to.

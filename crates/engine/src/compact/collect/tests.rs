@@ -12,6 +12,11 @@ use crate::version::{BlobFileAddition, BlobFileGarbage, text};
 
 /// Blob files as number, bytes and garbage, over tables of 1000 bytes in a drawing.
 fn version(drawing: &str, blobs: &[(FileNo, u64, u64)]) -> Version {
+    padded_version(drawing, blobs, 0)
+}
+
+/// The same with so many bytes of padding in each.
+fn padded_version(drawing: &str, blobs: &[(FileNo, u64, u64)], overhead_bytes: u64) -> Version {
     let icmp = InternalKeyComparator::default();
     let drawn = text::parse(&icmp, 7, drawing).unwrap();
     let mut edit = VersionEdit::of_column_family(0);
@@ -25,6 +30,7 @@ fn version(drawing: &str, blobs: &[(FileNo, u64, u64)]) -> Version {
             number,
             total_blob_count: 1000,
             total_blob_bytes: bytes,
+            overhead_bytes,
             ..BlobFileAddition::default()
         });
         edit.blob_file_garbages.push(BlobFileGarbage {
@@ -236,16 +242,35 @@ fn by_default_what_holes_leave_is_emptied_from_half_of_it_on() {
     let v = version(TABLES, &files);
     v.blob_files()[&10].file.leave_holes.set(true);
     assert_eq!(chosen(&v, &Rules::of(&v, &options)), [10]);
-    // Of records that are shorter than a block holes bring too little to be waited for.
-    let half_of = |record: u64| [(10, 1000 * record, 500 * record)];
-    let eager = ColumnFamilyOptions {
-        merge_small_file_threshold: 0,
-        min_gc_batch_size: 0,
+    // Where nobody looks nothing waits.
+    let manual = ColumnFamilyOptions {
+        disable_auto_compactions: true,
         ..options
     };
-    for (record, told) in [(4095, &[10][..]), (4096, &[])] {
-        let v = version(TABLES, &half_of(record));
-        assert_eq!(chosen(&v, &Rules::of(&v, &eager)), told, "{record}");
+    let v = version(TABLES, &files);
+    assert_eq!(chosen(&v, &Rules::of(&v, &manual)), [10]);
+}
+
+#[test]
+fn holes_are_not_waited_for_where_records_are_shorter_than_a_block() {
+    let options = ColumnFamilyOptions {
+        merge_small_file_threshold: 0,
+        min_gc_batch_size: 0,
+        ..ColumnFamilyOptions::default()
+    };
+    for (record, padding, told) in [
+        (4095, 0, &[10][..]),
+        (4096, 0, &[]),
+        // One that has a block for itself gives it back.
+        (3000, 1096, &[]),
+        (3000, 1095, &[10]),
+    ] {
+        let half = [(10, 1000 * record, 500 * record)];
+        let v = padded_version(TABLES, &half, 1000 * padding);
+        assert_eq!(chosen(&v, &Rules::of(&v, &options)), told, "{record}");
+        // Moving them frees nothing while a checkpoint has the file.
+        v.blob_files()[&10].file.note_other_names(0, 1);
+        assert!(chosen(&v, &Rules::of(&v, &options)).is_empty());
     }
 }
 
