@@ -37,7 +37,8 @@ impl FromFlag for String {
 
 impl FromFlag for PathBuf {
     fn from_flag(text: &str) -> Option<Self> {
-        Some(text.into())
+        // An empty one would be the working directory.
+        (!text.is_empty()).then(|| text.into())
     }
 }
 

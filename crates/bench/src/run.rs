@@ -124,15 +124,24 @@ struct Sink<'a> {
 
 impl Sink<'_> {
     fn line(&mut self, text: &str) -> std::io::Result<()> {
-        let to: &mut dyn Write = if self.json { self.talk } else { self.out };
-        to.write_all(text.as_bytes())?;
-        to.flush()
+        if self.json {
+            tell(self.talk, text);
+            return Ok(());
+        }
+        self.out.write_all(text.as_bytes())?;
+        self.out.flush()
     }
 
     fn text(&mut self, name: &str, text: &str) -> std::io::Result<()> {
         self.texts.insert(name.to_owned(), text.into());
         self.line(&format!("\n{text}\n"))
     }
+}
+
+/// Tells what is no result. If it cannot be written there is nobody to tell.
+fn tell(talk: &mut dyn Write, text: &str) {
+    let _ = talk.write_all(text.as_bytes());
+    let _ = talk.flush();
 }
 
 /// Runs what `args` asks for. Results go to `out`, everything else to `talk`.
@@ -157,9 +166,10 @@ pub fn run(args: &[String], out: &mut dyn Write, talk: &mut dyn Write) -> Result
     }
     if flags.seed == 0 {
         flags.seed = SystemClock.unix_secs() ^ (u64::from(std::process::id()) << 32);
-        writeln!(talk, "Set seed to {} because --seed was 0", flags.seed)?;
+        let seed = flags.seed;
+        tell(talk, &format!("Set seed to {seed} because --seed was 0\n"));
     }
-    talk.write_all(environment_text(SystemClock.unix_secs()).as_bytes())?;
+    tell(talk, &environment_text(SystemClock.unix_secs()));
     let statistics = Arc::new(Statistics::new());
     let options = options(&flags, codec, &statistics);
     let json = flags.json;

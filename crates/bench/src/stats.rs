@@ -62,7 +62,7 @@ impl Stats {
             },
             progress: Progress {
                 thread,
-                interval_micros: interval_seconds * 1_000_000,
+                interval_micros: interval_seconds.saturating_mul(1_000_000),
                 last_micros: now,
                 last_done: 0,
             },
@@ -89,10 +89,6 @@ impl Stats {
     }
 
     #[cold]
-    #[expect(
-        clippy::print_stderr,
-        reason = "a tool tells of its progress while it works"
-    )]
     fn look(&mut self) {
         self.next_look = self.done + OPS_BETWEEN_LOOKS;
         let now = SystemClock.now_micros();
@@ -103,15 +99,19 @@ impl Stats {
         }
         let seconds = (micros as f64 / 1e6, (now - self.start_micros) as f64 / 1e6);
         let ops = (self.done - p.last_done, self.done);
-        eprintln!(
-            "... thread {}: ({},{}) ops and ({:.1},{:.1}) ops/second in ({:.6},{:.6}) seconds",
-            p.thread,
-            ops.0,
-            ops.1,
-            ops.0 as f64 / seconds.0,
-            ops.1 as f64 / seconds.1,
-            seconds.0,
-            seconds.1
+        // If stderr is gone there is nobody to tell.
+        let _ = std::io::Write::write_fmt(
+            &mut std::io::stderr(),
+            format_args!(
+                "... thread {}: ({},{}) ops and ({:.1},{:.1}) ops/second in ({:.6},{:.6}) seconds\n",
+                p.thread,
+                ops.0,
+                ops.1,
+                ops.0 as f64 / seconds.0,
+                ops.1 as f64 / seconds.1,
+                seconds.0,
+                seconds.1
+            ),
         );
         (p.last_micros, p.last_done) = (now, self.done);
     }

@@ -130,7 +130,10 @@ impl Worker {
     /// Operations of a workload: `ops`, or as many as `--duration` allows.
     pub(crate) fn budget(&self, ops: u64) -> Budget {
         let seconds = self.flags.duration;
-        let deadline = (seconds > 0).then(|| SystemClock.now_micros() + seconds * 1_000_000);
+        let deadline = (seconds > 0).then(|| {
+            let micros = seconds.saturating_mul(1_000_000);
+            SystemClock.now_micros().saturating_add(micros)
+        });
         Budget {
             left: if deadline.is_some() { u64::MAX } else { ops },
             deadline,

@@ -34,22 +34,28 @@ struct Backups {
     /// Directory of the backups.
     #[arg(id = "backups", value_name = "BACKUPS")]
     path: PathBuf,
+}
+
+/// How fast they are read.
+#[derive(clap::Args)]
+struct Pace {
     /// Read at most so many MiB a second.
     #[arg(long, value_name = "MIB", default_value_t = 0, value_parser = clap::value_parser!(u64).range(..1 << 44))]
     rate: u64,
 }
 
-impl Backups {
-    fn options(&self, flush: bool) -> BackupOptions {
+impl Pace {
+    fn options(&self) -> BackupOptions {
         BackupOptions {
             bytes_per_second: self.rate << 20,
-            flush_before_backup: flush,
             ..BackupOptions::default()
         }
     }
+}
 
-    fn open(&self, flush: bool) -> Result<BackupEngine, Failure> {
-        Ok(BackupEngine::open(&self.path, self.options(flush))?)
+impl Backups {
+    fn open(&self, options: BackupOptions) -> Result<BackupEngine, Failure> {
+        Ok(BackupEngine::open(&self.path, options)?)
     }
 
     fn check_is_there(&self) -> Result<(), Failure> {
@@ -65,16 +71,13 @@ impl Backups {
     /// Opens what must be there, to change it.
     fn open_existing(&self) -> Result<BackupEngine, Failure> {
         self.check_is_there()?;
-        self.open(false)
+        self.open(BackupOptions::default())
     }
 
     /// Opens what must be there, and leaves it as it is.
-    fn look(&self) -> Result<BackupEngine, Failure> {
+    fn look(&self, options: BackupOptions) -> Result<BackupEngine, Failure> {
         self.check_is_there()?;
-        Ok(BackupEngine::open_read_only(
-            &self.path,
-            self.options(false),
-        )?)
+        Ok(BackupEngine::open_read_only(&self.path, options)?)
     }
 }
 
@@ -88,6 +91,8 @@ pub(crate) struct CreateArgs {
     dir: Dir,
     #[command(flatten)]
     backups: Backups,
+    #[command(flatten)]
+    pace: Pace,
     /// Write memtables into tables first instead of copying logs.
     #[arg(long)]
     flush: bool,
@@ -108,6 +113,8 @@ pub(crate) struct ListArgs {
 pub(crate) struct VerifyArgs {
     #[command(flatten)]
     backups: Backups,
+    #[command(flatten)]
+    pace: Pace,
     /// Number of the backup; default: all.
     id: Option<u32>,
 }
@@ -117,6 +124,8 @@ pub(crate) struct VerifyArgs {
 pub(crate) struct RestoreArgs {
     #[command(flatten)]
     backups: Backups,
+    #[command(flatten)]
+    pace: Pace,
     /// Number of the backup.
     id: u32,
     /// Directory to make; it must not exist.
@@ -167,7 +176,11 @@ fn to_json(b: &BackupInfo) -> Value {
 fn create(args: &CreateArgs, terminal: &mut Terminal) -> Result<(), Failure> {
     // The database first: without one no directory of backups is made.
     let db = open::read_write(&args.dir.path, terminal)?;
-    let backups = args.backups.open(args.flush)?;
+    let options = BackupOptions {
+        flush_before_backup: args.flush,
+        ..args.pace.options()
+    };
+    let backups = args.backups.open(options)?;
     let bar = terminal.bar(0, true, "copying");
     let made = backups.create_backup_with(&db, &mut |done, total| {
         bar.set_length(total);
@@ -193,7 +206,7 @@ fn create(args: &CreateArgs, terminal: &mut Terminal) -> Result<(), Failure> {
 }
 
 fn list(args: &ListArgs, terminal: &mut Terminal) -> Result<(), Failure> {
-    let backups = args.backups.look()?;
+    let backups = args.backups.look(BackupOptions::default())?;
     let (good, damaged) = (backups.list()?, backups.damaged()?);
     if terminal.json {
         let good: Vec<Value> = good.iter().map(to_json).collect();
@@ -237,7 +250,7 @@ fn told(damaged: usize) -> Result<(), Failure> {
 }
 
 fn verify(args: &VerifyArgs, terminal: &mut Terminal) -> Result<(), Failure> {
-    let backups = args.backups.look()?;
+    let backups = args.backups.look(args.pace.options())?;
     let ids: Vec<u32> = match args.id {
         Some(id) => vec![id],
         None => {
@@ -280,7 +293,7 @@ fn verify(args: &VerifyArgs, terminal: &mut Terminal) -> Result<(), Failure> {
 }
 
 fn restore(args: &RestoreArgs, terminal: &mut Terminal) -> Result<(), Failure> {
-    let backups = args.backups.look()?;
+    let backups = args.backups.look(args.pace.options())?;
     let bar = terminal.bar(0, true, "restoring");
     let mut bytes = 0;
     let result = backups.restore_with(args.id, &args.target, &mut |done, total| {

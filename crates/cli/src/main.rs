@@ -43,7 +43,8 @@ struct Cli {
 /// How everything is printed.
 #[derive(clap::Args)]
 struct Output {
-    /// Print JSON. Keys and values are text, bytes that are none and backslashes as `\x00` and `\\`; see --hex.
+    /// Print JSON. Keys and values are text; bytes that are none are `\xff`, control characters `\x01`, `\u{85}`, `\n`,
+    /// `\t` and `\0`, backslashes `\\`; see --hex.
     #[arg(long, global = true)]
     json: bool,
     /// Keys and values are hexadecimal digits, in arguments and in what is printed.

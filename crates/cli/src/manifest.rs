@@ -68,6 +68,9 @@ pub(crate) fn run(command: ManifestCommand, terminal: &mut Terminal) -> Result<(
             }
             ReadOutcome::Damage(d) if d.is_tail => {
                 terminal.note(&format!("torn tail at offset {}", d.offset));
+                if terminal.json {
+                    terminal.item(&json!({ "offset": d.offset, "torn_tail": true }))?;
+                }
             }
             ReadOutcome::Damage(d) => {
                 let error = Error::corruption(d.reason.name())
@@ -82,6 +85,10 @@ pub(crate) fn run(command: ManifestCommand, terminal: &mut Terminal) -> Result<(
         terminal.end_items("]\n")?;
     } else {
         terminal.note(&text::plural(edits, "edit"));
+    }
+    if edits == 0 {
+        let file = path.display();
+        return Err(Failure::Damaged(format!("{file} has no whole edit")));
     }
     Ok(())
 }

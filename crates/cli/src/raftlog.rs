@@ -332,6 +332,7 @@ fn check(args: &CheckArgs, terminal: &mut Terminal) -> Result<(), Failure> {
                     "entries": file.entries,
                     "entry_bytes": file.entry_bytes,
                     "damage": file.damage.as_ref().map(ToString::to_string),
+                    "torn_end": file.is_torn_end,
                     "newest_of_its_queue": file.is_newest,
                 })
             })

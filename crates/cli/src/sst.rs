@@ -7,6 +7,7 @@ use clap::Subcommand;
 use orogen::{Options, UserComparator};
 use orogen_base::coding::get_varint64;
 use orogen_base::key::ParsedInternalKey;
+use orogen_base::seqno::SeqNo;
 use orogen_base::{Error, InternalIterator as _};
 use orogen_engine::filename::{self, FileKind};
 use orogen_env::Access;
@@ -79,13 +80,18 @@ fn open(path: &Path) -> Result<Arc<TableReader>, Failure> {
         ..Default::default()
     };
     let first = TableReader::open(file.clone(), size, options(UserComparator::BYTEWISE));
-    match first {
-        Err(e) if e.kind() == orogen::ErrorKind::InvalidArgument => Ok(TableReader::open(
-            file,
-            size,
-            options(UserComparator::REVERSE_BYTEWISE),
-        )?),
-        other => Ok(other?),
+    let Err(e) = first else {
+        return Ok(first?);
+    };
+    let Some(name) = e.context("table") else {
+        return Err(e.into());
+    };
+    match UserComparator::by_name(name) {
+        Some(order) => Ok(TableReader::open(file, size, options(order))?),
+        None => {
+            let error = Error::not_supported("table has an order that is not built in");
+            Err(error.with("comparator", name).into())
+        }
     }
 }
 
@@ -218,28 +224,56 @@ fn dump_entries(
     }
     let mut iter = table.iter(TableReadOptions::compaction());
     let mut left = args.limit.unwrap_or(u64::MAX);
-    iter.seek_to_first();
+    if left > 0 {
+        iter.seek_to_first();
+    }
     while left > 0 && iter.valid() {
         let key = ParsedInternalKey::parse(iter.key())?;
         let kind = format!("{:?}", key.kind);
-        let (user_key, value) = (terminal.show(key.user_key), terminal.show(iter.value()));
-        if terminal.json {
-            terminal.item(&json!({
-                "key": user_key,
-                "sequence_number": key.seqno,
-                "kind": kind,
-                "value": value,
-            }))?;
-        } else {
-            terminal.line(&format!("  {user_key} @{} {kind}\t{value}", key.seqno))?;
-        }
+        print_entry(
+            terminal,
+            key.user_key,
+            key.seqno,
+            &kind,
+            ("value", iter.value()),
+        )?;
         left -= 1;
-        iter.next();
+        // What is behind the last one may be damaged.
+        if left > 0 {
+            iter.next();
+        }
     }
-    iter.status()?;
+    if left > 0 {
+        iter.status()?;
+    }
+    let left = usize::try_from(left).unwrap_or(usize::MAX);
+    for (start, end, seqno) in table.range_tombstones().iter().take(left) {
+        print_entry(terminal, start, seqno, "RangeDeletion", ("end", end))?;
+    }
     if terminal.json {
         terminal.end_items("]")?;
     }
+    Ok(())
+}
+
+fn print_entry(
+    terminal: &mut Terminal,
+    user_key: &[u8],
+    seqno: SeqNo,
+    kind: &str,
+    (name, value): (&str, &[u8]),
+) -> Result<(), Failure> {
+    let (user_key, value) = (terminal.show(user_key), terminal.show(value));
+    if terminal.json {
+        terminal.item(&json!({
+            "key": user_key,
+            "sequence_number": seqno,
+            "kind": kind,
+            name: value,
+        }))
+    } else {
+        terminal.line(&format!("  {user_key} @{seqno} {kind}\t{value}"))
+    }?;
     Ok(())
 }
 

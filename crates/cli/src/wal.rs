@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::Subcommand;
-use orogen::Options;
+use orogen::{ErrorKind, Options};
 use orogen_engine::batch::{BatchOp, BatchReader};
 use orogen_engine::filename::{self, FileKind};
 use orogen_env::Access;
@@ -68,12 +68,17 @@ pub(crate) fn run(command: WalCommand, terminal: &mut Terminal) -> Result<(), Fa
     }
     let mut record = Vec::new();
     let (mut records, mut operations, mut damages) = (0u64, 0u64, 0u64);
+    // Records that are whole, but of a kind that is not read here.
+    let mut unread = None;
     while records < args.limit.unwrap_or(u64::MAX) {
         match reader.read_record(&mut record)? {
             ReadOutcome::Record { offset } => {
                 records += 1;
                 match print_record(&args, terminal, offset, &record) {
                     Ok(count) => operations += u64::from(count),
+                    Err(Failure::Engine(e)) if e.kind() == ErrorKind::NotSupported => {
+                        unread.get_or_insert(e.with("offset", offset));
+                    }
                     Err(Failure::Engine(e)) => {
                         damages += 1;
                         terminal.note(&e.with("offset", offset).to_string());
@@ -98,7 +103,7 @@ pub(crate) fn run(command: WalCommand, terminal: &mut Terminal) -> Result<(), Fa
         ));
     }
     match damages {
-        0 => Ok(()),
+        0 => unread.map_or(Ok(()), |e| Err(e.into())),
         n => {
             let file = args.file.display();
             Err(Failure::Damaged(format!(

@@ -211,3 +211,33 @@ fn wrong_command_lines_touch_nothing() {
         "{out}"
     );
 }
+
+#[test]
+fn an_empty_directory_is_not_the_working_directory() {
+    for flag in ["--db=", "--db"] {
+        let all = [flag.to_owned(), String::new()];
+        let all = &all[..if flag.ends_with('=') { 1 } else { 2 }];
+        let told = run(all, &mut Vec::new(), &mut Vec::new());
+        assert!(matches!(told, Err(BenchError::Usage(_))), "{told:?}");
+    }
+}
+
+#[test]
+fn a_run_goes_on_where_nobody_hears_what_it_tells() {
+    struct Gone;
+    impl std::io::Write for Gone {
+        fn write(&mut self, _: &[u8]) -> std::io::Result<usize> {
+            Err(std::io::ErrorKind::BrokenPipe.into())
+        }
+        fn flush(&mut self) -> std::io::Result<()> {
+            Err(std::io::ErrorKind::BrokenPipe.into())
+        }
+    }
+    let dir = TempDir::new("bench-deaf");
+    let db = format!("--db={}", dir.path().join("db").display());
+    let args = [&*db, "--benchmarks=fillseq", "--num=10", "--json"];
+    let args: Vec<String> = args.iter().map(|&a| a.to_owned()).collect();
+    let mut out = Vec::new();
+    run(&args, &mut out, &mut Gone).unwrap();
+    assert!(String::from_utf8_lossy(&out).contains("\"fillseq\""));
+}

@@ -69,10 +69,20 @@ struct Report {
     log_records: u64,
     torn_logs: u64,
     damages: Vec<Damage>,
+    /// The first that is whole, as far as that goes, but of a kind that is not read here.
+    unread: Option<Error>,
 }
 
 impl Report {
     fn damage(&mut self, file: &Path, error: &Error) {
+        if error.kind() == ErrorKind::NotSupported {
+            let with_file = || match error.context("file") {
+                Some(_) => error.clone(),
+                None => error.clone().with("file", file.display()),
+            };
+            self.unread.get_or_insert_with(with_file);
+            return;
+        }
         self.damages.push(Damage {
             file: file.display().to_string(),
             offset: error.context("offset").and_then(|o| o.parse().ok()),
@@ -366,8 +376,7 @@ pub(crate) fn run(args: &Args, terminal: &mut Terminal) -> Result<(), Failure> {
     bar.finish_and_clear();
     let names = fs.list(dir)?;
     let kept = manifest.min_log_number_to_keep;
-    // What cannot be checked is told behind what was.
-    let mut unread = check_logs_are_here(&*fs, dir, &names, kept).err();
+    let logs_lost = check_logs_are_here(&*fs, dir, &names, kept).err();
     for name in names {
         if let Some(FileKind::Wal(number)) = filename::parse(&name)
             && number >= kept
@@ -376,14 +385,13 @@ pub(crate) fn run(args: &Args, terminal: &mut Terminal) -> Result<(), Failure> {
             check.report.logs += 1;
             match check.log(&path, number) {
                 Err(e) if e.is_file_not_found() => {}
-                Err(e) if e.kind() == ErrorKind::NotSupported => {
-                    unread.get_or_insert(e);
-                }
                 Err(e) => check.report.damage(&path, &e),
                 Ok(()) => {}
             }
         }
     }
+    // What cannot be checked is told behind what was.
+    let unread = logs_lost.or(check.report.unread.take());
     if let Some(e) = unread.as_ref().filter(|_| !check.report.damages.is_empty()) {
         terminal.note(&format!("not checked: {e}"));
     }

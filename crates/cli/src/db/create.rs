@@ -1,12 +1,15 @@
 //! `orogen db create`: a new database, or new families in one that is there.
 
-use orogen::{ColumnFamilyOptions, Db, Options, UserComparator};
+use std::collections::HashSet;
+
+use orogen::{ColumnFamilyOptions, DEFAULT_COLUMN_FAMILY_NAME, Db, Options, UserComparator};
 use orogen_engine::filename;
 use serde_json::json;
 
 use crate::failure::{Failure, after_help_of_writer};
 use crate::open::{self, Dir};
 use crate::terminal::Terminal;
+use crate::text;
 
 #[derive(clap::Args)]
 #[command(after_help = after_help_of_writer!(
@@ -42,6 +45,15 @@ pub(crate) fn run(args: &Args, terminal: &mut Terminal) -> Result<(), Failure> {
             path.display()
         )));
     }
+    let mut asked = HashSet::new();
+    for name in &args.column_family {
+        if name == DEFAULT_COLUMN_FAMILY_NAME || !asked.insert(name) {
+            return Err(Failure::Usage(format!(
+                "column family '{}' is there, or asked for twice",
+                text::escape(name.as_bytes())
+            )));
+        }
+    }
     let db = if exists {
         open::read_write(path, terminal)?
     } else {
@@ -67,7 +79,7 @@ pub(crate) fn run(args: &Args, terminal: &mut Terminal) -> Result<(), Failure> {
         terminal.note(&format!(
             "{}: column families {}",
             path.display(),
-            names.join(", ")
+            text::escape(names.join(", ").as_bytes())
         ));
     }
     Ok(())

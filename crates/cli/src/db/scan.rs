@@ -69,8 +69,15 @@ pub(crate) fn run(args: &Args, terminal: &mut Terminal) -> Result<(), Failure> {
     let db = open::read(&args.at.dir.path, &args.reading, terminal)?;
     let family = open::family(&db, &args.at.column_family)?;
     let bytewise = family.options().comparator.is_bytewise();
+    // Values that nobody asks for are not read out of blob files.
+    let needs_values = if args.count {
+        terminal.json
+    } else {
+        !args.keys_only
+    };
     let mut options = ReadOptions {
         fill_cache: false,
+        allow_unprepared_value: !needs_values,
         ..ReadOptions::default()
     };
     (options.iterate_lower_bound, options.iterate_upper_bound) = (from, to);
@@ -89,7 +96,7 @@ pub(crate) fn run(args: &Args, terminal: &mut Terminal) -> Result<(), Failure> {
     }
     let (scanned, counted) = args.perf.measure(|| {
         let iter = db.iter(&options, &family)?;
-        scan(args, terminal, iter, prefix.as_deref())
+        scan(args, terminal, iter, prefix.as_deref(), needs_values)
     });
     let found = scanned?;
     let counted = counted.as_ref();
@@ -131,21 +138,31 @@ fn scan(
     terminal: &mut Terminal,
     mut iter: DbIterator,
     prefix: Option<&[u8]>,
+    needs_values: bool,
 ) -> Result<Found, Failure> {
+    let limit = args.limit.unwrap_or(u64::MAX);
+    let mut found = Found::default();
+    if limit == 0 {
+        return Ok(found);
+    }
     if args.reverse {
         iter.seek_to_last();
     } else {
         iter.seek_to_first();
     }
-    let limit = args.limit.unwrap_or(u64::MAX);
-    let mut found = Found::default();
-    while found.entries < limit && iter.valid() {
+    while iter.valid() {
         if prefix.is_none_or(|p| iter.key().starts_with(p)) {
             found.entries += 1;
             found.key_bytes += iter.key().len() as u64;
-            found.value_bytes += iter.value().len() as u64;
+            if needs_values {
+                found.value_bytes += iter.value().len() as u64;
+            }
             if !args.count {
                 print(args, terminal, &iter)?;
+            }
+            // What is behind the last one may be damaged, or large.
+            if found.entries == limit {
+                return Ok(found);
             }
         }
         step(&mut iter, args.reverse);

@@ -458,3 +458,40 @@ fn names(dir: &str) -> Vec<std::ffi::OsString> {
     names.sort();
     names
 }
+
+#[test]
+fn scans_read_no_value_that_nobody_asks_for() {
+    let dir = TempDir::new("cli-scan-values");
+    let db = text(&dir.path().join("db")).to_owned();
+    ok(&["db", "create", &db]);
+    ok(&["db", "put", &db, "a", "short"]);
+    ok(&["db", "put", &db, "b", &"long".repeat(100)]);
+    ok(&["db", "put", &db, "c", &"longer".repeat(100)]);
+    let separate = ["--to", "separated", "--min-blob-size", "100"];
+    ok(&[&["blob", "convert", &db][..], &separate].concat());
+    assert!(ok(&["db", "scan", &db]).starts_with("a\tshort\nb\tlonglong"));
+    for blob in super::files(&db, ".blob") {
+        std::fs::remove_file(blob).expect("it is there");
+    }
+    fails(4, &["db", "scan", &db]);
+    assert_eq!(ok(&["db", "scan", &db, "--keys-only"]), "a\nb\nc\n");
+    assert_eq!(ok(&["db", "scan", &db, "--count"]), "3\n");
+    assert_eq!(ok(&["db", "scan", &db, "--limit", "1"]), "a\tshort\n");
+    assert_eq!(ok(&["db", "scan", &db, "--limit", "0"]), "");
+    // Bytes of values are asked for.
+    fails(4, &["db", "scan", &db, "--count", "--json"]);
+}
+
+#[test]
+fn a_database_is_not_made_for_families_that_cannot_be() {
+    let dir = TempDir::new("cli-create-names");
+    let path = dir.path().join("db");
+    let db = text(&path).to_owned();
+    for names in [["a", "a"], ["a", "default"]] {
+        fails(
+            2,
+            &["db", "create", &db, "--cf", names[0], "--cf", names[1]],
+        );
+        assert!(!path.exists());
+    }
+}

@@ -140,3 +140,26 @@ fn a_manifests_dump_lists_edits() {
     );
     fails(3, &["manifest", "dump", dir.path().to_str().unwrap()]);
 }
+
+#[test]
+fn a_tables_dump_has_its_range_deletions() {
+    let here = env!("CARGO_MANIFEST_DIR");
+    let file = format!("{here}/../../testdata/sst/range_tombstones.sst");
+    let told = json(&["sst", "dump", &file, "--entries"]);
+    let entries = told["entries"].as_array().expect("a list");
+    let deletions = entries.iter().filter(|e| e["kind"] == "RangeDeletion");
+    assert!(deletions.clone().all(|e| e["end"].is_string()));
+    assert_eq!(entries.len() - deletions.count(), 54);
+    assert!(entries.len() > 54);
+    let few = json(&["sst", "dump", &file, "--entries", "--limit", "54"]);
+    assert_eq!(few["entries"].as_array().map(Vec::len), Some(54));
+    assert!(ok(&["sst", "dump", &file, "--entries"]).contains(" RangeDeletion\t"));
+}
+
+#[test]
+fn a_file_without_an_edit_is_no_manifest() {
+    let dir = TempDir::new("cli-no-manifest");
+    let file = dir.path().join("MANIFEST-000001");
+    std::fs::write(&file, b"some text").expect("it can be written");
+    fails(4, &["manifest", "dump", super::text(&file)]);
+}

@@ -128,3 +128,13 @@ fn damaged_values_stop_it_or_are_told_by_key() {
     }
     ok(&["db", "check", &to]);
 }
+
+#[test]
+fn what_is_whole_and_not_read_here_is_no_damage() {
+    let dir = TempDir::new("cli-titan-check");
+    let from = copy("version-3", &dir);
+    let run = fails(8, &["db", "check", &from]);
+    assert!(!run.out.contains("damaged: "), "{}", run.out);
+    let run = fails(8, &["wal", "dump", &format!("{from}/000032.log")]);
+    assert!(run.err.contains("not supported"), "{}", run.err);
+}
