@@ -373,6 +373,10 @@ fn without_manifest(
         let properties = match properties_of(&*options.db.fs, &table) {
             Ok(properties) => properties,
             Err(e) if e.kind() == ErrorKind::Io => return Err(e),
+            // Its magic number is one of another kind of table: no damage makes that.
+            Err(e) if e.kind() == ErrorKind::NotSupported && e.context("table").is_some() => {
+                return Err(e.with("table_number", number));
+            }
             Err(_) => {
                 unknown.push(table);
                 continue;
@@ -610,6 +614,15 @@ fn judge(family: &FamilyPlan, table: &TablePlan, salvaged: Result<Salvaged>) -> 
         }
         Err(e) => return Err(e),
     };
+    // Of another kind of table nothing is found, and all of it may be well. A damaged version looks the same, but
+    // blocks are found then.
+    if let Some(e) = &salvaged.tail_error
+        && e.kind() == ErrorKind::NotSupported
+        && salvaged.entries == 0
+    {
+        let e = e.clone();
+        return Err(e.with("table_number", table.number));
+    }
     let another_size = table
         .listed
         .as_ref()

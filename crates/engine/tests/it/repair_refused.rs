@@ -5,7 +5,7 @@ use std::path::Path;
 use orogen_base::ErrorKind;
 use orogen_engine::repair::{self, RepairReport};
 use orogen_engine::{Db, FlushOptions, Options, WriteOptions};
-use orogen_env::fs::read_file;
+use orogen_env::fs::{read_file, write_file};
 use orogen_env::{FileSystem, MemFileSystem, PowerCut};
 use orogen_wal::Writer;
 
@@ -227,5 +227,32 @@ fn a_tracked_log_that_is_missing_or_short_is_told_of() {
         let told: Vec<_> = report.logs_damaged.iter().map(|l| l.number).collect();
         assert_eq!(told, [number], "{report:?}");
         assert_eq!(keys(&fs, NEW), found);
+    }
+}
+
+#[test]
+fn a_table_of_another_kind_is_not_left_out() {
+    let (fs, _) = sample();
+    let name = tables(&fs).pop().expect("there is one");
+    let path = Path::new(DIR).join(&name);
+    let mut bytes = read_file(&fs, &path).expect("reads");
+    let size = bytes.len();
+    // As a plain table of RocksDB ends, which has no blocks.
+    bytes.fill(7);
+    bytes[size - 8..].copy_from_slice(&0x8242_2296_63bf_9564_u64.to_le_bytes());
+    write_file(&fs, &path, &bytes).expect("writes");
+    for manifest in [true, false] {
+        if !manifest {
+            for name in fs.list(Path::new(DIR)).expect("lists") {
+                if name == "CURRENT" || name.starts_with("MANIFEST") {
+                    fs.remove_file(&Path::new(DIR).join(name))
+                        .expect("is there");
+                }
+            }
+        }
+        let told = repair::repair(DIR, NEW, &options(&fs), &mut |_, _| {});
+        let error = told.map(drop).expect_err("nothing may be lost");
+        assert_eq!(error.kind(), ErrorKind::NotSupported, "{error}");
+        assert!(!fs.exists(Path::new(NEW)).expect("asks"));
     }
 }
