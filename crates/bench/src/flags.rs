@@ -3,23 +3,29 @@
 use std::fmt::Write as _;
 use std::path::PathBuf;
 
-/// Reads one flag's value.
-trait FromFlag: Sized {
+/// One flag's value, as it is read and shown.
+trait FlagValue: Sized {
     fn from_flag(text: &str) -> Option<Self>;
+
+    fn to_flag(&self) -> String;
 }
 
 macro_rules! numbers {
     ($($t:ty),*) => {
-        $(impl FromFlag for $t {
+        $(impl FlagValue for $t {
             fn from_flag(text: &str) -> Option<Self> {
                 text.parse().ok()
+            }
+
+            fn to_flag(&self) -> String {
+                self.to_string()
             }
         })*
     };
 }
 numbers!(u64, i64, usize, f64);
 
-impl FromFlag for bool {
+impl FlagValue for bool {
     fn from_flag(text: &str) -> Option<Self> {
         match text {
             "true" | "1" | "t" | "yes" => Some(true),
@@ -27,18 +33,30 @@ impl FromFlag for bool {
             _ => None,
         }
     }
-}
 
-impl FromFlag for String {
-    fn from_flag(text: &str) -> Option<Self> {
-        Some(text.to_owned())
+    fn to_flag(&self) -> String {
+        self.to_string()
     }
 }
 
-impl FromFlag for PathBuf {
+impl FlagValue for String {
+    fn from_flag(text: &str) -> Option<Self> {
+        Some(text.to_owned())
+    }
+
+    fn to_flag(&self) -> String {
+        self.clone()
+    }
+}
+
+impl FlagValue for PathBuf {
     fn from_flag(text: &str) -> Option<Self> {
         // An empty one would be the working directory.
         (!text.is_empty()).then(|| text.into())
+    }
+
+    fn to_flag(&self) -> String {
+        self.display().to_string()
     }
 }
 
@@ -54,11 +72,14 @@ macro_rules! flags {
             }
         }
 
-        /// Names and meanings of the flags.
-        pub const FLAGS_HELP: &[(&str, &str)] =
-            &[$((stringify!($name), concat!($($doc),*)),)*];
-
         impl Flags {
+            /// Names, meanings and values of the flags.
+            #[must_use]
+            pub fn list(&self) -> Vec<(&'static str, &'static str, String)> {
+                let meaning = |text: &'static str| text.trim();
+                vec![$((stringify!($name), meaning(concat!($($doc),*)), self.$name.to_flag()),)*]
+            }
+
             /// True if the flag is a switch, which may stand without a value.
             fn is_switch(name: &str) -> bool {
                 match name {
@@ -71,7 +92,7 @@ macro_rules! flags {
                 let bad = || format!("illegal value '{text}' of flag --{name}");
                 match name {
                     $(stringify!($name) => {
-                        self.$name = <$type as FromFlag>::from_flag(text).ok_or_else(bad)?;
+                        self.$name = <$type as FlagValue>::from_flag(text).ok_or_else(bad)?;
                     })*
                     _ => return Err(format!("unknown command line flag '{name}'")),
                 }
@@ -216,8 +237,8 @@ impl Flags {
     #[must_use]
     pub fn help() -> String {
         let mut out = String::new();
-        for (name, meaning) in FLAGS_HELP {
-            let _ = writeln!(out, "  --{name:<36}{}", meaning.trim());
+        for (name, meaning, default) in Self::default().list() {
+            let _ = writeln!(out, "  --{name:<36}{meaning} [default: {default}]");
         }
         out
     }

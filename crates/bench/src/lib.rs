@@ -20,6 +20,6 @@ mod read;
 mod report;
 mod run;
 
-pub use flags::{FLAGS_HELP, Flags};
+pub use flags::Flags;
 pub use report::BenchResult;
 pub use run::{BenchError, run};

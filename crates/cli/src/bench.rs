@@ -1,6 +1,7 @@
 //! `orogen bench`: hands its flags to the workload tool.
 
 use orogen_bench::{BenchError, Flags};
+use serde_json::{Value, json};
 
 use crate::failure::Failure;
 use crate::terminal::Terminal;
@@ -24,7 +25,7 @@ Exit codes: 0 done; 1 failed; 2 wrong command line; 4 damaged data; 5 open elsew
 #[derive(clap::Args)]
 #[command(after_help = ABOUT)]
 pub(crate) struct BenchArgs {
-    /// List the flags with their meanings.
+    /// List the flags with their meanings and defaults.
     #[arg(long)]
     flags: bool,
     /// Flags as `--name=value`.
@@ -37,9 +38,20 @@ pub(crate) struct BenchArgs {
 }
 
 pub(crate) fn run(mut args: BenchArgs, terminal: &mut Terminal) -> Result<(), Failure> {
+    if args.flags && terminal.json {
+        let flags = Flags::default().list().into_iter();
+        let flags: Vec<Value> = flags
+            .map(|(name, meaning, default)| {
+                json!({ "name": name, "meaning": meaning, "default": default })
+            })
+            .collect();
+        return Ok(terminal.document(&Value::from(flags))?);
+    }
     if args.flags {
         return Ok(terminal.raw(Flags::help().as_bytes())?);
     }
+    // There are no bars. It is an option of the whole command, which stands among flags, too.
+    args.args.retain(|a| a != "--no-progress");
     if terminal.json {
         args.args.push("--json".to_owned());
     }

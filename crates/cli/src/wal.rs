@@ -77,7 +77,7 @@ pub(crate) fn run(command: WalCommand, terminal: &mut Terminal) -> Result<(), Fa
                 match print_record(&args, terminal, offset, &record) {
                     Ok(count) => operations += u64::from(count),
                     Err(Failure::Engine(e)) if e.kind() == ErrorKind::NotSupported => {
-                        unread.get_or_insert(e.with("offset", offset));
+                        unread.get_or_insert_with(|| e.with("offset", offset));
                     }
                     Err(Failure::Engine(e)) => {
                         damages += 1;

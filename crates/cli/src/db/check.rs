@@ -391,7 +391,7 @@ pub(crate) fn run(args: &Args, terminal: &mut Terminal) -> Result<(), Failure> {
         }
     }
     // What cannot be checked is told behind what was.
-    let unread = logs_lost.or(check.report.unread.take());
+    let unread = logs_lost.or_else(|| check.report.unread.take());
     if let Some(e) = unread.as_ref().filter(|_| !check.report.damages.is_empty()) {
         terminal.note(&format!("not checked: {e}"));
     }

@@ -1,6 +1,6 @@
 //! Every command explains itself with an example and exit codes.
 
-use super::ok;
+use super::{json, ok, text};
 
 const COMMANDS: [&[&str]; 38] = [
     &["db", "create"],
@@ -68,4 +68,18 @@ fn every_help_has_an_example_of_the_command_and_exit_codes() {
     }
     assert!(ok(&["--help"]).contains("Exit codes:\n  0  done"));
     assert!(ok(&["--version"]).starts_with("orogen 0."));
+}
+
+#[test]
+fn the_flags_of_the_bench_are_listed_with_their_defaults() {
+    let listed = ok(&["bench", "--flags"]);
+    let defaults = listed.lines().filter(|l| l.contains(" [default: ")).count();
+    assert_eq!(defaults, listed.lines().count());
+    assert!(listed.contains("Bytes of a key. [default: 16]"), "{listed}");
+    let document = json(&["bench", "--flags"]);
+    assert_eq!(document.as_array().map(Vec::len), Some(defaults));
+    let dir = orogen_testkit::TempDir::new("cli-bench-flags");
+    let db = format!("--db={}", text(&dir.path().join("db")));
+    let told = ok(&["bench", "--benchmarks=", &db, "--no-progress"]);
+    assert!(!told.is_empty());
 }
