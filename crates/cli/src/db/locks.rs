@@ -71,6 +71,7 @@ pub(crate) fn run(args: &Args, terminal: &mut Terminal) -> Result<(), Failure> {
             None => start,
             Some(end) => format!("[{start}, {end})"),
         };
+        let family = text::escape(family.as_bytes());
         terminal.line(&format!("{family}\t{what}\t{}", names.join(" ")))?;
     }
     terminal.note(&text::plural(count, "lock"));

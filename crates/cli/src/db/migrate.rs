@@ -157,7 +157,8 @@ fn what_becomes(family: &FamilyReport) -> &'static str {
 
 fn tell(report: &TitanReport, args: &Args, terminal: &mut Terminal) -> Result<(), Failure> {
     for family in &report.families {
-        terminal.line(&terminal.ink(Ink::Bold, &family.name))?;
+        let name = text::escape(family.name.as_bytes());
+        terminal.line(&terminal.ink(Ink::Bold, &name))?;
         let of = |n, noun, bytes| format!("{} of {}", text::plural(n, noun), text::size(bytes));
         let mut lines = vec![
             ("tables", of(family.tables, "table", family.table_bytes)),

@@ -95,7 +95,8 @@ fn lost_text(table: &TableDamage, terminal: &Terminal) -> Vec<String> {
 }
 
 fn tell(report: &RepairReport, terminal: &mut Terminal) -> Result<(), Failure> {
-    let names: Vec<&str> = report.families.iter().map(|f| f.1.as_str()).collect();
+    let names = report.families.iter();
+    let names: Vec<String> = names.map(|f| text::escape(f.1.as_bytes())).collect();
     for (name, what) in [
         ("manifest", manifest_text(&report.manifest)),
         ("column families", names.join(", ")),

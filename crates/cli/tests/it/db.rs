@@ -495,3 +495,19 @@ fn a_database_is_not_made_for_families_that_cannot_be() {
         assert!(!path.exists());
     }
 }
+
+#[test]
+fn names_of_families_do_not_steer_the_terminal() {
+    let dir = TempDir::new("cli-names");
+    let db = text(&dir.path().join("db")).to_owned();
+    let run = orogen(&["db", "create", &db, "--cf", "\u{1b}[31mred"]);
+    assert_eq!(run.code, 0);
+    for shown in [
+        run.err,
+        ok(&["db", "repair", &db]),
+        ok(&["db", "stats", &db]),
+    ] {
+        assert!(shown.contains("\\x1b[31mred"), "{shown}");
+        assert!(!shown.contains('\u{1b}'), "{shown}");
+    }
+}
