@@ -105,6 +105,9 @@ pub(crate) fn run(command: WalCommand, terminal: &mut Terminal) -> Result<(), Fa
     match damages {
         0 => unread.map_or(Ok(()), |e| Err(e.into())),
         n => {
+            if let Some(e) = unread {
+                terminal.note(&format!("not read: {e}"));
+            }
             let file = args.file.display();
             Err(Failure::Damaged(format!(
                 "{} in {file}",
