@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use clap::Subcommand;
-use orogen::{Options, UserComparator};
+use orogen::{ErrorKind, Options, UserComparator};
 use orogen_base::coding::get_varint64;
 use orogen_base::key::ParsedInternalKey;
 use orogen_base::seqno::SeqNo;
@@ -83,7 +83,9 @@ fn open(path: &Path) -> Result<Arc<TableReader>, Failure> {
     let Err(e) = first else {
         return Ok(first?);
     };
-    let Some(name) = e.context("table") else {
+    // Of other kinds of tables the error has the kind's name there.
+    let is_order = e.kind() == ErrorKind::InvalidArgument;
+    let Some(name) = e.context("table").filter(|_| is_order) else {
         return Err(e.into());
     };
     match UserComparator::by_name(name) {

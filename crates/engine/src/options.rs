@@ -583,9 +583,8 @@ pub struct ColumnFamilyOptions {
     /// `enable_blob_garbage_collection` is false) choose by cost: dead places are given up as holes while a call brings
     /// enough, and what they leave, or all if holes cannot be had or cost too much, is emptied at a ratio of
     /// 0.5, or of 0.8 while flushes wait for a rate limiter; once a quarter of all is garbage the worst files are emptied
-    /// from a quarter on; small files are merged. Compactions do not wait for holes where records are shorter than 4 KiB, on
-    /// average. While flushes come compactions do it for the level that they
-    /// go to. When nothing else is to be done and
+    /// from a quarter on; small files are merged. While flushes come compactions do it for the level that they
+    /// go to, without a wait for holes in files whose records are shorter than 4 KiB on average. When nothing else is to be done and
     /// nothing was flushed for two seconds, values shorter than 8 KiB are put in key order, as with [`Self::range_merge`]
     /// and 8 runs at most. Default true; ours. False: values are moved only where another setting asks for it.
     pub blob_gc_auto: bool,

@@ -160,7 +160,7 @@ pub type Progress<'a> = &'a mut dyn FnMut(u64, u64);
 ///
 /// # Errors
 /// `Busy` if somebody has it open; `InvalidArgument` if there is nothing of a database;
-/// `NotSupported` for values that expire, and for an order or a codec that is not built in; `Io`.
+/// `NotSupported` for values that expire, for tables of another format, and for an order or a codec that is not built in; `Io`.
 pub fn examine(
     dir: impl AsRef<Path>,
     options: &Options,

@@ -163,3 +163,15 @@ fn a_file_without_an_edit_is_no_manifest() {
     std::fs::write(&file, b"some text").expect("it can be written");
     fails(4, &["manifest", "dump", super::text(&file)]);
 }
+
+#[test]
+fn a_table_of_another_kind_is_told_as_that() {
+    let dir = TempDir::new("cli-plain-table");
+    let file = dir.path().join("000001.sst");
+    let mut bytes = vec![7; 200];
+    bytes.extend(0x8242_2296_63bf_9564_u64.to_le_bytes());
+    std::fs::write(&file, bytes).expect("it can be written");
+    let run = fails(8, &["sst", "dump", super::text(&file)]);
+    assert!(run.err.contains("plain table"), "{}", run.err);
+    assert!(!run.err.contains("order"), "{}", run.err);
+}
