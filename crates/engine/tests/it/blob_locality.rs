@@ -260,6 +260,8 @@ fn short_values_are_put_in_order_unasked_for_where_there_is_nothing_else_to_do()
         options.cf.target_file_size_base = 1 << 20;
         options.cf.level0_file_num_compaction_trigger = 100;
         options.cf.blob_file_size = 1 << 20;
+        // A run is one file, not two that follow one another.
+        options.cf.write_buffer_size = 1 << 20;
         let db = Db::open(DIR, &options).unwrap();
         let family = db.default_column_family();
         let mut map = Map::new();
