@@ -49,6 +49,11 @@ const PROBE_CALLS: u64 = 64;
 /// Bytes that come back in a second below which holes cost too much, unless what jobs may write is bounded lower:
 /// moving values frees as many as it writes, on most devices several times this.
 const SLOW_BYTES_PER_SEC: u64 = 64 << 20;
+/// The same where flushes are so fast that moving would free more: half of what they write, as who moves reads what it
+/// writes. But no more than this: what is not written at all is worth something.
+const SLOW_BYTES_PER_SEC_MAX: u64 = 256 << 20;
+/// Bytes of flushes that tell how fast they are; half of what was counted is forgotten with each so many.
+const FLUSHED_BYTES: u64 = 256 << 20;
 
 /// Bytes in holes that tell whether a file system takes them back.
 const PROBE_BYTES: u64 = 4 << 20;
@@ -167,7 +172,15 @@ pub(crate) struct HolePunching {
     micros: AtomicU64,
     punched: AtomicU64,
     kept: AtomicU64,
+    flushed: Mutex<Flushed>,
     is_given_up: AtomicBool,
+}
+
+/// What flushes wrote lately, and how long it took.
+#[derive(Default)]
+struct Flushed {
+    bytes: u64,
+    micros: u64,
 }
 
 impl HolePunching {
@@ -194,6 +207,28 @@ impl HolePunching {
         punched >= PROBE_BYTES && is_mostly_kept(punched, self.kept.load(Ordering::Relaxed))
     }
 
+    /// Counts a flush.
+    pub(crate) fn note_flush(&self, bytes: u64, micros: u64) {
+        let mut flushed = self.flushed.lock();
+        if flushed.bytes >= FLUSHED_BYTES {
+            flushed.bytes /= 2;
+            flushed.micros /= 2;
+        }
+        flushed.bytes = flushed.bytes.saturating_add(bytes);
+        flushed.micros = flushed.micros.saturating_add(micros);
+    }
+
+    /// Bytes in a second that holes have to bring.
+    fn least_rate(&self) -> u64 {
+        let flushed = self.flushed.lock();
+        let enough = flushed.bytes >= FLUSHED_BYTES / 2;
+        let rate = flushed.bytes.saturating_mul(1_000_000) / flushed.micros.max(1);
+        match enough {
+            true => (rate / 2).clamp(SLOW_BYTES_PER_SEC, SLOW_BYTES_PER_SEC_MAX),
+            false => SLOW_BYTES_PER_SEC,
+        }
+    }
+
     /// True if calls were found to cost too much for what they bring, from the open on, where jobs may
     /// write so many bytes in a second.
     pub(crate) fn is_slow(&self, write_rate: u64) -> bool {
@@ -201,7 +236,7 @@ impl HolePunching {
         let micros = self.micros.load(Ordering::Relaxed);
         self.calls.load(Ordering::Relaxed) >= PROBE_CALLS
             && bytes.saturating_mul(1_000_000)
-                < SLOW_BYTES_PER_SEC.min(write_rate).saturating_mul(micros)
+                < self.least_rate().min(write_rate).saturating_mul(micros)
     }
 
     /// True the first time.
@@ -279,5 +314,35 @@ mod tests {
         assert!(!slow(256 << 10, 3000, PROBE_CALLS, u64::MAX));
         // 1.3 MiB a second are enough where moving has no more, be it what a limiter leaves it.
         assert!(!slow(4096, 3000, PROBE_CALLS, 1 << 20));
+    }
+
+    #[test]
+    fn calls_are_slow_that_bring_less_than_half_of_what_flushes_write() {
+        let slow_beside = |flushes: &[(u64, u64)], bytes_per_call, micros_per_call| {
+            let punching = HolePunching::default();
+            for &(bytes, micros) in flushes {
+                punching.note_flush(bytes, micros);
+            }
+            for _ in 0..PROBE_CALLS {
+                punching.note_call(bytes_per_call, micros_per_call);
+            }
+            punching.is_slow(u64::MAX)
+        };
+        // Holes of 16 KiB in 150 us are 104 MiB a second.
+        let (hole, micros) = (16 << 10, 150);
+        assert!(!slow_beside(&[], hole, micros));
+        let at = |mib_per_sec: u64| [(256 << 20, 256_000_000 / mib_per_sec)];
+        assert!(slow_beside(&at(400), hole, micros));
+        assert!(!slow_beside(&at(200), hole, micros));
+        assert!(
+            !slow_beside(&[(64 << 20, 100_000)], hole, micros),
+            "too few to tell"
+        );
+        // However fast flushes are, 273 MiB a second are enough; and however slow, 52 are not.
+        assert!(!slow_beside(&at(10_000), hole, 57));
+        assert!(slow_beside(&at(10), hole, 300));
+        // What was is forgotten.
+        let slower_now = [at(10_000), at(100), at(100), at(100), at(100)].concat();
+        assert!(!slow_beside(&slower_now, hole, micros));
     }
 }

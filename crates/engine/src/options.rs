@@ -118,7 +118,9 @@ pub struct DbOptions {
     /// there are none while nothing is to be collected. 0: none by itself. Default 1.
     pub max_background_gc: usize,
     /// A flush that has so many bytes of values for blob files writes them by two threads, if
-    /// `max_background_jobs` is at least 2: each takes half of the keys, and a blob file of its own.
+    /// `max_background_jobs` is at least 2: each takes half of the keys, and a blob file of its own. So does a
+    /// compaction of level 0 that has fallen behind, with seven files of it or more, where those bring down so many bytes of values
+    /// in blob files that are shorter than 4 KiB there, on average, whatever `max_subcompactions` says.
     /// Default 8 MiB; [`u64::MAX`]: never.
     pub flush_halves_bytes: u64,
     /// Bytes of WAL beyond which the families that pin the oldest log are flushed, and a log is left that has nothing for any

@@ -6,9 +6,15 @@ use std::collections::HashSet;
 use orogen_base::FileNo;
 
 use super::collect::{self, Lull, Rules};
+use super::plan::Plan;
 use crate::options::{BlobRunMode, ColumnFamilyOptions};
 use crate::version::Version;
 use crate::version::blob_counts::BlobCounts;
+
+/// Files of level 0 from which on a compaction of them has fallen behind.
+const BEHIND_FILES: usize = 7;
+/// Records of fewer bytes, on average, are short. Of longer ones a memtable has so few that a compaction takes no time for its pointers.
+const SHORT_BYTES: u64 = 4096;
 
 /// The oldest blob file, if so much of it is garbage that the tables which point into it are
 /// compacted to empty it. The files behind it that no table's pointers begin with are counted with
@@ -63,6 +69,17 @@ pub struct Pointed {
     pub all: BlobCounts,
     /// Those that come down: of the level that it begins with.
     pub down: BlobCounts,
+}
+
+/// True if a compaction of level 0 has fallen behind, and brings down `from` bytes or more of values that are so short
+/// that it takes long for its pointers: two threads are to do it. What its tables have written over is garbage that
+/// nobody knows of yet, and the longer it takes the more of such tables there are at its end.
+#[must_use]
+pub fn is_behind(plan: &Plan, pointed: &Pointed, from: u64) -> bool {
+    let level0 = plan.input_files().filter(|(level, _)| *level == 0);
+    let (values, bytes) = (pointed.down.values(), pointed.down.bytes());
+    let are_short = bytes < values.saturating_mul(SHORT_BYTES);
+    are_short && bytes >= from && level0.count() >= BEHIND_FILES
 }
 
 /// The blob files whose values a compaction writes anew where it meets them: the [`oldest`], and

@@ -8,6 +8,7 @@
 //! they go into a compaction. Source: RocksDB `db/compaction/compaction_job.cc`,
 //! `db/compaction/compaction.cc` (`PopulateWithAtomicBoundaries`).
 
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use orogen_base::key::InternalKeyComparator;
@@ -211,8 +212,8 @@ pub fn is_deleted_whole(
     false
 }
 
-/// User keys that part a plan's work into at most `parts` stretches of about the same size; a
-/// stretch is worth a whole output file at least.
+/// User keys that part a plan's work into `parts` stretches of about the same size: as many of these as are worth
+/// a whole output file each.
 ///
 /// `anchors` divide the inputs; those of all inputs together, in any order.
 #[must_use]
@@ -220,16 +221,16 @@ pub fn subcompaction_bounds(
     order: &UserComparator,
     plan: &Plan,
     mut anchors: Vec<Anchor>,
-    parts: usize,
+    parts: RangeInclusive<usize>,
 ) -> Vec<Vec<u8>> {
-    if parts < 2 || !plan.may_part() {
+    if *parts.end() < 2 || !plan.may_part() {
         return Vec::new();
     }
     anchors.sort_by(|a, b| order.compare(&a.user_key, &b.user_key));
     let total: u64 = anchors.iter().map(|a| a.weight_bytes).sum();
     // A file is rarely cut when it is just full.
     let files = (total as f64 / 0.8 / plan.target_file_size.max(1) as f64).ceil() as usize;
-    let parts = parts.min(files);
+    let parts = files.clamp(*parts.start(), *parts.end());
     let mut bounds: Vec<Vec<u8>> = Vec::new();
     let mut passed = 0;
     let last = anchors.last().map(|a| a.user_key.clone());

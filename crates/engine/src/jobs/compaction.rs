@@ -460,8 +460,9 @@ impl CompactionJob {
         info.bytes_read -= dropped.iter().map(|f| f.size).sum::<u64>();
         info.dropped = dropped.iter().map(|f| f.number).collect();
         let read = &self.inputs_without(&info.dropped);
-        let moves = &self.moves(context, read)?;
-        let bounds = self.bounds(context, read)?;
+        let pointed = self.pointed();
+        let moves = &self.moves(context, read, pointed.as_ref())?;
+        let bounds = self.bounds(context, read, pointed.as_ref())?;
         let stretches: Vec<Stretch> = std::iter::once(None)
             .chain(bounds.iter().cloned().map(Some))
             .zip(
@@ -548,10 +549,14 @@ impl CompactionJob {
 
     /// The blob files whose values are written anew where they are met. None while there is no space, but for a try now and
     /// then: what can stay where it is must not keep a compaction from its end, for which writers may wait.
-    fn moves(&self, context: &Context, read: &[Inputs]) -> Result<Moves> {
+    fn moves(
+        &self,
+        context: &Context,
+        read: &[Inputs],
+        pointed: Option<&Pointed>,
+    ) -> Result<Moves> {
         let options = self.family.options();
-        let (lull, pointed) = (context.lull(), self.pointed());
-        let emptied = compact::blobs::emptied(&self.version, &options, lull, pointed.as_ref());
+        let emptied = compact::blobs::emptied(&self.version, &options, context.lull(), pointed);
         let tables = &self.family.tables;
         let ordered = compact::locality::moved_by_compaction(
             &self.version,
@@ -614,12 +619,24 @@ impl CompactionJob {
         Ok(FragmentedRangeTombstones::for_job(order, all, &snapshots))
     }
 
-    fn bounds(&self, context: &Context, read: &[Inputs]) -> Result<Vec<Vec<u8>>> {
-        let parts = match self.max_subcompactions {
-            0 => context.db_options().max_subcompactions,
+    /// The first user keys of all stretches but the first.
+    fn bounds(
+        &self,
+        context: &Context,
+        read: &[Inputs],
+        pointed: Option<&Pointed>,
+    ) -> Result<Vec<Vec<u8>>> {
+        let options = context.db_options();
+        let most = match self.max_subcompactions {
+            0 => options.max_subcompactions,
             n => n,
         };
-        if parts < 2 || !self.plan.may_part() {
+        let by_two = options.max_background_jobs >= 2
+            && pointed.is_some_and(|pointed| {
+                compact::blobs::is_behind(&self.plan, pointed, options.flush_halves_bytes)
+            });
+        let least = if by_two { 2 } else { 1 };
+        if most.max(least) < 2 || !self.plan.may_part() {
             return Ok(Vec::new());
         }
         let mut anchors = Vec::new();
@@ -630,7 +647,7 @@ impl CompactionJob {
             &self.family.icmp.user,
             &self.plan,
             anchors,
-            parts,
+            least..=most.max(least),
         ))
     }
 

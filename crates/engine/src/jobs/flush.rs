@@ -128,6 +128,7 @@ impl FlushJob {
             .statistics
             .record(HistogramKind::FlushTime, info.micros);
         context.statistics.add(Ticker::FlushWriteBytes, info.bytes);
+        context.hole_punching.note_flush(info.bytes, info.micros);
         context.log.info(format_args!(
             "[{}] flush job={} file={:?} bytes={} entries={} memtables={} micros={} writers_paused_micros={} reason={}",
             info.column_family,

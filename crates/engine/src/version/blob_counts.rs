@@ -101,6 +101,14 @@ impl BlobCounts {
             .fold(0, |sum, c| sum.saturating_add(c.bytes))
     }
 
+    /// Records of all files.
+    #[must_use]
+    pub fn values(&self) -> u64 {
+        self.0
+            .values()
+            .fold(0, |sum, c| sum.saturating_add(c.values))
+    }
+
     /// The files with what was counted of each, by number.
     pub fn iter(&self) -> impl Iterator<Item = (FileNo, BlobCount)> + '_ {
         self.0.iter().map(|(&file, &count)| (file, count))

@@ -1,7 +1,8 @@
-//! Flushes that write their large values by two threads.
+//! Flushes and compactions that write their large values by two threads.
 
 use std::sync::Arc;
 
+use orogen_base::metrics::HistogramKind;
 use orogen_engine::plugin::merge_operator::StringAppend;
 use orogen_engine::{Db, LiveBlobFile, Options};
 use orogen_env::MemFileSystem;
@@ -89,4 +90,52 @@ fn one_thread_writes_where_two_would_not_do() {
         o.cf.blob_compression_type = orogen_sst::CompressionType::Zstd;
         o.cf.blob_compression_opts.max_dict_bytes = 4096;
     });
+}
+
+/// How many threads a compaction of `files` files of level 0 had; everything is read back after it.
+fn threads_of(seed: u64, files: usize, change: impl FnOnce(&mut Options)) -> u64 {
+    let fs = MemFileSystem::new();
+    let mut options = options(&fs);
+    options.cf.level0_slowdown_writes_trigger = 100;
+    options.cf.level0_stop_writes_trigger = 100;
+    options.cf.enable_blob_garbage_collection = true;
+    options.cf.blob_garbage_collection_age_cutoff = 1.0;
+    change(&mut options);
+    let db = Db::open(DIR, &options).expect("opens");
+    let family = db.default_column_family();
+    let (mut rng, mut map) = (Rng::new(seed), Map::new());
+    for _ in 0..files {
+        write_some(&db, &family, &mut rng, &mut map, 60);
+        db.flush().expect("the disk is well");
+    }
+    let on = [("disable_auto_compactions", "false")];
+    let (snapshot, seen) = (db.snapshot(), map.clone());
+    write_some(&db, &family, &mut rng, &mut map, 20);
+    db.set_options(&family, &on).expect("is mutable");
+    db.wait_for_background_work().expect("the disk is well");
+    assert_holds(&db, &family, &map, None);
+    assert_holds(&db, &family, &seen, Some(&snapshot));
+    assert_exact(&db, &family);
+    assert_no_strays(&fs, &db);
+    let threads = db
+        .statistics()
+        .histogram(HistogramKind::NumSubcompactionsScheduled)
+        .max();
+    drop(snapshot);
+    db.close().expect("closes");
+    let db = Db::open(DIR, &options).expect("opens");
+    assert_holds(&db, &db.default_column_family(), &map, None);
+    threads
+}
+
+#[test]
+fn a_compaction_that_has_fallen_behind_is_done_by_two_threads() {
+    for seed in 0..20 {
+        assert_eq!(threads_of(seed, 7, |_| {}), 2, "seed {seed}");
+    }
+    assert_eq!(threads_of(1, 6, |_| {}), 1);
+    assert_eq!(threads_of(1, 7, |o| o.db.max_background_jobs = 1), 1);
+    assert_eq!(threads_of(1, 7, |o| o.db.flush_halves_bytes = 1 << 20), 1);
+    assert_eq!(threads_of(1, 7, |o| o.cf.enable_blob_files = false), 1);
+    assert_eq!(threads_of(1, 7, |o| o.db.max_subcompactions = 3), 2);
 }

@@ -254,28 +254,33 @@ fn stretches_are_about_equal_and_worth_a_file() {
         ("f", 1000),
         ("g", 1000),
     ];
-    assert_eq!(bounds(&even, 1), "");
-    assert_eq!(bounds(&even, 2), "e");
-    assert_eq!(bounds(&even, 3), "df");
-    assert_eq!(bounds(&even, 7), "bcdefg");
+    assert_eq!(bounds(&even, 1..=1), "");
+    assert_eq!(bounds(&even, 1..=2), "e");
+    assert_eq!(bounds(&even, 1..=3), "df");
+    assert_eq!(bounds(&even, 1..=7), "bcdefg");
     assert_eq!(
-        bounds(&[("b", 300), ("c", 300), ("d", 100)], 4),
+        bounds(&[("b", 300), ("c", 300), ("d", 100)], 1..=4),
         "",
         "less than a file"
     );
     assert_eq!(
-        bounds(&[("b", 5000), ("b", 5000), ("c", 10), ("d", 10)], 2),
+        bounds(&[("b", 300), ("c", 300), ("d", 100)], 2..=4),
+        "c",
+        "two are asked for at least"
+    );
+    assert_eq!(
+        bounds(&[("b", 5000), ("b", 5000), ("c", 10), ("d", 10)], 1..=2),
         "b"
     );
     assert_eq!(
-        bounds(&[("b", 9000)], 3),
+        bounds(&[("b", 9000)], 1..=3),
         "",
         "nothing is after the last key"
     );
-    assert_eq!(bounds(&[], 3), "");
+    assert_eq!(bounds(&[], 1..=3), "");
     let (_, lower) = plan_of("L1\n1: a..z size=999999999\nL2\n3: a..b", false);
     let order = UserComparator::BYTEWISE;
-    assert!(subcompaction_bounds(&order, &lower, anchors(&even), 3).is_empty());
+    assert!(subcompaction_bounds(&order, &lower, anchors(&even), 2..=3).is_empty());
 }
 
 #[test]
