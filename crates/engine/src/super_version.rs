@@ -77,7 +77,8 @@ impl MemHandle {
     pub(crate) fn look(&self, now: u64) -> Look {
         let used = self.table.memory_usage() as u64;
         let took = now.saturating_sub(self.resumed_micros.swap(now, Relaxed));
-        let look = Look::new(used, self.full_at, took);
+        let entries = self.table.entry_count();
+        let look = Look::new(used, entries, self.full_at, took);
         self.look_at.store(look.next_at(used), Relaxed);
         look
     }
