@@ -633,6 +633,7 @@ pub fn all() -> Vec<Script> {
         blobs::blob_drop_files(),
         blobs::blob_modes(),
         prepared_idle(),
+        blobs::blob_halves(),
     ];
     let numbered = all.into_iter().enumerate();
     numbered

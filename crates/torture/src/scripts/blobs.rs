@@ -279,5 +279,28 @@ pub(super) fn blob_modes() -> Script {
     w.long_script("blob-modes", modes_of_blobs)
 }
 
+fn halved_blobs() -> Options {
+    let mut options = collected_blobs();
+    options.db.flush_halves_bytes = 0;
+    options.cf.level0_file_num_compaction_trigger = 7;
+    options
+}
+
+/// Compactions of many files of level 0, which two threads do, and which move values on the way.
+pub(super) fn blob_halves() -> Script {
+    let mut w = Writer::new(33);
+    for _ in 0..2 {
+        for _ in 0..7 {
+            w.puts("default", 8, 5);
+            w.step(Step::Flush(vec!["default"]));
+        }
+        w.step(Step::Wait);
+    }
+    w.step(Step::Reopen);
+    w.puts("default", 6, 0);
+    w.step(Step::Compact("default"));
+    w.long_script("blob-halves", halved_blobs)
+}
+
 /// What such values have in common.
 const ALIKE: &[u8] = b"{\"account_name\":\"reader\",\"time_zone\":\"Europe/Vienna\",\"newsletter\":false,\"roles\":[\"reader\",\"writer\"]}";
