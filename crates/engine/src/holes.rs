@@ -173,6 +173,8 @@ pub(crate) struct HolePunching {
     punched: AtomicU64,
     kept: AtomicU64,
     flushed: Mutex<Flushed>,
+    /// Bytes in a second that they were found to bring less than.
+    found_below: AtomicU64,
     is_given_up: AtomicBool,
 }
 
@@ -230,13 +232,24 @@ impl HolePunching {
     }
 
     /// True if calls were found to cost too much for what they bring, from the open on, where jobs may
-    /// write so many bytes in a second.
-    pub(crate) fn is_slow(&self, write_rate: u64) -> bool {
+    /// write so many bytes in a second. While flushes come they have to bring more; and what they did not bring once they
+    /// have to from there on, so that nobody goes to and fro.
+    pub(crate) fn is_slow(&self, write_rate: u64, flushes_come: bool) -> bool {
+        if self.calls.load(Ordering::Relaxed) < PROBE_CALLS {
+            return false;
+        }
         let bytes = self.bytes.load(Ordering::Relaxed);
         let micros = self.micros.load(Ordering::Relaxed);
-        self.calls.load(Ordering::Relaxed) >= PROBE_CALLS
-            && bytes.saturating_mul(1_000_000)
-                < self.least_rate().min(write_rate).saturating_mul(micros)
+        let now = match flushes_come {
+            true => self.least_rate(),
+            false => SLOW_BYTES_PER_SEC,
+        };
+        let least = now.max(self.found_below.load(Ordering::Relaxed));
+        let brings_less = |rate: u64| bytes.saturating_mul(1_000_000) < rate.saturating_mul(micros);
+        if brings_less(least) {
+            self.found_below.fetch_max(least, Ordering::Relaxed);
+        }
+        brings_less(least.min(write_rate))
     }
 
     /// True the first time.
@@ -305,7 +318,7 @@ mod tests {
             for _ in 0..calls {
                 punching.note_call(bytes, micros);
             }
-            punching.is_slow(write_rate)
+            punching.is_slow(write_rate, true)
         };
         // A block in 3 ms, as with online discard; in 20 us; 256 KiB in 3 ms.
         assert!(slow(4096, 3000, PROBE_CALLS, u64::MAX));
@@ -326,7 +339,7 @@ mod tests {
             for _ in 0..PROBE_CALLS {
                 punching.note_call(bytes_per_call, micros_per_call);
             }
-            punching.is_slow(u64::MAX)
+            punching.is_slow(u64::MAX, true)
         };
         // Holes of 16 KiB in 150 us are 104 MiB a second.
         let (hole, micros) = (16 << 10, 150);
@@ -342,7 +355,25 @@ mod tests {
         assert!(!slow_beside(&at(10_000), hole, 57));
         assert!(slow_beside(&at(10), hole, 300));
         // What was is forgotten.
-        let slower_now = [at(10_000), at(100), at(100), at(100), at(100)].concat();
-        assert!(!slow_beside(&slower_now, hole, micros));
+        let faster_now = [at(10), at(400), at(400), at(400), at(400), at(400)].concat();
+        assert!(slow_beside(&faster_now, hole, micros));
+    }
+
+    #[test]
+    fn what_was_found_slow_beside_flushes_stays_so() {
+        let punching = HolePunching::default();
+        for _ in 0..PROBE_CALLS {
+            punching.note_call(16 << 10, 150);
+        }
+        punching.note_flush(256 << 20, 640_000);
+        assert!(!punching.is_slow(u64::MAX, false), "nothing else is done");
+        assert!(punching.is_slow(u64::MAX, true));
+        punching.note_flush(256 << 20, 256_000_000);
+        assert!(punching.is_slow(u64::MAX, true));
+        assert!(punching.is_slow(u64::MAX, false));
+        assert!(
+            !punching.is_slow(32 << 20, true),
+            "where moving has no more"
+        );
     }
 }

@@ -112,15 +112,16 @@ pub struct DbOptions {
     /// Threads for flushes and compactions together, 1 to 1024; from 2 on one is kept for flushes, with 1 a flush waits for the
     /// compaction that runs. Default 2.
     pub max_background_jobs: usize,
-    /// Threads that one compaction may use. Default 1.
+    /// Threads that one compaction may use. Default 1. See `flush_halves_bytes` for one that has two all the same.
     pub max_subcompactions: usize,
     /// Threads for collections of garbage in blob files, beside those for flushes and compactions;
     /// there are none while nothing is to be collected. 0: none by itself. Default 1.
     pub max_background_gc: usize,
     /// A flush that has so many bytes of values for blob files writes them by two threads, if
-    /// `max_background_jobs` is at least 2: each takes half of the keys, and a blob file of its own. So does a
-    /// compaction of level 0 that has fallen behind, with seven files of it or more, where those bring down so many bytes of values
-    /// in blob files that are shorter than 4 KiB there, on average, whatever `max_subcompactions` says.
+    /// `max_background_jobs` is at least 2: each takes half of the keys, and a blob file of its own. So does an
+    /// automatic compaction of level 0 that has fallen behind, with seven files of it or more and 1.75 times
+    /// `level0_file_num_compaction_trigger`, where those bring down so many bytes of values in blob files that are shorter than
+    /// 4 KiB there, on average, whatever `max_subcompactions` says.
     /// Default 8 MiB; [`u64::MAX`]: never.
     pub flush_halves_bytes: u64,
     /// Bytes of WAL beyond which the families that pin the oldest log are flushed, and a log is left that has nothing for any

@@ -12,8 +12,9 @@
 //!   pause            = that - what the last step took without its pause
 //! ```
 //!
-//! A step is a 64th of that half, but 64 entries at least where there are eight times that many: of 100 writes 99 wait for nothing, and the
-//! others somewhat longer. Pauses of half a millisecond behind each 16th value of 32 KiB would be what 3 of 100 writes take.
+//! A step is a 64th of that half, or 64 entries where these are more, but an eighth at most: where one thread writes values of up to
+//! some 64 KiB, one by one, 99 of 100 writes wait for nothing, and the others somewhat longer. Pauses of half a millisecond behind each 16th value of
+//! 32 KiB would be what 3 of 100 writes take. Steps are shorter where a pause would be longer than the longest.
 //!
 //! The first half is not paced: bursts that fit into it are taken as fast as they come. Where
 //! nothing is known of the flush, the first one before it has got anywhere, nobody is paced; nor is a
@@ -33,7 +34,7 @@ const STEPS_MIN: u64 = 8;
 const STEP_ENTRIES: u64 = 64;
 /// A shorter pause is not worth a sleep.
 const PAUSE_MICROS_MIN: u64 = 100;
-/// However long the flush still takes, one pause is no longer.
+/// However long the flush still takes, one pause is no longer. Steps get shorter before pauses are cut.
 const PAUSE_MICROS_MAX: u64 = 20_000;
 /// A flush is known by its own progress from this share on, and by the one before until then.
 const SHARE_KNOWN: f64 = 1.0 / 16.0;
@@ -43,11 +44,15 @@ pub(crate) fn first_look(full_at: u64) -> u64 {
     full_at / 2
 }
 
-/// Bytes between two looks, where an entry takes so many.
-fn step(full_at: u64, entry_bytes: u64) -> u64 {
+/// Bytes between two looks, where an entry takes `entry_bytes`, and `left` are written until a flush is done that still
+/// takes `flush` microseconds: fewer where pauses would be too long else.
+fn step(full_at: u64, entry_bytes: u64, left: u64, flush: u64) -> u64 {
     let paced = full_at / 2;
-    let least = entry_bytes.saturating_mul(STEP_ENTRIES);
-    least.clamp(paced / STEPS, paced / STEPS_MIN).max(1)
+    let coarse = entry_bytes
+        .saturating_mul(STEP_ENTRIES)
+        .clamp(paced / STEPS, paced / STEPS_MIN);
+    let of_longest_pause = left.saturating_mul(PAUSE_MICROS_MAX) / flush.max(1);
+    coarse.min(of_longest_pause.max(paced / STEPS)).max(1)
 }
 
 /// What a leader finds when it looks at a memtable.
@@ -59,15 +64,19 @@ pub(crate) struct Look {
     left: u64,
     /// Microseconds since the last look, or since the pause behind it.
     took: u64,
+    /// And until the flush is done.
+    flush: u64,
 }
 
 impl Look {
     /// Of a memtable that has so many entries, `used` bytes in all.
-    pub(crate) fn new(used: u64, entries: u64, full_at: u64, took: u64) -> Self {
+    pub(crate) fn new(used: u64, entries: u64, full_at: u64, took: u64, flush: u64) -> Self {
+        let left = full_at.saturating_sub(used);
         Self {
-            step: step(full_at, used / entries.max(1)),
-            left: full_at.saturating_sub(used),
+            step: step(full_at, used / entries.max(1), left, flush),
+            left,
             took,
+            flush,
         }
     }
 
@@ -76,10 +85,10 @@ impl Look {
         used + self.step.min(self.left)
     }
 
-    /// Microseconds to pause now, where the flush still takes `flush`.
-    pub(crate) fn pause(&self, flush: u64) -> u64 {
+    /// Microseconds to pause now.
+    pub(crate) fn pause(&self) -> u64 {
         let steps_left = (self.left / self.step).max(1);
-        match (flush / steps_left).saturating_sub(self.took) {
+        match (self.flush / steps_left).saturating_sub(self.took) {
             ..PAUSE_MICROS_MIN => 0,
             pause => pause.min(PAUSE_MICROS_MAX),
         }
@@ -247,8 +256,9 @@ mod tests {
             let (mut used, mut now, mut resumed) = (first_look(full_at), 0_u64, 0);
             let mut longest = 0;
             while used < full_at {
-                let look = Look::new(used, used, full_at, now - resumed);
-                let pause = look.pause(flush_done - now.min(flush_done));
+                let flush = flush_done - now.min(flush_done);
+                let look = Look::new(used, used, full_at, now - resumed, flush);
+                let pause = look.pause();
                 longest = longest.max(pause);
                 resumed = now + pause;
                 let next = look.next_at(used);
@@ -266,7 +276,7 @@ mod tests {
         let steps = |entry_bytes: u64| {
             let mut used = first_look(full_at);
             let looks = std::iter::from_fn(|| {
-                let look = Look::new(used, used / entry_bytes, full_at, 0);
+                let look = Look::new(used, used / entry_bytes, full_at, 0, 0);
                 used = look.next_at(used);
                 (used < full_at).then_some(())
             });
@@ -282,11 +292,41 @@ mod tests {
     }
 
     #[test]
+    fn a_slow_flush_stops_nobody_however_long_values_are() {
+        let full_at: u64 = 64 << 20;
+        // 1,000 bytes in a microsecond are no limit.
+        for entry_bytes in [100, 4 << 10, 32 << 10, 64 << 10, 1 << 20] {
+            for flush_done in [100_000, 250_000, 500_000, 1_000_000_u64] {
+                let (mut used, mut now, mut resumed) = (first_look(full_at), 0_u64, 0);
+                let mut longest = 0;
+                while used < full_at {
+                    let flush = flush_done - now.min(flush_done);
+                    let entries = used / entry_bytes;
+                    let look = Look::new(used, entries, full_at, now - resumed, flush);
+                    let pause = look.pause();
+                    longest = longest.max(pause);
+                    resumed = now + pause;
+                    let next = look.next_at(used).max(used + entry_bytes);
+                    now = resumed + (next - used) / 1000;
+                    used = next;
+                }
+                // Behind each entry there is one pause at most.
+                let most = full_at / 2 / entry_bytes * PAUSE_MICROS_MAX;
+                let paced = now + 30_000 > flush_done.min(most);
+                assert!(paced, "{entry_bytes}, {flush_done}: {now}");
+                assert!(longest <= PAUSE_MICROS_MAX, "{longest}");
+            }
+        }
+    }
+
+    #[test]
     fn one_pause_is_bounded() {
-        let look = Look::new(99, 200, 100, 0);
-        assert_eq!(look.pause(u64::MAX), PAUSE_MICROS_MAX);
+        let look = Look::new(99, 200, 100, 0, u64::MAX);
+        assert_eq!(look.pause(), PAUSE_MICROS_MAX);
         assert_eq!(look.next_at(99), 100);
-        assert_eq!(Look::new(200, 400, 100, 0).next_at(200), 200, "over full");
-        assert_eq!(Look::new(50, 100, 100, 0).pause(50 * 90), 0, "too short");
+        let over_full = Look::new(200, 400, 100, 0, 0);
+        assert_eq!(over_full.next_at(200), 200);
+        let short = Look::new(50, 100, 100, 0, 50 * 90);
+        assert_eq!(short.pause(), 0);
     }
 }

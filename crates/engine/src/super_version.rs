@@ -73,12 +73,13 @@ impl MemHandle {
         self.table.memory_usage() as u64 >= self.look_at.load(Relaxed)
     }
 
-    /// A leader looks, and notes when the next look is due.
-    pub(crate) fn look(&self, now: u64) -> Look {
+    /// A leader looks, and notes when the next look is due; `flush`: microseconds that the flush still takes which a full
+    /// one would wait for.
+    pub(crate) fn look(&self, now: u64, flush: u64) -> Look {
         let used = self.table.memory_usage() as u64;
         let took = now.saturating_sub(self.resumed_micros.swap(now, Relaxed));
         let entries = self.table.entry_count();
-        let look = Look::new(used, entries, self.full_at, took);
+        let look = Look::new(used, entries, self.full_at, took, flush);
         self.look_at.store(look.next_at(used), Relaxed);
         look
     }

@@ -11,8 +11,9 @@ use crate::options::{BlobRunMode, ColumnFamilyOptions};
 use crate::version::Version;
 use crate::version::blob_counts::BlobCounts;
 
-/// Files of level 0 from which on a compaction of them has fallen behind.
-const BEHIND_FILES: usize = 7;
+/// Files of level 0 from which on a compaction of them has fallen behind, for each file that begins one, and the least.
+const BEHIND_FACTOR: f64 = 1.75;
+const BEHIND_FILES_MIN: usize = 7;
 /// Records of fewer bytes, on average, are short. Of longer ones a memtable has so few that a compaction takes no time for its pointers.
 const SHORT_BYTES: u64 = 4096;
 
@@ -75,11 +76,13 @@ pub struct Pointed {
 /// that it takes long for its pointers: two threads are to do it. What its tables have written over is garbage that
 /// nobody knows of yet, and the longer it takes the more of such tables there are at its end.
 #[must_use]
-pub fn is_behind(plan: &Plan, pointed: &Pointed, from: u64) -> bool {
+pub fn is_behind(plan: &Plan, options: &ColumnFamilyOptions, pointed: &Pointed, from: u64) -> bool {
     let level0 = plan.input_files().filter(|(level, _)| *level == 0);
+    let trigger = options.level0_file_num_compaction_trigger;
+    let behind_files = (trigger as f64 * BEHIND_FACTOR) as usize;
     let (values, bytes) = (pointed.down.values(), pointed.down.bytes());
     let are_short = bytes < values.saturating_mul(SHORT_BYTES);
-    are_short && bytes >= from && level0.count() >= BEHIND_FILES
+    are_short && bytes >= from && level0.count() >= behind_files.max(BEHIND_FILES_MIN)
 }
 
 /// The blob files whose values a compaction writes anew where it meets them: the [`oldest`], and

@@ -633,7 +633,9 @@ impl CompactionJob {
         };
         let by_two = options.max_background_jobs >= 2
             && pointed.is_some_and(|pointed| {
-                compact::blobs::is_behind(&self.plan, pointed, options.flush_halves_bytes)
+                let settings = self.family.options();
+                let from = options.flush_halves_bytes;
+                compact::blobs::is_behind(&self.plan, &settings, pointed, from)
             });
         let least = if by_two { 2 } else { 1 };
         if most.max(least) < 2 || !self.plan.may_part() {

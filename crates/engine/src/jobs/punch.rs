@@ -16,6 +16,7 @@ use orogen_env::{IoPriority, Metadata, threads};
 
 use crate::activity::{JobInfo, JobKind, JobState, Listed, RunningJob};
 use crate::column_family::{ColumnFamilyData, Holes, HolesOfFile};
+use crate::compact::collect::Lull;
 use crate::context::Context;
 use crate::filename;
 use crate::holes;
@@ -116,7 +117,7 @@ fn is_better_moved(context: &Context, family: &ColumnFamilyData) -> bool {
     let holes = &context.hole_punching;
     family.options().chooses_gc_by_cost()
         && context.db_options().max_background_gc > 0
-        && (holes.is_slow(write_rate) || holes.bring_nothing())
+        && (holes.is_slow(write_rate, context.lull() < Lull::Long) || holes.bring_nothing())
 }
 
 /// Has no holes looked for in files any more: see [`crate::version::BlobFileMeta::waits_for_holes`].
@@ -553,7 +554,6 @@ impl PunchJob {
 mod tests {
     use super::*;
     use crate::column_family::NothingToCollect;
-    use crate::compact::collect::Lull;
     use crate::{Db, Options, ReadOptions, WriteOptions};
     use orogen_env::{Clock as _, MemFileSystem, SystemClock};
     use std::time::Duration;

@@ -324,7 +324,7 @@ fn replay_one(
                         // Half full is enough to be told of, and to look at all families for each record would be dear.
                         memtables.none_full();
                         for (_, handle) in memtables.to_look_at() {
-                            handle.look(context.clock.now_micros());
+                            handle.look(context.clock.now_micros(), 0);
                         }
                         continue;
                     }

@@ -36,7 +36,7 @@ pub struct FilterContext {
     pub output_level: usize,
 }
 
-/// Looks at each key's newest version, and at merge operands, during one compaction. Entries that a
+/// Looks at each key's newest version, and at merge operands, during one compaction, or the part of it that a thread does. Entries that a
 /// live snapshot may read are not shown.
 pub trait CompactionFilter: Send {
     /// Decides about one value.
@@ -69,11 +69,11 @@ pub trait CompactionFilter: Send {
     }
 }
 
-/// Makes a filter for each compaction, so that filters need not be shared between threads.
+/// Makes a filter for each compaction, and each thread of one, so that filters need not be shared between threads.
 pub trait CompactionFilterFactory: Send + Sync {
     /// The stable name.
     fn name(&self) -> &str;
-    /// A filter for one compaction; `None` if this one needs no filtering.
+    /// A filter for one compaction, or a thread's part of it; `None` if this one needs no filtering.
     fn create(&self, context: &FilterContext) -> Option<Box<dyn CompactionFilter>>;
 }
 

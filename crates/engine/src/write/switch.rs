@@ -159,12 +159,13 @@ impl WritePath {
     fn pace(&self, family: &ColumnFamilyData, handle: &MemHandle) {
         let context = &*self.context;
         let now = context.clock.now_micros();
-        let look = handle.look(now);
-        if family.state().imm.len() + 1 < family.options().max_write_buffer_number {
-            return;
-        }
         let flush = &family.flush_progress;
-        let pause = flush.micros_left(now).map_or(0, |left| look.pause(left));
+        let has_room = family.state().imm.len() + 1 < family.options().max_write_buffer_number;
+        let left = match has_room {
+            true => 0,
+            false => flush.micros_left(now).unwrap_or(0),
+        };
+        let pause = handle.look(now, left).pause();
         if pause > 0 {
             flush.note_pause(pause);
             handle.pauses_until(now + pause);

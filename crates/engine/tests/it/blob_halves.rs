@@ -138,4 +138,9 @@ fn a_compaction_that_has_fallen_behind_is_done_by_two_threads() {
     assert_eq!(threads_of(1, 7, |o| o.db.flush_halves_bytes = 1 << 20), 1);
     assert_eq!(threads_of(1, 7, |o| o.cf.enable_blob_files = false), 1);
     assert_eq!(threads_of(1, 7, |o| o.db.max_subcompactions = 3), 2);
+    let trigger = |o: &mut Options| o.cf.level0_file_num_compaction_trigger = 7;
+    assert_eq!(
+        (threads_of(1, 11, trigger), threads_of(1, 12, trigger)),
+        (1, 2)
+    );
 }

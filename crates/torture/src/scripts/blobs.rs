@@ -282,7 +282,7 @@ pub(super) fn blob_modes() -> Script {
 fn halved_blobs() -> Options {
     let mut options = collected_blobs();
     options.db.flush_halves_bytes = 0;
-    options.cf.level0_file_num_compaction_trigger = 7;
+    options.cf.disable_auto_compactions = true;
     options
 }
 
@@ -294,7 +294,9 @@ pub(super) fn blob_halves() -> Script {
             w.puts("default", 8, 5);
             w.step(Step::Flush(vec!["default"]));
         }
+        w.step(Step::Set("default", "disable_auto_compactions", "false"));
         w.step(Step::Wait);
+        w.step(Step::Set("default", "disable_auto_compactions", "true"));
     }
     w.step(Step::Reopen);
     w.puts("default", 6, 0);
