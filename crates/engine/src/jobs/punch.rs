@@ -94,7 +94,7 @@ fn take(context: &Context, family: &Arc<ColumnFamilyData>) -> Option<Part> {
         if files.is_empty() || family.is_dropped() {
             return None;
         }
-        if is_better_moved(context, family) {
+        if is_better_moved(context, family, flushes_come(context)) {
             leave_to_moving(context, &family.name, &version, &files);
             family.state().nothing_to_collect = None;
             return None;
@@ -107,9 +107,14 @@ fn take(context: &Context, family: &Arc<ColumnFamilyData>) -> Option<Part> {
     }
 }
 
+/// True while something is flushed, or was within two seconds.
+fn flushes_come(context: &Context) -> bool {
+    context.lull() < Lull::Long
+}
+
 /// True if values of the family are better moved. Under a limiter that takes what flushes wait for, and a
 /// hole takes nothing of it: then moving has no more than what is left beside them.
-fn is_better_moved(context: &Context, family: &ColumnFamilyData) -> bool {
+fn is_better_moved(context: &Context, family: &ColumnFamilyData, flushes_come: bool) -> bool {
     let limiter = context.options.rate_limiter.as_ref();
     let write_rate = limiter.map_or(u64::MAX, |limiter| {
         limiter.bytes_per_sec_beside(IoPriority::Low)
@@ -117,7 +122,7 @@ fn is_better_moved(context: &Context, family: &ColumnFamilyData) -> bool {
     let holes = &context.hole_punching;
     family.options().chooses_gc_by_cost()
         && context.db_options().max_background_gc > 0
-        && (holes.is_slow(write_rate, context.lull() < Lull::Long) || holes.bring_nothing())
+        && (holes.is_slow(write_rate, flushes_come) || holes.bring_nothing())
 }
 
 /// Has no holes looked for in files any more: see [`crate::version::BlobFileMeta::waits_for_holes`].
@@ -493,12 +498,14 @@ impl PunchJob {
             context.hole_punching.note_call(extent.size, micros);
         };
         let path = filename::blob_path(&context.dir, file.number);
+        // Looked at for each file: all families are asked.
+        let flushes_come = flushes_come(context);
         for extent in &file.extents {
             let goes_on = context.hole_punching.is_allowed();
             if !goes_on || context.is_closing() || self.family.is_dropped() {
                 return None;
             }
-            if is_better_moved(context, &self.family) {
+            if is_better_moved(context, &self.family, flushes_come) {
                 let all: Vec<FileNo> = version.blob_files().keys().copied().collect();
                 leave_to_moving(context, &self.family.name, &version, &all);
                 self.family.state().nothing_to_collect = None;
