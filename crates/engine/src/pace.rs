@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn most_writes_wait_for_nothing_however_long_they_are() {
+    fn steps_are_fewer_where_values_are_long() {
         let full_at = 64 << 20;
         let steps = |entry_bytes: u64| {
             let mut used = first_look(full_at);

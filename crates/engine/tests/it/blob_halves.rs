@@ -8,7 +8,9 @@ use orogen_engine::{Db, LiveBlobFile, Options};
 use orogen_env::MemFileSystem;
 use orogen_testkit::Rng;
 
-use crate::blobs::{Map, assert_exact, assert_holds, assert_no_strays, separated, write_some};
+use crate::blobs::{
+    Map, assert_exact, assert_holds, assert_no_strays, compact_all, separated, write_some,
+};
 use crate::support::DIR;
 
 fn options(fs: &MemFileSystem) -> Options {
@@ -143,4 +145,32 @@ fn a_compaction_that_has_fallen_behind_is_done_by_two_threads() {
         (threads_of(1, 11, trigger), threads_of(1, 12, trigger)),
         (1, 2)
     );
+}
+
+/// How many threads a compaction of seven files with values of `len` bytes had.
+fn threads_for_values_of(len: usize, compact: fn(&Db)) -> u64 {
+    let db = Db::open(DIR, &options(&MemFileSystem::new())).expect("opens");
+    for round in 0..7 {
+        for n in 0..200_u8 {
+            db.put(&[n], &vec![round; len]).expect("the disk is well");
+        }
+        db.flush().expect("the disk is well");
+    }
+    compact(&db);
+    let kind = HistogramKind::NumSubcompactionsScheduled;
+    db.statistics().histogram(kind).max()
+}
+
+#[test]
+fn one_thread_compacts_long_values_and_what_is_asked_for() {
+    let by_itself = |db: &Db| {
+        let family = db.default_column_family();
+        let on = [("disable_auto_compactions", "false")];
+        db.set_options(&family, &on).expect("is mutable");
+        db.wait_for_background_work().expect("the disk is well");
+    };
+    assert_eq!(threads_for_values_of(3000, by_itself), 2);
+    assert_eq!(threads_for_values_of(5000, by_itself), 1);
+    let asked = |db: &Db| compact_all(db, &db.default_column_family());
+    assert_eq!(threads_for_values_of(3000, asked), 1);
 }
