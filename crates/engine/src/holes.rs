@@ -28,7 +28,7 @@
 //! With many files a pick takes long (0.46 ms with 10,000), so it is made without the family's lock, and taken while its
 //! version is the newest: [why](../../../docs/adr/2026-11-22-picks-without-the-lock.md).
 //!
-//! Source: `titan.md`'s proposal by Titan's authors, pingcap/titan#59 and #326, for what must not go wrong.
+//! Source: the proposal of Titan's authors, tikv/titan#59 and #326, for what must not go wrong.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -76,10 +76,12 @@ fn unseen(blob: &BlobFileMeta, now_micros: u64) -> u64 {
         .saturating_sub(given_up.max(blob.file.garbage_seen(now_micros)))
 }
 
-/// The files that are to be looked at now, most dead bytes first; none if it is not worth it.
+/// The files that are to be looked at now, most dead bytes first; none if it is not worth it. While no flushes
+/// come those too that are left to moving before.
 pub(crate) fn pick(
     version: &Version,
     options: &ColumnFamilyOptions,
+    flushes_come: bool,
     now_micros: u64,
 ) -> Vec<FileNo> {
     if !options.punches_holes() || version.blob_files().is_empty() {
@@ -90,8 +92,10 @@ pub(crate) fn pick(
     for (&number, blob) in version.blob_files() {
         live += blob.live_bytes();
         let bytes = unseen(blob, now_micros);
-        let is_damaged = blob.file.damaged.get();
-        if bytes > 0 && blob.is_live() && !is_damaged && !blob.file.leave_holes.get() {
+        let is_left = blob.file.damaged.get()
+            || blob.file.leave_holes.get()
+            || (flushes_come && blob.file.holes_wait_for_quiet.get());
+        if bytes > 0 && blob.is_live() && !is_left {
             dead += bytes;
             files.push((bytes, number, blob.live_count()));
         }
@@ -167,15 +171,40 @@ pub(crate) struct HolePunching {
     has_old_checksums: AtomicBool,
     /// A thread is at it.
     has_thread: AtomicBool,
-    calls: AtomicU64,
-    bytes: AtomicU64,
-    micros: AtomicU64,
+    /// While flushes come, when all waits for the device, and while none do.
+    beside_flushes: Calls,
+    in_quiet: Calls,
     punched: AtomicU64,
     kept: AtomicU64,
     flushed: Mutex<Flushed>,
     /// Bytes in a second that they were found to bring less than.
     found_below: AtomicU64,
     is_given_up: AtomicBool,
+    waits_for_quiet: AtomicBool,
+}
+
+/// Calls that made holes.
+#[derive(Default)]
+struct Calls {
+    calls: AtomicU64,
+    bytes: AtomicU64,
+    micros: AtomicU64,
+}
+
+impl Calls {
+    fn note(&self, bytes: u64, micros: u64) {
+        self.calls.fetch_add(1, Ordering::Relaxed);
+        self.bytes.fetch_add(bytes, Ordering::Relaxed);
+        self.micros.fetch_add(micros, Ordering::Relaxed);
+    }
+
+    /// True if they tell, and brought fewer bytes in a second.
+    fn bring_less(&self, rate: u64) -> bool {
+        let bytes = self.bytes.load(Ordering::Relaxed);
+        let micros = self.micros.load(Ordering::Relaxed);
+        self.calls.load(Ordering::Relaxed) >= PROBE_CALLS
+            && bytes.saturating_mul(1_000_000) < rate.saturating_mul(micros)
+    }
 }
 
 /// What flushes wrote lately, and how long it took.
@@ -191,10 +220,15 @@ impl HolePunching {
     }
 
     /// Counts a call that gave back `bytes`.
-    pub(crate) fn note_call(&self, bytes: u64, micros: u64) {
-        self.calls.fetch_add(1, Ordering::Relaxed);
-        self.bytes.fetch_add(bytes, Ordering::Relaxed);
-        self.micros.fetch_add(micros, Ordering::Relaxed);
+    pub(crate) fn note_call(&self, bytes: u64, micros: u64, flushes_come: bool) {
+        self.calls(flushes_come).note(bytes, micros);
+    }
+
+    fn calls(&self, flushes_come: bool) -> &Calls {
+        match flushes_come {
+            true => &self.beside_flushes,
+            false => &self.in_quiet,
+        }
     }
 
     /// Counts a file with holes of `punched` bytes, of which `kept` still take space.
@@ -233,28 +267,33 @@ impl HolePunching {
 
     /// True if calls were found to cost too much for what they bring, from the open on, where jobs may
     /// write so many bytes in a second. While flushes come they have to bring more; and what they did not bring once they
-    /// have to from there on, so that nobody goes to and fro.
+    /// have to whenever flushes come from there on, so that nobody goes to and fro.
     pub(crate) fn is_slow(&self, write_rate: u64, flushes_come: bool) -> bool {
-        if self.calls.load(Ordering::Relaxed) < PROBE_CALLS {
-            return false;
+        let calls = self.calls(flushes_come);
+        if !flushes_come {
+            return calls.bring_less(SLOW_BYTES_PER_SEC.min(write_rate));
         }
-        let bytes = self.bytes.load(Ordering::Relaxed);
-        let micros = self.micros.load(Ordering::Relaxed);
-        let now = match flushes_come {
-            true => self.least_rate(),
-            false => SLOW_BYTES_PER_SEC,
-        };
-        let least = now.max(self.found_below.load(Ordering::Relaxed));
-        let brings_less = |rate: u64| bytes.saturating_mul(1_000_000) < rate.saturating_mul(micros);
-        if brings_less(least) {
+        let found_below = self.found_below.load(Ordering::Relaxed);
+        let least = self.least_rate().max(found_below);
+        if calls.bring_less(least) {
             self.found_below.fetch_max(least, Ordering::Relaxed);
         }
-        brings_less(least.min(write_rate))
+        calls.bring_less(least.min(write_rate))
     }
 
-    /// True the first time.
+    /// Notes that values are moved instead from here on. True the first time.
     pub(crate) fn note_given_up(&self) -> bool {
         !self.is_given_up.swap(true, Ordering::Relaxed)
+    }
+
+    /// Notes that values are moved instead while flushes come. True the first time.
+    pub(crate) fn note_waits_for_quiet(&self) -> bool {
+        !self.waits_for_quiet.swap(true, Ordering::Relaxed)
+    }
+
+    /// True if there may be files whose holes wait until no flushes come.
+    pub(crate) fn waits_for_quiet(&self) -> bool {
+        self.waits_for_quiet.load(Ordering::Relaxed)
     }
 
     pub(crate) fn is_waiting(&self) -> bool {
@@ -316,8 +355,12 @@ mod tests {
         let slow = |bytes, micros, calls, write_rate| {
             let punching = HolePunching::default();
             for _ in 0..calls {
-                punching.note_call(bytes, micros);
+                punching.note_call(bytes, micros, true);
             }
+            assert!(
+                !punching.is_slow(write_rate, false),
+                "nothing told of quiet times"
+            );
             punching.is_slow(write_rate, true)
         };
         // A block in 3 ms, as with online discard; in 20 us; 256 KiB in 3 ms.
@@ -337,7 +380,7 @@ mod tests {
                 punching.note_flush(bytes, micros);
             }
             for _ in 0..PROBE_CALLS {
-                punching.note_call(bytes_per_call, micros_per_call);
+                punching.note_call(bytes_per_call, micros_per_call, true);
             }
             punching.is_slow(u64::MAX, true)
         };
@@ -363,17 +406,22 @@ mod tests {
     fn what_was_found_slow_beside_flushes_stays_so() {
         let punching = HolePunching::default();
         for _ in 0..PROBE_CALLS {
-            punching.note_call(16 << 10, 150);
+            punching.note_call(16 << 10, 150, true);
         }
         punching.note_flush(256 << 20, 640_000);
         assert!(!punching.is_slow(u64::MAX, false), "nothing else is done");
         assert!(punching.is_slow(u64::MAX, true));
         punching.note_flush(256 << 20, 256_000_000);
         assert!(punching.is_slow(u64::MAX, true));
-        assert!(punching.is_slow(u64::MAX, false));
+        assert!(!punching.is_slow(u64::MAX, false), "quiet again");
         assert!(
             !punching.is_slow(32 << 20, true),
             "where moving has no more"
         );
+        for _ in 0..PROBE_CALLS {
+            punching.note_call(4096, 3000, false);
+        }
+        assert!(punching.is_slow(u64::MAX, false));
+        assert!(!punching.is_slow(1 << 20, false));
     }
 }

@@ -118,7 +118,7 @@ fn is_due_beside(context: &Context, family: &ColumnFamilyData, lull: Lull, is_fe
     };
     let rules = rules_of(context, &version, &options, lull, is_fed);
     // What holes bring need not be moved.
-    if rules.after_holes && punch::is_busy(family, context) {
+    if rules.after_holes && punch::is_busy(family, context, lull) {
         return false;
     }
     // No compaction comes where damaged tables are in the way of all.

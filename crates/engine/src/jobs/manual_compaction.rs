@@ -454,7 +454,7 @@ pub(crate) fn wait_until_idle(context: &Context) -> Result<()> {
         for family in context.set.families() {
             let look = family.state().look(None);
             is_busy |= blob_collection::is_due_in(context, &family, Lull::Long)
-                || punch::is_busy(&family, context)
+                || punch::is_busy(&family, context, Lull::Long)
                 || compaction_is_due(context, &family, &look);
             let state = family.state();
             is_busy |= is_flushing(&state, &family.options())

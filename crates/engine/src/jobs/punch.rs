@@ -2,7 +2,8 @@
 //! them any more. See [`crate::holes`] for why that is safe.
 //!
 //! One job of a family at a time, in two parts with a wait between them that holds nothing. What
-//! is met on the way costs no data and stops nothing: the file is left alone until the next open.
+//! is met on the way costs no data and stops nothing: the file is left alone until the next open. Files whose values are better
+//! moved while flushes come are left until none do.
 //! What the MANIFEST meets is told as any job's is, and readers from before are waited for all the same.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -22,9 +23,9 @@ use crate::filename;
 use crate::holes;
 use crate::obsolete;
 use crate::quarantine;
-use crate::version::BlobFileGarbage;
 use crate::version::edit::VersionEdit;
 use crate::version::version::{Era, Version};
+use crate::version::{BlobFileGarbage, BlobFileMeta};
 use crate::version_set::Change;
 
 /// Looks so often whether what is held has gone: a point read that was the last tells nobody.
@@ -53,9 +54,10 @@ impl Drop for PunchJob {
 
 /// Takes what is to be done now, if there is something.
 pub(crate) fn next(context: &Context) -> Option<PunchJob> {
+    let lull = context.lull();
     let families = context.set.families().into_iter();
     let mut taken = families.filter_map(|family| {
-        let part = Some(take(context, &family)?);
+        let part = Some(take(context, &family, lull)?);
         Some(PunchJob { family, part })
     });
     taken.next()
@@ -63,7 +65,7 @@ pub(crate) fn next(context: &Context) -> Option<PunchJob> {
 
 /// Takes what is to be done in a family. Writers wait for its lock, so the files are gone over without it;
 /// what was picked is taken only while its version is the newest and nobody else has begun.
-fn take(context: &Context, family: &Arc<ColumnFamilyData>) -> Option<Part> {
+fn take(context: &Context, family: &Arc<ColumnFamilyData>, lull: Lull) -> Option<Part> {
     loop {
         let version = {
             let mut state = family.state();
@@ -90,13 +92,17 @@ fn take(context: &Context, family: &Arc<ColumnFamilyData>) -> Option<Part> {
                 Holes::Idle => state.version.clone(),
             }
         };
-        let files = holes::pick(&version, &family.options(), context.clock.now_micros());
+        let files = find_files(context, family, &version, lull);
         if files.is_empty() || family.is_dropped() {
             return None;
         }
-        if is_better_moved(context, family, flushes_come(context)) {
-            leave_to_moving(context, &family.name, &version, &files);
-            family.state().nothing_to_collect = None;
+        if is_better_moved(context, family, lull) {
+            leave_to_moving(
+                context,
+                family,
+                lull,
+                files.iter().filter_map(|n| version.blob_files().get(n)),
+            );
             return None;
         }
         let mut state = family.state();
@@ -108,13 +114,24 @@ fn take(context: &Context, family: &Arc<ColumnFamilyData>) -> Option<Part> {
 }
 
 /// True while something is flushed, or was within two seconds.
-fn flushes_come(context: &Context) -> bool {
-    context.lull() < Lull::Long
+fn flushes_come(lull: Lull) -> bool {
+    lull < Lull::Long
+}
+
+/// The files of a version that are to be looked at in such a lull.
+fn find_files(
+    context: &Context,
+    family: &ColumnFamilyData,
+    version: &Version,
+    lull: Lull,
+) -> Vec<FileNo> {
+    let now = context.clock.now_micros();
+    holes::pick(version, &family.options(), flushes_come(lull), now)
 }
 
 /// True if values of the family are better moved. Under a limiter that takes what flushes wait for, and a
 /// hole takes nothing of it: then moving has no more than what is left beside them.
-fn is_better_moved(context: &Context, family: &ColumnFamilyData, flushes_come: bool) -> bool {
+fn is_better_moved(context: &Context, family: &ColumnFamilyData, lull: Lull) -> bool {
     let limiter = context.options.rate_limiter.as_ref();
     let write_rate = limiter.map_or(u64::MAX, |limiter| {
         limiter.bytes_per_sec_beside(IoPriority::Low)
@@ -122,19 +139,40 @@ fn is_better_moved(context: &Context, family: &ColumnFamilyData, flushes_come: b
     let holes = &context.hole_punching;
     family.options().chooses_gc_by_cost()
         && context.db_options().max_background_gc > 0
-        && (holes.is_slow(write_rate, flushes_come) || holes.bring_nothing())
+        && (holes.is_slow(write_rate, flushes_come(lull)) || holes.bring_nothing())
 }
 
-/// Has no holes looked for in files any more: see [`crate::version::BlobFileMeta::waits_for_holes`].
-fn leave_to_moving(context: &Context, family: &str, version: &Version, files: &[FileNo]) {
-    for number in files {
-        if let Some(blob) = version.blob_files().get(number) {
-            blob.file.leave_holes.set(true);
+/// Has no holes looked for in files any more, or not while flushes come, if holes are worth it when none do: see
+/// [`crate::version::BlobFileMeta::waits_for_holes`].
+fn leave_to_moving<'a>(
+    context: &Context,
+    family: &ColumnFamilyData,
+    lull: Lull,
+    files: impl Iterator<Item = &'a Arc<BlobFileMeta>>,
+) {
+    let is_for_now = flushes_come(lull) && !is_better_moved(context, family, Lull::Long);
+    let holes = &context.hole_punching;
+    // Before the marks: who reads these looks for a lull then.
+    let is_first = match is_for_now {
+        true => holes.note_waits_for_quiet(),
+        false => holes.note_given_up(),
+    };
+    for blob in files {
+        match is_for_now {
+            true => blob.file.holes_wait_for_quiet.set(true),
+            false => blob.file.leave_holes.set(true),
         }
     }
-    if context.hole_punching.note_given_up() {
+    // They may be moved from here on, though the version is the same.
+    family.state().nothing_to_collect = None;
+    if is_first {
+        let until = match is_for_now {
+            true => "while flushes come: none are punched until there were none for a while",
+            false => "here, or bring less: none are punched until the next open",
+        };
         context.log.info(format_args!(
-            "[{family}] holes cost more than moving values here, or bring less: none are punched until the next open"
+            "[{}] holes cost more than moving values {until}",
+            family.name
         ));
     }
 }
@@ -144,8 +182,9 @@ pub(crate) fn spawn_if_due(context: &Arc<Context>) {
     if !context.hole_punching.is_worth_a_look() {
         return;
     }
-    let families = context.set.families();
-    if !families.iter().any(|f| can_begin(f, context)) || !context.hole_punching.take_thread() {
+    let (families, lull) = (context.set.families(), context.lull());
+    if !families.iter().any(|f| can_begin(f, context, lull)) || !context.hole_punching.take_thread()
+    {
         return;
     }
     let theirs = context.clone();
@@ -183,13 +222,13 @@ fn run_all(context: &Context) -> Result<()> {
     Ok(())
 }
 
-fn can_begin(family: &ColumnFamilyData, context: &Context) -> bool {
+fn can_begin(family: &ColumnFamilyData, context: &Context, lull: Lull) -> bool {
     let is_running = matches!(family.state().holes, Holes::Running);
-    !is_running && is_busy(family, context)
+    !is_running && is_busy(family, context, lull)
 }
 
-/// True while something is done or could be done.
-pub(crate) fn is_busy(family: &ColumnFamilyData, context: &Context) -> bool {
+/// True while something is done or could be done in such a lull.
+pub(crate) fn is_busy(family: &ColumnFamilyData, context: &Context, lull: Lull) -> bool {
     let version = {
         let state = family.state();
         match &state.holes {
@@ -200,8 +239,7 @@ pub(crate) fn is_busy(family: &ColumnFamilyData, context: &Context) -> bool {
             Holes::Idle => state.version.clone(),
         }
     };
-    let files = holes::pick(&version, &family.options(), context.clock.now_micros());
-    !files.is_empty()
+    !find_files(context, family, &version, lull).is_empty()
 }
 
 /// Microseconds after which it is to be looked again.
@@ -210,6 +248,14 @@ pub(crate) fn idle_micros(context: &Context) -> u64 {
     let waits = |f: &Arc<ColumnFamilyData>| matches!(f.state().holes, Holes::Waiting(..));
     if families.iter().any(waits) {
         return WAIT_MICROS;
+    }
+    let to_quiet = match context.hole_punching.waits_for_quiet() {
+        true => context.micros_to_long_lull(),
+        false => 0,
+    };
+    // In a lull it was looked for.
+    if to_quiet > 0 && families.iter().any(|f| is_busy(f, context, Lull::Long)) {
+        return to_quiet;
     }
     let now = context.clock.now_micros();
     let due = families
@@ -489,26 +535,29 @@ impl PunchJob {
         if !self.has_one_name(context, &version, file.number) {
             return None;
         }
+        // Looked at for each file: all families are asked.
+        let lull = context.lull();
         let counted = |extent: &Extent, micros: u64| {
             let statistics = &context.statistics;
             statistics.add(Ticker::BlobHoles, 1);
             statistics.add(Ticker::BlobHoleBytes, extent.size);
             statistics.record(HistogramKind::BlobHoleMicros, micros);
             job.note_done(extent.size);
-            context.hole_punching.note_call(extent.size, micros);
+            context
+                .hole_punching
+                .note_call(extent.size, micros, flushes_come(lull));
         };
         let path = filename::blob_path(&context.dir, file.number);
-        // Looked at for each file: all families are asked.
-        let flushes_come = flushes_come(context);
         for extent in &file.extents {
             let goes_on = context.hole_punching.is_allowed();
             if !goes_on || context.is_closing() || self.family.is_dropped() {
                 return None;
             }
-            if is_better_moved(context, &self.family, flushes_come) {
-                let all: Vec<FileNo> = version.blob_files().keys().copied().collect();
-                leave_to_moving(context, &self.family.name, &version, &all);
-                self.family.state().nothing_to_collect = None;
+            if is_better_moved(context, &self.family, lull) {
+                // It is looked at anew when holes are made in it again.
+                blob.file.note_seen(0);
+                let all = version.blob_files().values();
+                leave_to_moving(context, &self.family, lull, all);
                 return None;
             }
             let start = context.clock.now_micros();

@@ -79,6 +79,8 @@ pub struct BlobFile {
     pub(crate) damaged: CompactionMark,
     /// Set when space in it could not be given up; that is not tried again.
     pub(crate) leave_holes: CompactionMark,
+    /// Set when moving its values is better than holes while flushes come: none are made before they do not.
+    pub(crate) holes_wait_for_quiet: CompactionMark,
     seen: Seen,
 }
 
@@ -136,6 +138,7 @@ impl BlobFile {
             reader: OpenSlot::default(),
             damaged: CompactionMark::default(),
             leave_holes: CompactionMark::default(),
+            holes_wait_for_quiet: CompactionMark::default(),
             seen: Seen::default(),
         }
     }
@@ -247,12 +250,12 @@ impl BlobFileMeta {
     }
 
     /// True if holes are expected to bring more: not once almost all of the garbage was there when
-    /// dead places were looked for, nor where the file is left alone, nor of records that are shorter than a block, on average,
+    /// dead places were looked for, nor where the file is left alone, for good or while flushes come, nor of records that are shorter than a block, on average,
     /// since a dead one between two that live gives nothing back. One that was found to have other names waits: moving its
     /// values frees nothing either while they are there, and it is looked at again.
     #[must_use]
     pub fn waits_for_holes(&self) -> bool {
-        if self.file.leave_holes.get() {
+        if self.file.leave_holes.get() || self.file.holes_wait_for_quiet.get() {
             return false;
         }
         let addition = &self.file.addition;

@@ -98,6 +98,74 @@ fn values_are_moved_where_holes_cost_too_much() {
 }
 
 #[test]
+fn holes_that_cost_too_much_beside_flushes_are_made_when_none_come() {
+    let fs = MemFileSystem::new();
+    let clock = Arc::new(ManualClock::new());
+    let (calls, micros) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(3000)));
+    let mut options = automatic(&fs);
+    options.db.clock = clock.clone();
+    let (told, counted, costs) = (clock.clone(), calls.clone(), micros.clone());
+    let (gate, stop_at) = (Gate::new(), Arc::new(AtomicU64::new(u64::MAX)));
+    let (passed, stop) = (gate.clone(), stop_at.clone());
+    options.db.fs = Arc::new(HookFileSystem::new(&fs, move |op, _| {
+        if op == Op::PunchHole {
+            let before = counted.fetch_add(1, Ordering::Relaxed);
+            if before == stop.load(Ordering::Relaxed) {
+                passed.pass();
+            }
+            told.advance(Duration::from_micros(costs.load(Ordering::Relaxed)));
+        }
+    }));
+    let db = Db::open(DIR, &options).expect("it opens");
+    let family = db.default_column_family();
+    let write = |step: usize| {
+        clock.advance(Duration::from_millis(1));
+        for n in (0..1000).step_by(step) {
+            db.put(&key(n), &[n as u8; 9000]).expect("the disk is well");
+        }
+        db.flush().expect("the disk is well");
+        db.compact_range(&Default::default(), &family, None, None)
+            .expect("the disk is well");
+    };
+    let holes = || calls.load(Ordering::Relaxed);
+    write(1);
+    // A sixth of all becomes garbage, too little to be moved.
+    write(5);
+    until(|| holes() >= 64);
+    SystemClock.sleep(Duration::from_millis(300));
+    let beside = holes();
+    assert!(beside <= 65, "{beside} holes");
+    // More garbage changes nothing.
+    write(10);
+    SystemClock.sleep(Duration::from_millis(300));
+    assert_eq!(holes(), beside);
+    // When flushes come again the others are left for now.
+    micros.store(20, Ordering::Relaxed);
+    stop_at.store(beside + 80, Ordering::Relaxed);
+    clock.advance(Duration::from_secs(2));
+    gate.wait_for(1);
+    db.put(&key(2000), b"short").expect("the disk is well");
+    db.flush().expect("the disk is well");
+    gate.open();
+    SystemClock.sleep(Duration::from_millis(300));
+    let broken_off = holes();
+    assert!(broken_off < beside + 120, "{broken_off} holes");
+    // Each of the two hundred is there in the end.
+    clock.advance(Duration::from_secs(2));
+    until(|| holes() >= beside + 200);
+    db.wait_for_background_work().expect("the disk is well");
+    assert!(space_amp(&db) < 1.15, "{}", space_amp(&db));
+    let quiet = holes();
+    write(7);
+    SystemClock.sleep(Duration::from_millis(300));
+    assert_eq!(holes(), quiet);
+    let moved = db.statistics().get(Ticker::BlobDbGcNumKeysRelocated);
+    assert_eq!(moved, 0);
+    assert_exact(&db, &family);
+    assert_no_strays(&fs, &db);
+}
+
+#[test]
 fn holes_are_whole_blocks_of_the_file_system() {
     let fs = MemFileSystem::new();
     let mut options = automatic(&fs);
