@@ -131,9 +131,10 @@ pub fn run_all<T: Send, F: FnOnce() -> T + Send>(name: &str, tasks: Vec<F>) -> V
             .into_iter()
             .map(|r| match r {
                 Err(done) => done,
+                // The panic goes on with its own message.
                 Ok(handle) => handle
                     .join()
-                    .expect("a task does not panic")
+                    .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
                     .expect("a spawned task runs once"),
             })
             .collect()
@@ -204,6 +205,14 @@ mod tests {
             super::run_both("test", beside, policy),
             (Some("5".to_owned()), before)
         );
+    }
+
+    #[test]
+    fn a_panic_of_a_task_keeps_its_message() {
+        let tasks: Vec<fn()> = vec![|| panic!("told"), || {}];
+        let panic = std::panic::catch_unwind(|| super::run_all("test", tasks));
+        let panic = panic.expect_err("it panics");
+        assert_eq!(panic.downcast_ref::<&str>(), Some(&"told"));
     }
 
     #[test]
