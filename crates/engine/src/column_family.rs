@@ -85,7 +85,7 @@ pub(crate) enum Holes {
     Waiting(
         Era,
         Vec<HolesOfFile>,
-        #[expect(dead_code, reason = "it is counted")] Waits,
+        #[expect(dead_code, reason = "it is counted")] Option<Waits>,
     ),
 }
 

@@ -99,6 +99,8 @@ pub struct Rules {
     pub made_before: FileNo,
     /// No files that wait until dead places were looked for in them.
     pub after_holes: bool,
+    /// Those count as looked through whose holes wait until no flushes come.
+    pub flushes_come: bool,
     /// Tables of this level are left alone, for compactions that come by.
     pub spared_level: Option<usize>,
 }
@@ -153,6 +155,7 @@ impl Rules {
                 false => 1.0,
             },
             after_holes: is_auto && options.punches_holes(),
+            flushes_come: true,
             min_batch_bytes: options.min_gc_batch_size,
             max_batch_bytes: options.max_gc_batch_size,
             small_file_bytes: options
@@ -197,16 +200,20 @@ impl Rules {
         }
     }
 
-    /// The same in a lull: less where flushes wait for what such steps write.
+    /// The same in a lull: less where flushes wait for what such steps write, and holes first where none come.
     #[must_use]
     pub fn in_lull(self, lull: Lull) -> Self {
+        let rules = Self {
+            flushes_come: lull < Lull::Long,
+            ..self
+        };
         match lull == Lull::None && self.by_cost && !self.at_any_cost {
             true => Self {
                 discardable_ratio: self.discardable_ratio.max(AUTO_RATIO_BESIDE_FLUSHES),
                 garbage_share_max: 1.0,
-                ..self
+                ..rules
             },
-            false => self,
+            false => rules,
         }
     }
 
@@ -317,7 +324,7 @@ fn ranked(version: &Version, rules: &Rules, left: &HashSet<FileNo>) -> Vec<(File
         if is_left || number >= rules.made_before {
             continue;
         }
-        if rules.after_holes && blob.waits_for_holes() {
+        if rules.after_holes && blob.waits_for_holes(rules.flushes_come) {
             continue;
         }
         // What was given up as holes has come free already.

@@ -25,15 +25,18 @@ impl Drop for WaitingForAll<'_> {
 impl Context {
     /// How much there is to do but for blob files.
     pub(crate) fn lull(&self) -> Lull {
-        let limiter = self.options.rate_limiter.as_ref();
-        // They wait, or did within the last second.
-        if limiter.is_some_and(|limiter| limiter.is_short_above(IoPriority::Low)) {
-            return Lull::None;
-        }
         match self.micros_to_long_lull() {
+            _ if self.is_waited_for() => Lull::Long,
+            _ if self.is_short() => Lull::None,
             0 => Lull::Long,
             _ => Lull::Short,
         }
+    }
+
+    /// True if flushes wait for what a limiter lets through, or did within the last second.
+    fn is_short(&self) -> bool {
+        let limiter = self.options.rate_limiter.as_ref();
+        limiter.is_some_and(|limiter| limiter.is_short_above(IoPriority::Low))
     }
 
     /// Microseconds until nothing was flushed for [`LONG_LULL_MICROS`] if nothing will be; 0 if that is so, or

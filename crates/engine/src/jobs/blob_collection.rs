@@ -262,7 +262,8 @@ fn as_far_as(
 ) -> Lull {
     let looked_for = |lull| {
         let rules = rules_of(context, version, options, lull, false);
-        (rules.discardable_ratio, locality::in_place(options, lull))
+        let order = locality::in_place(options, lull);
+        (rules.discardable_ratio, rules.flushes_come, order)
     };
     let longer = [Lull::Long, Lull::Short].into_iter().filter(|l| *l > lull);
     let mut same = longer.filter(|l| looked_for(*l) == looked_for(lull));

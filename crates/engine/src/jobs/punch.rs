@@ -31,6 +31,19 @@ use crate::version_set::Change;
 /// Looks so often whether what is held has gone: a point read that was the last tells nobody.
 const WAIT_MICROS: u64 = 200_000;
 
+/// Holes after which it is looked whether flushes come.
+const HOLES_PER_LOOK: usize = 64;
+
+/// What becomes of holes of a file that were not made.
+enum Ends {
+    /// Nothing: there are none, or they are looked for again when there is a reason.
+    Here,
+    /// They are made when no flushes come.
+    ForNow,
+    /// None are made before the next open.
+    ForGood,
+}
+
 /// Work on the blob files of a family that a thread has taken.
 pub(crate) struct PunchJob {
     family: Arc<ColumnFamilyData>,
@@ -72,7 +85,7 @@ fn take(context: &Context, family: &Arc<ColumnFamilyData>, lull: Lull) -> Option
             match &mut state.holes {
                 Holes::Running => return None,
                 Holes::Waiting(era, files, _) => {
-                    if !era.is_over() || !context.hole_punching.is_allowed() {
+                    if !can_punch(context, family, era, lull) {
                         return None;
                     }
                     let files = std::mem::take(files);
@@ -126,7 +139,20 @@ fn find_files(
     lull: Lull,
 ) -> Vec<FileNo> {
     let now = context.clock.now_micros();
-    holes::pick(version, &family.options(), flushes_come(lull), now)
+    // Where nobody moves their values none are left to that.
+    let are_left = flushes_come(lull) && may_move(context, family);
+    holes::pick(version, &family.options(), are_left, now)
+}
+
+/// True if holes that were found may be made now.
+fn can_punch(context: &Context, family: &ColumnFamilyData, era: &Era, lull: Lull) -> bool {
+    let is_left = || flushes_come(lull) && is_better_moved(context, family, lull);
+    era.is_over() && context.hole_punching.is_allowed() && !is_left()
+}
+
+/// True if values may be moved in place of holes.
+fn may_move(context: &Context, family: &ColumnFamilyData) -> bool {
+    family.options().chooses_gc_by_cost() && context.db_options().max_background_gc > 0
 }
 
 /// True if values of the family are better moved. Under a limiter that takes what flushes wait for, and a
@@ -137,9 +163,9 @@ fn is_better_moved(context: &Context, family: &ColumnFamilyData, lull: Lull) -> 
         limiter.bytes_per_sec_beside(IoPriority::Low)
     });
     let holes = &context.hole_punching;
-    family.options().chooses_gc_by_cost()
-        && context.db_options().max_background_gc > 0
-        && (holes.is_slow(write_rate, flushes_come(lull)) || holes.bring_nothing())
+    let is_slow = |flushes_come| holes.is_slow(write_rate, flushes_come);
+    may_move(context, family)
+        && (is_slow(false) || (flushes_come(lull) && is_slow(true)) || holes.bring_nothing())
 }
 
 /// Has no holes looked for in files any more, or not while flushes come, if holes are worth it when none do: see
@@ -149,7 +175,7 @@ fn leave_to_moving<'a>(
     family: &ColumnFamilyData,
     lull: Lull,
     files: impl Iterator<Item = &'a Arc<BlobFileMeta>>,
-) {
+) -> Ends {
     let is_for_now = flushes_come(lull) && !is_better_moved(context, family, Lull::Long);
     let holes = &context.hole_punching;
     // Before the marks: who reads these looks for a lull then.
@@ -174,6 +200,10 @@ fn leave_to_moving<'a>(
             "[{}] holes cost more than moving values {until}",
             family.name
         ));
+    }
+    match is_for_now {
+        true => Ends::ForNow,
+        false => Ends::ForGood,
     }
 }
 
@@ -234,7 +264,7 @@ pub(crate) fn is_busy(family: &ColumnFamilyData, context: &Context, lull: Lull) 
         match &state.holes {
             Holes::Running => return true,
             Holes::Waiting(era, ..) => {
-                return era.is_over() && context.hole_punching.is_allowed();
+                return can_punch(context, family, era, lull);
             }
             Holes::Idle => state.version.clone(),
         }
@@ -249,13 +279,9 @@ pub(crate) fn idle_micros(context: &Context) -> u64 {
     if families.iter().any(waits) {
         return WAIT_MICROS;
     }
-    let to_quiet = match context.hole_punching.waits_for_quiet() {
-        true => context.micros_to_long_lull(),
-        false => 0,
-    };
-    // In a lull it was looked for.
-    if to_quiet > 0 && families.iter().any(|f| is_busy(f, context, Lull::Long)) {
-        return to_quiet;
+    let is_due = || families.iter().any(|f| is_busy(f, context, Lull::Long));
+    if context.hole_punching.waits_for_quiet() && is_due() {
+        return context.micros_to_long_lull().max(WAIT_MICROS);
     }
     let now = context.clock.now_micros();
     let due = families
@@ -385,7 +411,9 @@ impl PunchJob {
         let mut state = self.family.state();
         // None began if all of the files were gone when it was announced.
         if !state.version.era.is(&era) && !self.family.is_dropped() {
-            state.holes = Holes::Waiting(era, files, context.hole_punching.wait());
+            // Else nobody's end is waited for.
+            let waits = (!era.is_over()).then(|| context.hole_punching.wait());
+            state.holes = Holes::Waiting(era, files, waits);
         }
     }
 
@@ -496,19 +524,24 @@ impl PunchJob {
         obsolete::wait_for_purges(context);
         let mut done = Vec::new();
         let mut files = files.into_iter();
-        while let Some(file) = files.next() {
+        while let Some(mut file) = files.next() {
             let allowed = context.hole_punching.begin();
-            let bytes = allowed
-                .as_ref()
-                .and_then(|_| self.punch_file(context, &file, job));
+            let ends = allowed.as_ref().map(|_| {
+                let (ends, bytes) = self.punch_file(context, &mut file, job);
+                done.extend((bytes > 0).then_some((file.number, bytes)));
+                ends
+            });
             drop(allowed);
-            if !context.hole_punching.is_allowed() {
+            let is_held = !context.hole_punching.is_allowed();
+            if matches!(ends, Some(Ends::ForGood)) {
+                break;
+            }
+            if is_held || matches!(ends, Some(Ends::ForNow)) {
                 let rest = std::iter::once(file).chain(files).collect();
                 // Nobody has a version of that era again.
                 self.wait_for(context, Era::default(), rest);
                 break;
             }
-            done.extend(bytes.map(|bytes| (file.number, bytes)));
         }
         if done.is_empty() {
             return Ok(());
@@ -522,69 +555,94 @@ impl PunchJob {
         self.note(context, done.into_iter())
     }
 
-    /// Bytes that came back, if any did for the first time.
+    /// Makes the holes of a file; how it ended, and the bytes that came back for the first time. What was not made is
+    /// left in `file`.
     fn punch_file(
         &self,
         context: &Context,
-        file: &HolesOfFile,
+        file: &mut HolesOfFile,
         job: &Arc<RunningJob>,
-    ) -> Option<u64> {
+    ) -> (Ends, u64) {
         let version = self.family.version();
         // All of it may be gone.
-        let blob = version.blob_files().get(&file.number)?;
-        if !self.has_one_name(context, &version, file.number) {
-            return None;
-        }
-        // Looked at for each file: all families are asked.
-        let lull = context.lull();
-        let counted = |extent: &Extent, micros: u64| {
-            let statistics = &context.statistics;
-            statistics.add(Ticker::BlobHoles, 1);
-            statistics.add(Ticker::BlobHoleBytes, extent.size);
-            statistics.record(HistogramKind::BlobHoleMicros, micros);
-            job.note_done(extent.size);
-            context
-                .hole_punching
-                .note_call(extent.size, micros, flushes_come(lull));
+        let Some(blob) = version.blob_files().get(&file.number) else {
+            return (Ends::Here, 0);
         };
-        let path = filename::blob_path(&context.dir, file.number);
-        for extent in &file.extents {
-            let goes_on = context.hole_punching.is_allowed();
-            if !goes_on || context.is_closing() || self.family.is_dropped() {
-                return None;
-            }
-            if is_better_moved(context, &self.family, lull) {
-                // It is looked at anew when holes are made in it again.
-                blob.file.note_seen(0);
-                let all = version.blob_files().values();
-                leave_to_moving(context, &self.family, lull, all);
-                return None;
-            }
-            let start = context.clock.now_micros();
-            if let Err(e) = context.fs.punch_hole(&path, extent.offset, extent.size) {
-                if !e.is_file_not_found() {
-                    self.leave(context, &version, file.number, &e);
-                }
-                return None;
-            }
-            counted(extent, context.clock.now_micros().saturating_sub(start));
+        if !self.has_one_name(context, &version, file.number) {
+            return (Ends::Here, 0);
         }
+        let path = filename::blob_path(&context.dir, file.number);
+        let (ends, made) = self.punch_extents(context, &version, blob, &file.extents, job);
+        let rest = file.extents.split_off(made);
         let punched = file.extents.iter().map(|e| e.size).sum();
+        file.extents = rest;
         let kept = match context.fs.metadata(&path) {
             Ok(metadata) => kept_bytes(&metadata, punched),
             Err(e) => {
                 if !e.is_file_not_found() {
                     self.leave(context, &version, file.number, &e);
                 }
-                return None;
+                return (Ends::Here, 0);
             }
         };
         context.hole_punching.note_kept(punched, kept);
         if holes::is_mostly_kept(punched, kept) {
-            return None;
+            return (ends, 0);
         }
-        let more = file.bytes.saturating_sub(blob.given_up_bytes.unwrap_or(0));
-        (more > 0).then_some(more)
+        let given_up = blob.given_up_bytes.unwrap_or(0);
+        let bytes = match file.extents.is_empty() {
+            true => file.bytes,
+            false => file.bytes.min(punched),
+        };
+        (ends, bytes.saturating_sub(given_up))
+    }
+
+    /// Makes holes one by one; how it ended, and how many were made.
+    fn punch_extents(
+        &self,
+        context: &Context,
+        version: &Version,
+        blob: &BlobFileMeta,
+        extents: &[Extent],
+        job: &Arc<RunningJob>,
+    ) -> (Ends, usize) {
+        let path = filename::blob_path(&context.dir, blob.addition().number);
+        let mut lull = Lull::None;
+        for (at, extent) in extents.iter().enumerate() {
+            let goes_on = context.hole_punching.is_allowed();
+            if !goes_on || context.is_closing() || self.family.is_dropped() {
+                return (Ends::Here, at);
+            }
+            if !self.family.options().punches_holes() {
+                // It is looked at again when it is on.
+                blob.file.note_seen(0);
+                return (Ends::Here, at);
+            }
+            if at % HOLES_PER_LOOK == 0 {
+                // All families are asked.
+                lull = context.lull();
+            }
+            if is_better_moved(context, &self.family, lull) {
+                let all = version.blob_files().values();
+                return (leave_to_moving(context, &self.family, lull, all), at);
+            }
+            let start = context.clock.now_micros();
+            if let Err(e) = context.fs.punch_hole(&path, extent.offset, extent.size) {
+                if !e.is_file_not_found() {
+                    self.leave(context, version, blob.addition().number, &e);
+                }
+                return (Ends::Here, at);
+            }
+            let micros = context.clock.now_micros().saturating_sub(start);
+            let statistics = &context.statistics;
+            statistics.add(Ticker::BlobHoles, 1);
+            statistics.add(Ticker::BlobHoleBytes, extent.size);
+            statistics.record(HistogramKind::BlobHoleMicros, micros);
+            job.note_done(extent.size);
+            let punching = &context.hole_punching;
+            punching.note_call(extent.size, micros, flushes_come(lull));
+        }
+        (Ends::Here, extents.len())
     }
 
     /// Has the MANIFEST say that so many bytes of files were given up; of 0 that they are about to

@@ -254,8 +254,9 @@ impl BlobFileMeta {
     /// since a dead one between two that live gives nothing back. One that was found to have other names waits: moving its
     /// values frees nothing either while they are there, and it is looked at again.
     #[must_use]
-    pub fn waits_for_holes(&self) -> bool {
-        if self.file.leave_holes.get() || self.file.holes_wait_for_quiet.get() {
+    pub fn waits_for_holes(&self, flushes_come: bool) -> bool {
+        let is_left = flushes_come && self.file.holes_wait_for_quiet.get();
+        if self.file.leave_holes.get() || is_left {
             return false;
         }
         let addition = &self.file.addition;

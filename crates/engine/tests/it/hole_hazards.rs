@@ -389,6 +389,41 @@ fn who_reads_on_behind_a_close_is_told_of_holes() {
 }
 
 #[test]
+fn holes_end_at_once_when_they_are_turned_off() {
+    let fs = MemFileSystem::new();
+    let gate = Gate::new();
+    let (passed, is_first) = (gate.clone(), AtomicBool::new(true));
+    let mut options = punching(&fs);
+    options.db.fs = Arc::new(HookFileSystem::new(&fs, move |op, _| {
+        if op == Op::PunchHole && is_first.swap(false, Ordering::AcqRel) {
+            passed.pass();
+        }
+    }));
+    let db = Db::open(DIR, &options).unwrap();
+    let family = db.default_column_family();
+    let mut map = Map::new();
+    fill(&db, &mut map);
+    overwrite(&db, &mut map);
+    gate.wait_for(1);
+    let set = |on: &str| {
+        let change = [("blob_hole_punching", on)];
+        db.set_options(&family, &change).unwrap();
+    };
+    set("false");
+    gate.open();
+    for _ in 0..5 {
+        settle();
+    }
+    assert_eq!(db.statistics().get(Ticker::BlobHoles), 1);
+    let noted = given_up(&db);
+    assert!(noted > Some(0), "what was given up counts");
+    set("true");
+    until(|| given_up(&db) > noted);
+    assert!(db.statistics().get(Ticker::BlobHoles) > 1);
+    assert_holds(&db, &map);
+}
+
+#[test]
 fn holes_that_wait_are_not_made_once_they_are_off() {
     let fs = MemFileSystem::new();
     let db = Db::open(DIR, &punching(&fs)).unwrap();

@@ -61,6 +61,7 @@ fn half() -> Rules {
         by_cost: false,
         made_before: FileNo::MAX,
         after_holes: false,
+        flushes_come: true,
         spared_level: None,
     }
 }
@@ -242,6 +243,12 @@ fn by_default_what_holes_leave_is_emptied_from_half_of_it_on() {
     let v = version(TABLES, &files);
     v.blob_files()[&10].file.leave_holes.set(true);
     assert_eq!(chosen(&v, &Rules::of(&v, &options)), [10]);
+    // Left alone while flushes come.
+    let v = version(TABLES, &files);
+    v.blob_files()[&10].file.holes_wait_for_quiet.set(true);
+    let in_lull = |lull| chosen(&v, &Rules::of(&v, &options).in_lull(lull));
+    assert_eq!(in_lull(Lull::Short), [10]);
+    assert!(in_lull(Lull::Long).is_empty());
     // Where nobody looks nothing waits.
     let manual = ColumnFamilyOptions {
         disable_auto_compactions: true,
