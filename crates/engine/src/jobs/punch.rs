@@ -80,13 +80,17 @@ pub(crate) fn next(context: &Context) -> Option<PunchJob> {
 /// what was picked is taken only while its version is the newest and nobody else has begun.
 fn take(context: &Context, family: &Arc<ColumnFamilyData>, lull: Lull) -> Option<Part> {
     loop {
-        let version = {
+        let version = 'state: {
             let mut state = family.state();
             match &mut state.holes {
                 Holes::Running => return None,
                 Holes::Waiting(era, files, _) => {
-                    if !can_punch(context, family, era, lull) {
+                    if !era.is_over() || !context.hole_punching.is_allowed() {
                         return None;
+                    }
+                    if is_left(context, family, lull) {
+                        // So is what was found garbage since.
+                        break 'state state.version.clone();
                     }
                     let files = std::mem::take(files);
                     if !family.options().punches_holes() {
@@ -144,10 +148,9 @@ fn find_files(
     holes::pick(version, &family.options(), are_left, now)
 }
 
-/// True if holes that were found may be made now.
-fn can_punch(context: &Context, family: &ColumnFamilyData, era: &Era, lull: Lull) -> bool {
-    let is_left = || flushes_come(lull) && is_better_moved(context, family, lull);
-    era.is_over() && context.hole_punching.is_allowed() && !is_left()
+/// True while holes are left because flushes come.
+fn is_left(context: &Context, family: &ColumnFamilyData, lull: Lull) -> bool {
+    flushes_come(lull) && is_better_moved(context, family, lull)
 }
 
 /// True if values may be moved in place of holes.
@@ -264,7 +267,11 @@ pub(crate) fn is_busy(family: &ColumnFamilyData, context: &Context, lull: Lull) 
         match &state.holes {
             Holes::Running => return true,
             Holes::Waiting(era, ..) => {
-                return can_punch(context, family, era, lull);
+                let is_ready = era.is_over() && context.hole_punching.is_allowed();
+                if !is_ready || !is_left(context, family, lull) {
+                    return is_ready;
+                }
+                state.version.clone()
             }
             Holes::Idle => state.version.clone(),
         }
