@@ -94,8 +94,10 @@ pub(crate) struct HolesOfFile {
     pub(crate) number: FileNo,
     /// Whole blocks, in the order of the file.
     pub(crate) extents: Vec<Extent>,
-    /// Bytes of them.
+    /// Bytes of them and of those that were made.
     pub(crate) bytes: u64,
+    /// Bytes that came back.
+    pub(crate) made: u64,
 }
 
 /// What a job is picked from. Going over the files of a version may take longer than writers are to wait, so
@@ -349,8 +351,11 @@ impl FamilyState {
     ) -> bool {
         let noted = self.nothing_to_collect.as_ref();
         noted.is_some_and(|noted| {
+            // In the longest lull holes go before files that else are emptied at once.
+            let is_longest = |lull| lull == Lull::Long;
             // Pointers that are held weakly are not given out anew.
-            noted.version.as_ptr() == Arc::as_ptr(&self.version)
+            is_longest(lull) == is_longest(noted.lull)
+                && noted.version.as_ptr() == Arc::as_ptr(&self.version)
                 && noted.options.as_ptr() == Arc::as_ptr(options)
                 && lull <= noted.lull
                 && (is_fed || !noted.left_to_compactions)

@@ -211,14 +211,18 @@ pub(crate) fn jobs(context: &Context) -> Vec<JobInfo> {
             let bytes = state.imm.iter().map(|m| m.table.memory_usage() as u64);
             jobs.push(queued(JobKind::Flush, bytes.sum(), reason));
         }
-        if let Holes::Waiting(_, files, _) = &state.holes {
+        if let Holes::Waiting(era, files, _) = &state.holes {
+            let reason = match era.is_over() {
+                true => "quiet",
+                false => "readers",
+            };
             jobs.push(JobInfo {
                 output_level: None,
                 input_files: files.iter().map(|f| f.number).collect(),
                 ..queued(
                     JobKind::HolePunching,
                     files.iter().map(|f| f.bytes).sum(),
-                    "readers",
+                    reason,
                 )
             });
         }

@@ -484,6 +484,7 @@ impl PunchJob {
                     number,
                     extents,
                     bytes,
+                    made: 0,
                 });
             }
         }
@@ -539,12 +540,13 @@ impl PunchJob {
                 ends
             });
             drop(allowed);
-            let is_held = !context.hole_punching.is_allowed();
+            let is_held = ends.is_none() || !context.hole_punching.is_allowed();
             if matches!(ends, Some(Ends::ForGood)) {
                 break;
             }
             if is_held || matches!(ends, Some(Ends::ForNow)) {
-                let rest = std::iter::once(file).chain(files).collect();
+                let rest = std::iter::once(file).chain(files);
+                let rest = rest.filter(|f| !f.extents.is_empty()).collect();
                 // Nobody has a version of that era again.
                 self.wait_for(context, Era::default(), rest);
                 break;
@@ -581,10 +583,10 @@ impl PunchJob {
         let path = filename::blob_path(&context.dir, file.number);
         let (ends, made) = self.punch_extents(context, &version, blob, &file.extents, job);
         let rest = file.extents.split_off(made);
-        let punched = file.extents.iter().map(|e| e.size).sum();
+        let punched: u64 = file.extents.iter().map(|e| e.size).sum();
         file.extents = rest;
         let kept = match context.fs.metadata(&path) {
-            Ok(metadata) => kept_bytes(&metadata, punched),
+            Ok(metadata) => kept_bytes(&metadata, file.made + punched).min(punched),
             Err(e) => {
                 if !e.is_file_not_found() {
                     self.leave(context, &version, file.number, &e);
@@ -596,12 +598,9 @@ impl PunchJob {
         if holes::is_mostly_kept(punched, kept) {
             return (ends, 0);
         }
+        file.made += punched;
         let given_up = blob.given_up_bytes.unwrap_or(0);
-        let bytes = match file.extents.is_empty() {
-            true => file.bytes,
-            false => file.bytes.min(punched),
-        };
-        (ends, bytes.saturating_sub(given_up))
+        (ends, file.bytes.min(file.made).saturating_sub(given_up))
     }
 
     /// Makes holes one by one; how it ended, and how many were made.
