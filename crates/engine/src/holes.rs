@@ -4,7 +4,7 @@
 //! pick      files with most dead bytes that nobody has looked at
 //! mark      the places that tables of one version point to; all else in these files is dead
 //! announce  an edit: something of these files is about to be given up; a new era of versions begins
-//! wait      until no version of an earlier era is held
+//! wait      until no version of an earlier era is held, and until no flushes come where holes are too slow beside them
 //! punch     whole blocks of dead stretches, if the file has one name
 //! note      an edit: how many bytes that was
 //! ```
@@ -76,12 +76,12 @@ fn unseen(blob: &BlobFileMeta, now_micros: u64) -> u64 {
         .saturating_sub(given_up.max(blob.file.garbage_seen(now_micros)))
 }
 
-/// The files that are to be looked at now, most dead bytes first; none if it is not worth it. While no flushes
-/// come those too that are left to moving before.
+/// The files that are to be looked at now, most dead bytes first; none if it is not worth it. Those whose holes
+/// wait for quiet are among them unless `leaves_waiting`.
 pub(crate) fn pick(
     version: &Version,
     options: &ColumnFamilyOptions,
-    flushes_come: bool,
+    leaves_waiting: bool,
     now_micros: u64,
 ) -> Vec<FileNo> {
     if !options.punches_holes() || version.blob_files().is_empty() {
@@ -94,7 +94,7 @@ pub(crate) fn pick(
         let bytes = unseen(blob, now_micros);
         let is_left = blob.file.damaged.get()
             || blob.file.leave_holes.get()
-            || (flushes_come && blob.file.holes_wait_for_quiet.get());
+            || (leaves_waiting && blob.file.holes_wait_for_quiet.get());
         if bytes > 0 && blob.is_live() && !is_left {
             dead += bytes;
             files.push((bytes, number, blob.live_count()));

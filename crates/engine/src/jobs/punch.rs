@@ -144,8 +144,8 @@ fn find_files(
 ) -> Vec<FileNo> {
     let now = context.clock.now_micros();
     // Where nobody moves their values none are left to that.
-    let are_left = flushes_come(lull) && may_move(context, family);
-    holes::pick(version, &family.options(), are_left, now)
+    let leaves_waiting = flushes_come(lull) && may_move(context, family);
+    holes::pick(version, &family.options(), leaves_waiting, now)
 }
 
 /// True while holes are left because flushes come.
