@@ -16,6 +16,9 @@
 //! some 64 KiB, one by one, 99 of 100 writes wait for nothing, and the others somewhat longer. Pauses of half a millisecond behind each 16th value of
 //! 32 KiB would be what 3 of 100 writes take. Steps are shorter where a pause would be longer than the longest.
 //!
+//! Of entries that long a memtable gets full somewhat *after* the flush is done, so that the next one has the memory of the one that
+//! was flushed: a new huge page, which the writer would fill with zeros, is met by one of 100 writes then, or more.
+//!
 //! The first half is not paced: bursts that fit into it are taken as fast as they come. Where
 //! nothing is known of the flush, the first one before it has got anywhere, nobody is paced; nor is a
 //! writer that asked for `no_slowdown`.
@@ -26,6 +29,7 @@
 use std::sync::Arc;
 
 use orogen_base::sync::Mutex;
+use orogen_env::memory::HUGE_PAGE_LEN;
 
 /// Steps that the paced half of a memtable is divided into, at most and at least.
 const STEPS: u64 = 64;
@@ -36,6 +40,12 @@ const STEP_ENTRIES: u64 = 64;
 const PAUSE_MICROS_MIN: u64 = 100;
 /// However long the flush still takes, one pause is no longer. Steps get shorter before pauses are cut.
 const PAUSE_MICROS_MAX: u64 = 20_000;
+/// Entries are long if no more than so many are in a huge page.
+const LONG_ENTRIES: u64 = 128;
+/// How much later than a flush is done a memtable of long entries gets full: what a thread may wait for a processor between its
+/// flush and letting go of its memory. Of a flush's own time no more than a share of it, because that is what writers lose.
+const MARGIN_MICROS: u64 = 4_000;
+const MARGIN_SHARE: u64 = 16;
 /// A flush is known by its own progress from this share on, and by the one before until then.
 const SHARE_KNOWN: f64 = 1.0 / 16.0;
 
@@ -64,16 +74,30 @@ pub(crate) struct Look {
     left: u64,
     /// Microseconds since the last look, or since the pause behind it.
     took: u64,
-    /// And until the flush is done.
+    /// And until it is to be full.
     flush: u64,
+}
+
+/// Microseconds that a flush still takes, and how much later a memtable of long entries is to be full. None of either if there
+/// is nothing to wait for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct FlushLeft {
+    pub(crate) micros: u64,
+    pub(crate) margin: u64,
 }
 
 impl Look {
     /// Of a memtable that has so many entries, `used` bytes in all.
-    pub(crate) fn new(used: u64, entries: u64, full_at: u64, took: u64, flush: u64) -> Self {
+    pub(crate) fn new(used: u64, entries: u64, full_at: u64, took: u64, flush: FlushLeft) -> Self {
         let left = full_at.saturating_sub(used);
+        let entry_bytes = used / entries.max(1);
+        let margin = match entry_bytes >= HUGE_PAGE_LEN as u64 / LONG_ENTRIES {
+            true => flush.margin,
+            false => 0,
+        };
+        let flush = flush.micros.saturating_add(margin);
         Self {
-            step: step(full_at, used / entries.max(1), left, flush),
+            step: step(full_at, entry_bytes, left, flush),
             left,
             took,
             flush,
@@ -157,13 +181,21 @@ impl FlushProgress {
         }
     }
 
-    /// Microseconds until the flush that runs is done; `None` if there is none, or nothing to tell by.
-    pub(crate) fn micros_left(&self, now: u64) -> Option<u64> {
+    /// What the flush that runs still takes; `None` if there is none, or nothing to tell by.
+    pub(crate) fn left(&self, now: u64) -> Option<FlushLeft> {
         let progress = self.0.lock();
         let running = progress.running.as_ref()?;
         let after = progress.micros_after;
+        let left = |micros: f64| {
+            let micros = micros.max(0.0) as u64;
+            let whole = now.saturating_sub(running.began) + micros;
+            FlushLeft {
+                micros,
+                margin: MARGIN_MICROS.min(whole / MARGIN_SHARE),
+            }
+        };
         if let Some(written) = running.written {
-            return Some((after - now.saturating_sub(written) as f64).max(0.0) as u64);
+            return Some(left(after - now.saturating_sub(written) as f64));
         }
         let total = running.entries.total() as f64;
         let done = running.entries.done() as f64;
@@ -174,7 +206,7 @@ impl FlushProgress {
         } else {
             return None;
         };
-        Some(((total - done) * each + after) as u64)
+        Some(left((total - done) * each + after))
     }
 
     /// When the last flush ended, `now` if one runs; 0 if there was none.
@@ -219,33 +251,38 @@ mod tests {
         Arc::new(Entries(AtomicU64::new(0), total))
     }
 
+    fn without_margin(micros: u64) -> FlushLeft {
+        FlushLeft { micros, margin: 0 }
+    }
+
     #[test]
     fn what_a_flush_still_takes_is_told_by_itself_or_by_the_last() {
         let progress = FlushProgress::default();
-        assert_eq!(progress.micros_left(0), None);
+        let left = |now| progress.left(now).map(|left| left.micros);
+        assert_eq!(left(0), None);
         let first = entries(1600);
         progress.begin(first.clone(), 1000);
         first.0.store(99, Relaxed);
-        assert_eq!(progress.micros_left(2000), None, "too little to tell");
+        assert_eq!(left(2000), None, "too little to tell");
         first.0.store(400, Relaxed);
-        assert_eq!(progress.micros_left(2000), Some(3000));
+        assert_eq!(left(2000), Some(3000));
         first.0.store(1600, Relaxed);
         progress.written(4200);
-        assert_eq!(progress.micros_left(4300), Some(0));
+        assert_eq!(left(4300), Some(0));
         assert_eq!(progress.last_end(4600), 4600, "it runs");
         progress.end(4700);
         assert_eq!(progress.last_end(4800), 4700);
-        assert_eq!(progress.micros_left(4700), None);
+        assert_eq!(left(4700), None);
         progress.begin(entries(100), 5000);
-        assert_eq!(progress.micros_left(5100), Some(200 + 500));
+        assert_eq!(left(5100), Some(200 + 500));
         progress.written(5400);
-        assert_eq!(progress.micros_left(5600), Some(300));
+        assert_eq!(left(5600), Some(300));
         progress.end(5700);
         // One that failed tells nothing.
         progress.begin(entries(100), 6000);
         progress.end(9000);
         progress.begin(entries(100), 9000);
-        assert_eq!(progress.micros_left(9000), Some(400 + 300));
+        assert_eq!(left(9000), Some(400 + 300));
     }
 
     #[test]
@@ -257,7 +294,7 @@ mod tests {
             let mut longest = 0;
             while used < full_at {
                 let flush = flush_done - now.min(flush_done);
-                let look = Look::new(used, used, full_at, now - resumed, flush);
+                let look = Look::new(used, used, full_at, now - resumed, without_margin(flush));
                 let pause = look.pause();
                 longest = longest.max(pause);
                 resumed = now + pause;
@@ -271,12 +308,46 @@ mod tests {
     }
 
     #[test]
+    fn a_memtable_of_long_entries_gets_full_when_the_one_before_it_has_gone() {
+        let full_at: u64 = 64 << 20;
+        for (flush_took, margin) in [(100_000, 4000), (300_000, 4000), (16_000, 1000)] {
+            let progress = FlushProgress::default();
+            progress.begin(entries(flush_took), 0);
+            progress.written(flush_took);
+            progress.end(flush_took);
+            let began = flush_took;
+            progress.begin(entries(flush_took), began);
+            let flush = progress.left(began).unwrap();
+            assert_eq!((flush.micros, flush.margin), (flush_took, margin));
+            let used = full_at / 2;
+            let until_full = |entry_bytes| {
+                let look = Look::new(used, used / entry_bytes, full_at, 0, flush);
+                look.pause() * (look.left / look.step)
+            };
+            let waits = |entry_bytes, micros: u64| {
+                let until_full = until_full(entry_bytes);
+                assert!(
+                    until_full.abs_diff(micros) < 64,
+                    "{until_full} for {micros}"
+                );
+            };
+            waits(16 << 10, flush_took + margin);
+            waits(15 << 10, flush_took);
+            // And when it takes longer than was thought.
+            progress.written(began + flush_took);
+            let flush = progress.left(began + flush_took + 500).unwrap();
+            assert_eq!(flush.micros, 0);
+            assert!(flush.margin >= margin, "{}", flush.margin);
+        }
+    }
+
+    #[test]
     fn steps_are_fewer_where_values_are_long() {
         let full_at = 64 << 20;
         let steps = |entry_bytes: u64| {
             let mut used = first_look(full_at);
             let looks = std::iter::from_fn(|| {
-                let look = Look::new(used, used / entry_bytes, full_at, 0, 0);
+                let look = Look::new(used, used / entry_bytes, full_at, 0, FlushLeft::default());
                 used = look.next_at(used);
                 (used < full_at).then_some(())
             });
@@ -302,7 +373,8 @@ mod tests {
                 while used < full_at {
                     let flush = flush_done - now.min(flush_done);
                     let entries = used / entry_bytes;
-                    let look = Look::new(used, entries, full_at, now - resumed, flush);
+                    let look =
+                        Look::new(used, entries, full_at, now - resumed, without_margin(flush));
                     let pause = look.pause();
                     longest = longest.max(pause);
                     resumed = now + pause;
@@ -321,12 +393,12 @@ mod tests {
 
     #[test]
     fn one_pause_is_bounded() {
-        let look = Look::new(99, 200, 100, 0, u64::MAX);
+        let look = Look::new(99, 200, 100, 0, without_margin(u64::MAX));
         assert_eq!(look.pause(), PAUSE_MICROS_MAX);
         assert_eq!(look.next_at(99), 100);
-        let over_full = Look::new(200, 400, 100, 0, 0);
+        let over_full = Look::new(200, 400, 100, 0, FlushLeft::default());
         assert_eq!(over_full.next_at(200), 200);
-        let short = Look::new(50, 100, 100, 0, 50 * 90);
+        let short = Look::new(50, 100, 100, 0, without_margin(50 * 90));
         assert_eq!(short.pause(), 0);
     }
 }

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use orogen_base::{FileNo, SeqNo};
 use orogen_memtable::MemTable;
 
-use crate::pace::{self, Look};
+use crate::pace::{self, FlushLeft, Look};
 use crate::version::version::Version;
 
 /// A memtable with what the engine knows of it.
@@ -73,9 +73,9 @@ impl MemHandle {
         self.table.memory_usage() as u64 >= self.look_at.load(Relaxed)
     }
 
-    /// A leader looks, and notes when the next look is due; `flush`: microseconds that the flush still takes which a full
+    /// A leader looks, and notes when the next look is due; `flush`: what the flush still takes which a full
     /// one would wait for.
-    pub(crate) fn look(&self, now: u64, flush: u64) -> Look {
+    pub(crate) fn look(&self, now: u64, flush: FlushLeft) -> Look {
         let used = self.table.memory_usage() as u64;
         let took = now.saturating_sub(self.resumed_micros.swap(now, Relaxed));
         let entries = self.table.entry_count();

@@ -34,6 +34,7 @@ use crate::logs::Link;
 use crate::obsolete;
 use crate::options::WalRecoveryMode;
 use crate::output;
+use crate::pace::FlushLeft;
 use crate::super_version::MemHandle;
 use crate::write::apply::MemTables;
 
@@ -324,7 +325,7 @@ fn replay_one(
                         // Half full is enough to be told of, and to look at all families for each record would be dear.
                         memtables.none_full();
                         for (_, handle) in memtables.to_look_at() {
-                            handle.look(context.clock.now_micros(), 0);
+                            handle.look(context.clock.now_micros(), FlushLeft::default());
                         }
                         continue;
                     }

@@ -14,6 +14,7 @@ use crate::batch::WriteBatch;
 use crate::column_family::ColumnFamilyData;
 use crate::memory::MemoryBudget;
 use crate::options::WriteOptions;
+use crate::pace::FlushLeft;
 use crate::stall::Admission;
 use crate::super_version::MemHandle;
 use crate::write::apply::MemTables;
@@ -161,10 +162,14 @@ impl WritePath {
         let now = context.clock.now_micros();
         let flush = &family.flush_progress;
         let has_room = family.state().imm.len() + 1 < family.options().max_write_buffer_number;
-        let left = match has_room {
-            true => 0,
-            false => flush.micros_left(now).unwrap_or(0),
+        let mut left = match has_room {
+            true => FlushLeft::default(),
+            false => flush.left(now).unwrap_or_default(),
         };
+        if context.options.memory_budget.is_some() {
+            // No memtable gets the memory of another.
+            left.margin = 0;
+        }
         let pause = handle.look(now, left).pause();
         if pause > 0 {
             flush.note_pause(pause);
