@@ -80,7 +80,9 @@ impl Context {
         let is_off = options.max_space_amp == 0.0
             || options.disable_auto_compactions
             || self.db_options().max_background_gc == 0;
-        if is_off || state.can_collect_nothing(options, Lull::Short) {
+        // Beyond the ceiling no file waits for holes, so what was found in the longest lull holds in shorter ones.
+        let is_hopeless = |lull| state.can_collect_nothing(options, lull);
+        if is_off || is_hopeless(Lull::Short) || is_hopeless(Lull::Long) {
             return None;
         }
         let ceiling = Ceiling::of(&state.version, options.max_space_amp)?;

@@ -14,6 +14,7 @@ use orogen_env::{
     Fault, FaultFileSystem, FileSystem, ManualClock, MemFileSystem, OpKind, PowerCut,
 };
 
+use crate::steer::until;
 use crate::support::{DIR, scan, small};
 
 const BACKUPS: &str = "/backups";
@@ -444,7 +445,8 @@ fn tables_under_their_old_names_are_read_copied_and_deleted() {
     put(&db, 0, 1);
     db.compact_range(&CompactRangeOptions::default(), &family, None, None)
         .unwrap();
-    assert_eq!(with(".ldb"), [""; 0]);
+    // What pins the old version may be somebody else's a moment longer.
+    until(|| with(".ldb").is_empty());
     assert_eq!(content(&db)[0].1.len(), 300);
     db.verify_checksums().unwrap();
 }

@@ -10,7 +10,9 @@ use orogen_base::{Error, ErrorKind};
 use orogen_engine::events::{BlobCollectionInfo, EventListener, StallCondition, StallInfo};
 use orogen_engine::{Db, Options, filename};
 use orogen_env::fs::{read_file, write_file};
-use orogen_env::{Clock, Fault, FaultFileSystem, FileSystem, MemFileSystem, OpKind, SystemClock};
+use orogen_env::{
+    Clock, Fault, FaultFileSystem, FileSystem, ManualClock, MemFileSystem, OpKind, SystemClock,
+};
 
 use orogen_testkit::Rng;
 
@@ -255,9 +257,12 @@ fn is_slowed(db: &Db) -> bool {
     rate.expect("there is such a property") > 0
 }
 
-/// Writers are slowed for garbage, until it is found that nothing can be done about it.
-fn slows_nobody(ending: &str) {
+/// Writers are slowed for garbage, until it is found that nothing can be done about it: soon after the open, or `later`, when
+/// nothing was flushed for long.
+fn slows_nobody(ending: &str, later: Duration) {
+    let clock = Arc::new(ManualClock::new());
     let it = garbage(|options| {
+        options.db.clock = clock.clone();
         options.cf.write_buffer_size = 4 << 10;
         options.cf.max_space_amp = 1.06;
         options.db.max_background_gc = 0;
@@ -274,6 +279,7 @@ fn slows_nobody(ending: &str) {
         write_file(&fs, &path, &bytes).expect("the disk is well");
     }
     let db = Db::open(DIR, &options).expect("the ends of files are whole");
+    clock.advance(later);
     // Nobody finds that nothing can be done before they are.
     let none = Fault::no_space().on(&[OpKind::FreeSpace]).free(0);
     fs.faults().add(none.forever());
@@ -284,19 +290,27 @@ fn slows_nobody(ending: &str) {
         .expect("it is an option");
     until(|| it.errors.1.load(Ordering::SeqCst));
     fs.faults().clear();
+    until(|| {
+        clock.advance(Duration::from_millis(1));
+        !is_slowed(&db)
+    });
     until(|| db.wait_for_background_work().is_ok());
     assert!(garbage_bytes(&db) > 0, "it cannot be collected");
-    until(|| !is_slowed(&db));
+    assert!(!is_slowed(&db));
 }
 
 #[test]
 fn garbage_behind_damaged_tables_slows_no_writer() {
-    slows_nobody(".sst");
+    for later in [0, 3] {
+        slows_nobody(".sst", Duration::from_secs(later));
+    }
 }
 
 #[test]
 fn garbage_in_damaged_blob_files_slows_no_writer() {
-    slows_nobody(".blob");
+    for later in [0, 3] {
+        slows_nobody(".blob", Duration::from_secs(later));
+    }
 }
 
 /// Level 0 has as many tables as a compaction waits for, and none comes.

@@ -65,6 +65,7 @@ pub(crate) fn on_thread<T: Send + 'static>(
 }
 
 /// What a thread of [`on_thread`] ends with; fails if it hangs.
+#[track_caller]
 pub(crate) fn ends<T>(receiver: &Receiver<T>) -> T {
     receiver.recv_timeout(LONG).expect("the thread ends")
 }
@@ -86,6 +87,7 @@ pub(crate) fn until_disabled(db: &Db) {
 }
 
 /// Waits until `condition` holds; fails if it never does.
+#[track_caller]
 pub(crate) fn until(mut condition: impl FnMut() -> bool) {
     for _ in 0..20_000 {
         if condition() {
