@@ -16,7 +16,7 @@ use orogen_base::{Error, ErrorKind, Result};
 use orogen_env::threads::{self, Thread};
 
 use crate::context::Context;
-use crate::jobs::{blob_collection, compaction, flush, idle_logs, punch};
+use crate::jobs::{blob_collection, compaction, flush, idle_logs, punch, punch_due};
 use crate::obsolete;
 use crate::quarantine;
 use crate::resume;
@@ -194,7 +194,7 @@ fn work(write: &WritePath, budget: &Arc<Budget>, place: usize) {
                 true => HELD_MICROS,
                 false => u64::MAX,
             };
-            let due = compaction::idle_micros(context).min(punch::idle_micros(context));
+            let due = compaction::idle_micros(context).min(punch_due::idle_micros(context));
             let due = due.min(blob_collection::idle_micros(context)).min(held);
             context
                 .work

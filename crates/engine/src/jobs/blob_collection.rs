@@ -27,7 +27,7 @@ use crate::context::Context;
 use crate::events::BlobCollectionInfo;
 use crate::jobs::compaction_handle::{self, CompactionHandle, Control, Counted, StepWatch};
 use crate::jobs::in_place::{self, Next, Steps, Taken};
-use crate::jobs::punch;
+use crate::jobs::punch_due;
 use crate::obsolete;
 use crate::options::{CollectBlobGarbageOptions, ColumnFamilyOptions};
 use crate::quarantine;
@@ -118,7 +118,7 @@ fn is_due_beside(context: &Context, family: &ColumnFamilyData, lull: Lull, is_fe
     };
     let rules = rules_of(context, &version, &options, lull, is_fed);
     // What holes bring need not be moved.
-    if rules.after_holes && punch::is_busy(family, context, lull) {
+    if rules.after_holes && punch_due::is_busy(family, context, lull) {
         return false;
     }
     // No compaction comes where damaged tables are in the way of all.

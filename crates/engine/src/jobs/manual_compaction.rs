@@ -23,7 +23,7 @@ use crate::filename;
 use crate::jobs::blob_collection;
 use crate::jobs::compaction::CompactionJob;
 use crate::jobs::compaction_handle::{self, CompactionHandle, Control, Counted};
-use crate::jobs::{manual_flush, punch};
+use crate::jobs::{manual_flush, punch_due};
 use crate::obsolete;
 use crate::options::{
     BottommostLevelCompaction, ColumnFamilyOptions, CompactRangeOptions, FlushOptions,
@@ -454,7 +454,7 @@ pub(crate) fn wait_until_idle(context: &Context) -> Result<()> {
         for family in context.set.families() {
             let look = family.state().look(None);
             is_busy |= blob_collection::is_due_in(context, &family, Lull::Long)
-                || punch::is_busy(&family, context, Lull::Long)
+                || punch_due::is_busy(&family, context, Lull::Long)
                 || compaction_is_due(context, &family, &look);
             let state = family.state();
             is_busy |= is_flushing(&state, &family.options())

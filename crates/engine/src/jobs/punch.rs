@@ -1,5 +1,5 @@
 //! Giving up dead places inside blob files: marks them, announces it, and punches when nobody can need
-//! them any more. See [`crate::holes`] for why that is safe.
+//! them any more. See [`crate::holes`] for why that is safe, and [`punch_due`](super::punch_due) for when.
 //!
 //! One job of a family at a time, in two parts with a wait between them that holds nothing. What
 //! is met on the way costs no data and stops nothing: the file is left alone until the next open. Files whose values are better
@@ -13,7 +13,7 @@ use orogen_base::metrics::{HistogramKind, Ticker};
 use orogen_base::{Error, ErrorKind, FileNo, Result};
 use orogen_blob::Extent;
 use orogen_blob::extents::dead_extents;
-use orogen_env::{IoPriority, Metadata, threads};
+use orogen_env::{Metadata, threads};
 
 use crate::activity::{JobInfo, JobKind, JobState, Listed, RunningJob};
 use crate::column_family::{ColumnFamilyData, Holes, HolesOfFile};
@@ -21,6 +21,9 @@ use crate::compact::collect::Lull;
 use crate::context::Context;
 use crate::filename;
 use crate::holes;
+use crate::jobs::punch_due::{
+    Ends, can_begin, find_files, flushes_come, is_better_moved, is_left, leave_to_moving,
+};
 use crate::obsolete;
 use crate::quarantine;
 use crate::version::edit::VersionEdit;
@@ -28,21 +31,8 @@ use crate::version::version::{Era, Version};
 use crate::version::{BlobFileGarbage, BlobFileMeta};
 use crate::version_set::Change;
 
-/// Looks so often whether what is held has gone: a point read that was the last tells nobody.
-const WAIT_MICROS: u64 = 200_000;
-
 /// Holes after which it is looked whether flushes come.
 const HOLES_PER_LOOK: usize = 64;
-
-/// What becomes of holes of a file that were not made.
-enum Ends {
-    /// Nothing: there are none, or they are looked for again when there is a reason.
-    Here,
-    /// They are made when no flushes come.
-    ForNow,
-    /// None are made before the next open.
-    ForGood,
-}
 
 /// Work on the blob files of a family that a thread has taken.
 pub(crate) struct PunchJob {
@@ -130,86 +120,6 @@ fn take(context: &Context, family: &Arc<ColumnFamilyData>, lull: Lull) -> Option
     }
 }
 
-/// True while something is flushed, or was within two seconds.
-fn flushes_come(lull: Lull) -> bool {
-    lull < Lull::Long
-}
-
-/// The files of a version that are to be looked at in such a lull.
-fn find_files(
-    context: &Context,
-    family: &ColumnFamilyData,
-    version: &Version,
-    lull: Lull,
-) -> Vec<FileNo> {
-    let now = context.clock.now_micros();
-    // Where nobody moves their values none are left to that.
-    let leaves_waiting = flushes_come(lull) && may_move(context, family);
-    holes::pick(version, &family.options(), leaves_waiting, now)
-}
-
-/// True while holes are left because flushes come.
-fn is_left(context: &Context, family: &ColumnFamilyData, lull: Lull) -> bool {
-    flushes_come(lull) && is_better_moved(context, family, lull)
-}
-
-/// True if values may be moved in place of holes.
-fn may_move(context: &Context, family: &ColumnFamilyData) -> bool {
-    family.options().chooses_gc_by_cost() && context.db_options().max_background_gc > 0
-}
-
-/// True if values of the family are better moved. Under a limiter that takes what flushes wait for, and a
-/// hole takes nothing of it: then moving has no more than what is left beside them.
-fn is_better_moved(context: &Context, family: &ColumnFamilyData, lull: Lull) -> bool {
-    let limiter = context.options.rate_limiter.as_ref();
-    let write_rate = limiter.map_or(u64::MAX, |limiter| {
-        limiter.bytes_per_sec_beside(IoPriority::Low)
-    });
-    let holes = &context.hole_punching;
-    let is_slow = |flushes_come| holes.is_slow(write_rate, flushes_come);
-    may_move(context, family)
-        && (is_slow(false) || (flushes_come(lull) && is_slow(true)) || holes.bring_nothing())
-}
-
-/// Has no holes looked for in files any more, or not while flushes come, if holes are worth it when none do: see
-/// [`crate::version::BlobFileMeta::waits_for_holes`].
-fn leave_to_moving<'a>(
-    context: &Context,
-    family: &ColumnFamilyData,
-    lull: Lull,
-    files: impl Iterator<Item = &'a Arc<BlobFileMeta>>,
-) -> Ends {
-    let is_for_now = flushes_come(lull) && !is_better_moved(context, family, Lull::Long);
-    let holes = &context.hole_punching;
-    // Before the marks: who reads these looks for a lull then.
-    let is_first = match is_for_now {
-        true => holes.note_waits_for_quiet(),
-        false => holes.note_given_up(),
-    };
-    for blob in files {
-        match is_for_now {
-            true => blob.file.holes_wait_for_quiet.set(true),
-            false => blob.file.leave_holes.set(true),
-        }
-    }
-    // They may be moved from here on, though the version is the same.
-    family.state().nothing_to_collect = None;
-    if is_first {
-        let until = match is_for_now {
-            true => "while flushes come: none are punched until there were none for a while",
-            false => "here, or bring less: none are punched until the next open",
-        };
-        context.log.info(format_args!(
-            "[{}] holes cost more than moving values {until}",
-            family.name
-        ));
-    }
-    match is_for_now {
-        true => Ends::ForNow,
-        false => Ends::ForGood,
-    }
-}
-
 /// Begins a thread for what there is to do, unless one runs; it ends when there is nothing more.
 pub(crate) fn spawn_if_due(context: &Arc<Context>) {
     if !context.hole_punching.is_worth_a_look() {
@@ -253,58 +163,6 @@ fn run_all(context: &Context) -> Result<()> {
         context.progress.raise();
     }
     Ok(())
-}
-
-fn can_begin(family: &ColumnFamilyData, context: &Context, lull: Lull) -> bool {
-    let is_running = matches!(family.state().holes, Holes::Running);
-    !is_running && is_busy(family, context, lull)
-}
-
-/// True while something is done or could be done in such a lull.
-pub(crate) fn is_busy(family: &ColumnFamilyData, context: &Context, lull: Lull) -> bool {
-    let version = {
-        let state = family.state();
-        match &state.holes {
-            Holes::Running => return true,
-            Holes::Waiting(era, ..) => {
-                let is_ready = era.is_over() && context.hole_punching.is_allowed();
-                if !is_ready || !is_left(context, family, lull) {
-                    return is_ready;
-                }
-                state.version.clone()
-            }
-            Holes::Idle => state.version.clone(),
-        }
-    };
-    !find_files(context, family, &version, lull).is_empty()
-}
-
-/// Microseconds after which it is to be looked again.
-pub(crate) fn idle_micros(context: &Context) -> u64 {
-    let families = context.set.families();
-    let waits = |f: &Arc<ColumnFamilyData>| matches!(f.state().holes, Holes::Waiting(..));
-    if families.iter().any(waits) {
-        return WAIT_MICROS;
-    }
-    let is_due = || families.iter().any(|f| is_busy(f, context, Lull::Long));
-    if context.hole_punching.waits_for_quiet() && is_due() {
-        return context.micros_to_long_lull().max(WAIT_MICROS);
-    }
-    let now = context.clock.now_micros();
-    let due = families
-        .iter()
-        .filter(|f| f.options().punches_holes())
-        .flat_map(|f| {
-            let version = f.version();
-            let blobs = version.blob_files().values();
-            // What is due already is not worth it: more garbage tells of itself.
-            blobs
-                .map(|b| b.file.look_again_at())
-                .filter(|&at| at > now)
-                .min()
-        })
-        .min();
-    due.map_or(u64::MAX, |at| at - now)
 }
 
 /// How many of the `punched` bytes of a file still take space: all of them where a snapshot of the file system
