@@ -325,71 +325,83 @@ fn padding_counts_below_the_ceiling_as_far_as_that_can_be_held() {
     }
 }
 
+/// A database whose limiter flushes of another one keep busy, as no time passes but what a test lets pass. Without holes.
+struct BesideAnother {
+    db: Db,
+    clock: Arc<ManualClock>,
+    limiter: Arc<RateLimiter>,
+}
+
+impl BesideAnother {
+    fn new() -> Self {
+        let clock = Arc::new(ManualClock::new());
+        let limiter = Arc::new(RateLimiter::new(1 << 30, clock.clone()));
+        let mut options = automatic(&MemFileSystem::new());
+        options.cf.blob_hole_punching = false;
+        options.db.clock = clock.clone();
+        options.db.rate_limiter = Some(limiter.clone());
+        let db = Db::open(DIR, &options).expect("it opens");
+        Self { db, clock, limiter }
+    }
+
+    fn write(&self, mut keys: std::ops::Range<usize>) {
+        // Of more than is granted at once.
+        self.limiter
+            .request_until(1 << 30, IoPriority::High, &AtomicBool::new(false));
+        let db = &self.db;
+        keys.try_for_each(|n| db.put(&key(n), &[7; 9000]))
+            .and_then(|()| db.flush())
+            .and_then(|()| {
+                let family = db.default_column_family();
+                db.compact_range(&Default::default(), &family, None, None)
+            })
+            .expect("the disk is well");
+    }
+
+    fn moved(&self) -> u64 {
+        let statistics = self.db.statistics();
+        statistics.get(Ticker::BlobDbGcNumKeysRelocated)
+    }
+
+    /// Nobody looks again while no time passes, however long one waits.
+    fn moves_no_more_than(&self, values: u64) {
+        SystemClock.sleep(Duration::from_millis(300));
+        assert_eq!(self.moved(), values);
+    }
+
+    fn moves_in_all(&self, values: u64) {
+        let done = self.db.wait_for_background_work();
+        done.expect("the disk is well");
+        assert_eq!(self.moved(), values);
+    }
+}
+
 #[test]
 fn values_are_moved_for_less_garbage_when_flushes_no_longer_wait() {
-    let fs = MemFileSystem::new();
-    let clock = Arc::new(ManualClock::new());
-    let limiter = Arc::new(RateLimiter::new(1 << 30, clock.clone()));
-    let mut options = automatic(&fs);
-    options.cf.blob_hole_punching = false;
-    options.db.clock = clock.clone();
-    options.db.rate_limiter = Some(limiter.clone());
-    let db = Db::open(DIR, &options).expect("it opens");
-    let family = db.default_column_family();
-    let write = |keys: std::ops::Range<usize>| {
-        // As a flush does, of more than is granted at once; then no time passes.
-        limiter.request_until(1 << 30, IoPriority::High, &AtomicBool::new(false));
-        keys.for_each(|n| db.put(&key(n), &[7; 9000]).expect("the disk is well"));
-        db.flush().expect("the disk is well");
-        db.compact_range(&Default::default(), &family, None, None)
-            .expect("the disk is well");
-    };
-    let moved = || db.statistics().get(Ticker::BlobDbGcNumKeysRelocated);
-    let settle = || db.wait_for_background_work().expect("the disk is well");
-    write(0..10);
-    // Six of ten are dead. Nobody looks again while no time passes, however long one waits.
-    write(0..6);
-    SystemClock.sleep(Duration::from_millis(300));
-    assert_eq!(moved(), 0);
+    let it = BesideAnother::new();
+    it.write(0..10);
+    // Six of ten are dead.
+    it.write(0..6);
+    it.moves_no_more_than(0);
     // Nine of ten, which is worth it at any time.
-    write(6..9);
-    settle();
-    assert_eq!(moved(), 1);
+    it.write(6..9);
+    it.moves_in_all(1);
     // Four of the six.
-    write(0..4);
-    SystemClock.sleep(Duration::from_millis(300));
-    assert_eq!(moved(), 1);
-    clock.advance(Duration::from_secs(1));
-    settle();
-    assert_eq!(moved(), 3);
-    assert_exact(&db, &family);
+    it.write(0..4);
+    it.moves_no_more_than(1);
+    it.clock.advance(Duration::from_secs(1));
+    it.moves_in_all(3);
+    assert_exact(&it.db, &it.db.default_column_family());
 }
 
 #[test]
 fn who_waits_for_all_work_gets_what_flushes_would_put_off() {
-    let fs = MemFileSystem::new();
-    let clock = Arc::new(ManualClock::new());
-    let limiter = Arc::new(RateLimiter::new(1 << 30, clock.clone()));
-    let mut options = automatic(&fs);
-    options.cf.blob_hole_punching = false;
-    options.db.clock = clock;
-    options.db.rate_limiter = Some(limiter.clone());
-    let db = Db::open(DIR, &options).expect("it opens");
-    let family = db.default_column_family();
-    for keys in [0..10, 0..6] {
-        // As flushes of another database do, of more than is granted at once; then no time passes.
-        limiter.request_until(1 << 30, IoPriority::High, &AtomicBool::new(false));
-        keys.for_each(|n| db.put(&key(n), &[7; 9000]).expect("the disk is well"));
-        db.flush().expect("the disk is well");
-        db.compact_range(&Default::default(), &family, None, None)
-            .expect("the disk is well");
-    }
-    let moved = || db.statistics().get(Ticker::BlobDbGcNumKeysRelocated);
-    SystemClock.sleep(Duration::from_millis(300));
-    assert_eq!(moved(), 0);
-    db.wait_for_background_work().expect("the disk is well");
-    assert_eq!(moved(), 4);
-    assert_exact(&db, &family);
+    let it = BesideAnother::new();
+    it.write(0..10);
+    it.write(0..6);
+    it.moves_no_more_than(0);
+    it.moves_in_all(4);
+    assert_exact(&it.db, &it.db.default_column_family());
 }
 
 #[test]
