@@ -110,7 +110,9 @@ pub(crate) fn read(dir: &Path, how: &Reading, terminal: &Terminal) -> Result<Db,
         return read_only(dir, terminal);
     }
     let options = options_for(dir)?;
-    Ok(Db::open_as_secondary(dir, None, &options)?)
+    in_spite_of_log_damage(options, terminal, |options| {
+        Db::open_as_secondary(dir, None, options)
+    })
 }
 
 /// Opens for reading, beside whoever has it open. What a lost table held is missing, and what stands behind damage in a log, of
@@ -118,18 +120,29 @@ pub(crate) fn read(dir: &Path, how: &Reading, terminal: &Terminal) -> Result<Db,
 pub(crate) fn read_only(dir: &Path, terminal: &Terminal) -> Result<Db, Failure> {
     let mut options = options_for(dir)?;
     options.db.paranoid_checks = false;
+    in_spite_of_log_damage(options, terminal, |options| {
+        Db::open_read_only(dir, options)
+    })
+}
+
+/// Opens without what stands behind damage in a log; the person is told of that.
+fn in_spite_of_log_damage(
+    mut options: Options,
+    terminal: &Terminal,
+    open: impl Fn(&Options) -> orogen::Result<Db>,
+) -> Result<Db, Failure> {
     options.db.refuse_log_damage = true;
     // Beside a writer a record that is half written looks like damage, once.
-    let mut opened = Db::open_read_only(dir, &options);
+    let mut opened = open(&options);
     if matches!(&opened, Err(e) if e.kind() == ErrorKind::Corruption) {
-        opened = Db::open_read_only(dir, &options);
+        opened = open(&options);
     }
     let damage = match opened {
         Err(e) if e.kind() == ErrorKind::Corruption => e,
         opened => return Ok(opened?),
     };
     options.db.refuse_log_damage = false;
-    let db = Db::open_read_only(dir, &options)?;
+    let db = open(&options)?;
     terminal.note(&format!(
         "orogen: shown without writes that are lost to damage: {damage}"
     ));

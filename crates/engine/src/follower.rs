@@ -87,6 +87,8 @@ struct State {
     anew: bool,
     /// They are being read anew.
     reading_anew: bool,
+    /// What the last look found in logs that no crash leaves and nothing goes on behind.
+    damage: Option<Error>,
 }
 
 /// A family of the primary.
@@ -161,7 +163,12 @@ impl Follower {
                 state.forget_logs();
             }
             match state.round(&self.context, &self.options) {
-                Ok(Round::Settled) => return self.publish(&mut state),
+                Ok(Round::Settled) => {
+                    return match state.damage.take() {
+                        Some(error) if self.context.options.refuse_log_damage => Err(error),
+                        _ => self.publish(&mut state),
+                    };
+                }
                 Ok(Round::Moved) => same = 0,
                 Err(e) => {
                     // Some of a record may have been taken.
@@ -338,6 +345,7 @@ impl State {
 
     /// Takes up what is new in the logs; false if something cannot be taken yet.
     fn read_logs(&mut self, context: &Context) -> Result<bool> {
+        self.damage = None;
         let Some(manifest) = &self.manifest else {
             return Ok(true);
         };
@@ -358,9 +366,8 @@ impl State {
                 self.logs.insert(number, tail);
             }
         }
-        let newest = self.logs.keys().next_back().copied();
         let numbers: Vec<FileNo> = self.logs.keys().copied().collect();
-        let mut damaged: Option<Error> = None;
+        let mut damaged: Option<(Error, bool)> = None;
         for number in numbers {
             let Some(mut log) = self.logs.remove(&number) else {
                 continue;
@@ -369,7 +376,7 @@ impl State {
                 self.logs.insert(number, log);
                 continue;
             }
-            if let Some(error) = damaged.take() {
+            if let Some((error, is_tail)) = damaged.take() {
                 // What looks like damage may be former bytes of a log that was written over: if
                 // this log goes on with the very next number, nothing is missing.
                 let first = log.peek(|record| {
@@ -380,23 +387,21 @@ impl State {
                     Some(seqno) if seqno == self.logs_until + 1 => {}
                     Some(_) => return Err(error.with("log_behind_it", number)),
                     None => {
-                        damaged = Some(error);
+                        damaged = Some((error, is_tail));
                         self.logs.insert(number, log);
                         continue;
                     }
                 }
             }
             let end = self.read_log(context, &mut log, families_max)?;
-            let is_newest = Some(number) == newest;
             match end {
                 // A later one may be there that could not be begun: then this one is written on.
                 End::Clean => {
                     let mut later = self.logs.range(number + 1..);
                     log.complete = later.any(|(_, later)| later.at > 0);
                 }
-                // Behind it nothing is to be read: it was not written yet.
-                End::Damaged(_) if is_newest => {}
-                End::Damaged(error) => damaged = Some(error),
+                // Behind the newest nothing is to be read: it was not written yet.
+                End::Damaged { error, is_tail } => damaged = Some((error, is_tail)),
                 End::NotYet => {
                     self.logs.insert(number, log);
                     return Ok(false);
@@ -407,6 +412,7 @@ impl State {
                 return Ok(false);
             }
         }
+        self.damage = damaged.and_then(|(error, is_tail)| (!is_tail).then_some(error));
         Ok(true)
     }
 
@@ -415,7 +421,7 @@ impl State {
         let number = log.number;
         let path = log.path().to_owned();
         let mut memtables: Option<MemTables> = None;
-        log.poll(|record, offset| {
+        log.poll(context.options.refuse_log_damage, |record, offset| {
             let at = |e: Error| e.with("file", path.display()).with("offset", offset);
             let batch = BatchReader::new(record).map_err(at)?;
             batch.check().map_err(at)?;

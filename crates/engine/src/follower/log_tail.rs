@@ -30,8 +30,9 @@ pub(super) enum Taken {
 pub(super) enum End {
     /// At the end of what was written.
     Clean,
-    /// At bytes that are no record, and that may become one if the log is being written.
-    Damaged(Error),
+    /// At bytes that are no record, and that may become one if the log is being written: what a crash cuts off looks
+    /// so, if `is_tail`.
+    Damaged { error: Error, is_tail: bool },
     /// Before a record that cannot be taken yet.
     NotYet,
 }
@@ -62,12 +63,14 @@ impl LogTail {
         self.file.path()
     }
 
-    /// Gives every record that was written since to `take`, with its offset.
+    /// Gives every record that was written since to `take`, with its offset. Behind zeros, and behind records of a former use of
+    /// the file, it looks for lost records only if it `looks_behind`: there may be much of both.
     pub(super) fn poll(
         &mut self,
+        looks_behind: bool,
         mut take: impl FnMut(&[u8], u64) -> Result<Taken>,
     ) -> Result<End> {
-        if self.has_no_news()? {
+        if !looks_behind && self.has_no_news()? {
             return Ok(End::Clean);
         }
         let mut reader = Reader::starting_at(self.file.clone(), self.number, self.at)?;
@@ -83,13 +86,17 @@ impl LogTail {
                     let error = Error::corruption("log ends within a record")
                         .with("file", self.file.path().display())
                         .with("offset", self.at);
-                    return Ok(End::Damaged(error));
+                    let is_tail = true;
+                    return Ok(End::Damaged { error, is_tail });
                 }
-                ReadOutcome::Damage(damage) => return Ok(End::Damaged(reader.error(&damage))),
+                ReadOutcome::Damage(damage) => {
+                    return Ok(End::Damaged {
+                        error: reader.error(&damage),
+                        is_tail: damage.is_tail,
+                    });
+                }
             }
-            // Behind the last record of a log there may be much reserved or former space, in
-            // which a reader would look for lost records.
-            if self.has_no_news()? {
+            if !looks_behind && self.has_no_news()? {
                 return Ok(End::Clean);
             }
         }
@@ -166,7 +173,7 @@ mod tests {
                     assert!(tail.has_no_news().unwrap());
                     writer.add_record(&vec![7; len]).unwrap();
                     let mut seen = 0;
-                    let end = tail.poll(|record, _| {
+                    let end = tail.poll(left % 2 == 1, |record, _| {
                         seen += record.len();
                         Ok(Taken::Yes)
                     });
