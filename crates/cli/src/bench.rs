@@ -37,6 +37,13 @@ pub(crate) struct BenchArgs {
     args: Vec<String>,
 }
 
+impl BenchArgs {
+    /// True if help is asked for behind the first flag, where it counts as one.
+    pub(crate) fn ask_for_help(&self) -> bool {
+        self.args.iter().any(|a| a == "--help" || a == "-h")
+    }
+}
+
 pub(crate) fn run(mut args: BenchArgs, terminal: &mut Terminal) -> Result<(), Failure> {
     if args.flags && terminal.json {
         let flags = Flags::default().list().into_iter();
@@ -50,8 +57,10 @@ pub(crate) fn run(mut args: BenchArgs, terminal: &mut Terminal) -> Result<(), Fa
     if args.flags {
         return Ok(terminal.raw(Flags::help().as_bytes())?);
     }
-    // There are no bars. It is an option of the whole command, which stands among flags, too.
-    args.args.retain(|a| a != "--no-progress");
+    // Options of the whole command stand among flags, too. There are no bars and no keys,
+    // and damage in logs is dropped in any case.
+    let of_the_command = ["--no-progress", "--hex", "--drop-log-damage"];
+    args.args.retain(|a| !of_the_command.contains(&a.as_str()));
     if terminal.json {
         args.args.push("--json".to_owned());
     }

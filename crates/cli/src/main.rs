@@ -107,7 +107,13 @@ fn run(command: Command, terminal: &mut Terminal) -> Result<(), Failure> {
 }
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let mut cli = Cli::parse();
+    if let Command::Bench(args) = &cli.command
+        && args.ask_for_help()
+    {
+        // It ends with the help that is printed.
+        cli = Cli::parse_from(["orogen", "bench", "--help"]);
+    }
     limits::raise_open_files();
     let mut terminal = Terminal::new(cli.output.json, cli.output.hex, cli.output.no_progress);
     terminal.drop_log_damage = cli.output.drop_log_damage;

@@ -7,6 +7,7 @@ use orogen::{ErrorKind, Options};
 use orogen_engine::batch::{BatchOp, BatchReader};
 use orogen_engine::filename::{self, FileKind};
 use orogen_env::Access;
+use orogen_wal::format::{HEADER_LEN, may_begin_log};
 use orogen_wal::{Damage, ReadOutcome, Reader};
 use serde_json::{Value, json};
 
@@ -62,7 +63,11 @@ pub(crate) fn run(command: WalCommand, terminal: &mut Terminal) -> Result<(), Fa
         }
     };
     let fs = Options::default().db.fs;
-    let mut reader = Reader::new(fs.open(&args.file, Access::Sequential)?, number)?;
+    let file = fs.open(&args.file, Access::Sequential)?;
+    let mut header = [0; HEADER_LEN];
+    let len = file.read_at(0, &mut header)?;
+    let may_be_log = may_begin_log(&header[..len]);
+    let mut reader = Reader::new(file, number)?;
     if terminal.json {
         terminal.begin_items("[", "]\n")?;
     }
@@ -103,6 +108,10 @@ pub(crate) fn run(command: WalCommand, terminal: &mut Terminal) -> Result<(), Fa
         ));
     }
     match damages {
+        0 if records == 0 && !may_be_log => {
+            let file = args.file.display();
+            Err(Failure::Damaged(format!("{file} is no log")))
+        }
         0 => unread.map_or(Ok(()), |e| Err(e.into())),
         n => {
             if let Some(e) = unread {

@@ -98,6 +98,19 @@ impl Kind {
     }
 }
 
+/// False if a file that begins with these bytes, of a header or fewer, is no log: neither the beginning of a record nor zeros
+/// that were reserved.
+#[must_use]
+pub fn may_begin_log(header: &[u8]) -> bool {
+    let known = |record_type: u8| {
+        matches!(
+            record_type,
+            0..=RECYCLABLE_TIMESTAMP_SIZES | PREDECESSOR_INFO | RECYCLABLE_PREDECESSOR_INFO
+        )
+    };
+    header.get(TYPE_AT).is_none_or(|&t| known(t))
+}
+
 /// True if the type's header carries the log number.
 pub(crate) fn has_log_number(record_type: u8) -> bool {
     matches!(

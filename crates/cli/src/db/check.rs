@@ -69,8 +69,8 @@ struct Report {
     log_records: u64,
     torn_logs: u64,
     damages: Vec<Damage>,
-    /// The first that is whole, as far as that goes, but of a kind that is not read here.
-    unread: Option<Error>,
+    /// What is whole, as far as that goes, but of a kind that is not read here.
+    unread: Vec<Error>,
 }
 
 impl Report {
@@ -80,7 +80,7 @@ impl Report {
                 Some(_) => error.clone(),
                 None => error.clone().with("file", file.display()),
             };
-            self.unread.get_or_insert_with(with_file);
+            self.unread.push(with_file());
             return;
         }
         self.damages.push(Damage {
@@ -391,12 +391,15 @@ pub(crate) fn run(args: &Args, terminal: &mut Terminal) -> Result<(), Failure> {
         }
     }
     // What cannot be checked is told behind what was.
-    let unread = logs_lost.or_else(|| check.report.unread.take());
-    if let Some(e) = unread.as_ref().filter(|_| !check.report.damages.is_empty()) {
+    check.report.unread.splice(0..0, logs_lost);
+    // Damage is what the command ends with, or the first of these.
+    let ends_with = usize::from(check.report.damages.is_empty());
+    for e in check.report.unread.iter().skip(ends_with) {
         terminal.note(&format!("not checked: {e}"));
     }
     tell(args, &check.report, terminal)?;
-    unread.map_or(Ok(()), |e| Err(e.into()))
+    let first = check.report.unread.into_iter().next();
+    first.map_or(Ok(()), |e| Err(e.into()))
 }
 
 fn tell(args: &Args, report: &Report, terminal: &mut Terminal) -> Result<(), Failure> {
@@ -420,6 +423,7 @@ fn tell(args: &Args, report: &Report, terminal: &mut Terminal) -> Result<(), Fai
             "log_records": report.log_records,
             "torn_logs": report.torn_logs,
             "damages": damages,
+            "not_checked": report.unread.iter().map(Error::to_string).collect::<Vec<_>>(),
         }))?;
     } else {
         let mut row = |name: &str, what: String| terminal.line(&format!("{name:<16} {what}"));

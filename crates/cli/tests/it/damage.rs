@@ -3,7 +3,7 @@
 use orogen_base::checksum;
 use orogen_testkit::TempDir;
 
-use super::{fails, files, ok, orogen, sample, table, text};
+use super::{fails, files, json, ok, orogen, sample, table, text};
 
 fn flip(path: &str, at: usize) {
     let mut bytes = std::fs::read(path).expect("can be read");
@@ -105,6 +105,22 @@ fn commands_that_write_leave_a_damaged_log_alone_and_those_that_read_tell_of_it(
     assert_eq!((run.out.lines().count(), run.err.as_str()), (999, ""));
     ok(&["db", "put", &torn, "a", "b"]);
 
+    // Zeros where a record begins look as space that was reserved does, but for what stands behind them.
+    let records = json(&["wal", "dump", &log, "--records-only"]);
+    let offset = |n: usize| records[n]["offset"].as_u64().unwrap() as usize;
+    let zeroed = text(&dir.path().join("zeroed")).to_owned();
+    std::fs::create_dir(&zeroed).unwrap();
+    for file in files(&db, "") {
+        std::fs::copy(&file, file.replace(&db, &zeroed)).unwrap();
+    }
+    let mut zeros = bytes.clone();
+    zeros[offset(1)..offset(2)].fill(0);
+    std::fs::write(log.replace(&db, &zeroed), zeros).unwrap();
+    for how in [&[][..], &["--secondary"]] {
+        let run = fails(0, &[&["db", "scan", &zeroed], how].concat());
+        assert!(run.err.contains("lost to damage"), "{how:?} {}", run.err);
+    }
+
     flip(&log, bytes.len() / 2);
     let before: Vec<_> = files(&db, "");
     let target = text(&dir.path().join("new")).to_owned();
@@ -127,14 +143,19 @@ fn commands_that_write_leave_a_damaged_log_alone_and_those_that_read_tell_of_it(
         );
     }
     assert_eq!(files(&db, ""), before);
-    let run = fails(0, &["db", "scan", &db]);
-    let shown = run.out.lines().count();
+    let scan = |how: &[&str]| {
+        let run = fails(0, &[&["db", "scan", &db], how].concat());
+        let is_told = run.err.contains("lost to damage") && run.err.contains(".log");
+        assert!(is_told, "{how:?} {}", run.err);
+        run.out.lines().count()
+    };
+    let shown = scan(&[]);
     assert!((501..999).contains(&shown), "{shown}");
-    assert!(
-        run.err.contains("lost to damage") && run.err.contains(".log"),
-        "{}",
-        run.err
-    );
+    assert_eq!(scan(&["--secondary"]), shown);
+    for how in [&[][..], &["--secondary"]] {
+        let run = fails(3, &[&["db", "get", &db, "key000999"], how].concat());
+        assert!(run.err.contains("lost to damage"), "{how:?} {}", run.err);
+    }
     ok(&["db", "repair", &db, "--to", &target]);
     assert!(ok(&["db", "scan", &target]).lines().count() > 990);
     ok(&["db", "put", &target, "a", "b"]);
@@ -202,10 +223,23 @@ fn garbage_is_refused_in_every_command() {
         let run = orogen(&["sst", "dump", text(&file)]);
         assert!([4, 8].contains(&run.code), "{len} {} {}", run.code, run.err);
     }
-    std::fs::write(dir.path().join("000007.log"), vec![0x5a; 5000]).unwrap();
-    let run = orogen(&["wal", "dump", text(&dir.path().join("000007.log"))]);
-    assert!([0, 4].contains(&run.code), "{}", run.err);
-    assert!(!run.out.contains("sequence"), "{}", run.out);
+    let log = dir.path().join("000007.log");
+    for bytes in [
+        &[0x5a; 5000][..],
+        b"2026-11-20 10:00:00 something happened\n",
+    ] {
+        std::fs::write(&log, bytes).unwrap();
+        let run = fails(4, &["wal", "dump", text(&log)]);
+        assert!(run.err.contains("is no log"), "{}", run.err);
+        assert!(!run.out.contains("sequence"), "{}", run.out);
+    }
+    // As a crash leaves it, in its first record or before it.
+    let other = TempDir::new("cli-first-record");
+    let whole = std::fs::read(files(&sample(&other, 10), ".log").pop().unwrap()).unwrap();
+    for len in [0, 3, 7, 20] {
+        std::fs::write(&log, &whole[..len.min(whole.len())]).unwrap();
+        fails(0, &["wal", "dump", text(&log)]);
+    }
 }
 
 #[test]
@@ -294,4 +328,15 @@ fn damage_is_told_beside_a_log_that_cannot_be_read() {
     flip(&file, 100);
     let run = fails(8, &["db", "check", &db]);
     assert!(run.err.contains("compressed"), "{}", run.err);
+    // Each is named.
+    let second = format!("{db}/000900.log");
+    std::fs::copy(&log, &second).unwrap();
+    let run = fails(8, &["db", "check", &db]);
+    for log in [&log, &second] {
+        let name = log.rsplit('/').next().unwrap();
+        assert!(run.err.contains(name), "{name} {}", run.err);
+    }
+    let run = fails(8, &["db", "check", &db, "--json"]);
+    let document: serde_json::Value = serde_json::from_str(&run.out).unwrap();
+    assert_eq!(document["not_checked"].as_array().map(Vec::len), Some(2));
 }

@@ -80,6 +80,11 @@ fn the_flags_of_the_bench_are_listed_with_their_defaults() {
     assert_eq!(document.as_array().map(Vec::len), Some(defaults));
     let dir = orogen_testkit::TempDir::new("cli-bench-flags");
     let db = format!("--db={}", text(&dir.path().join("db")));
-    let told = ok(&["bench", "--benchmarks=", &db, "--no-progress"]);
+    let globals = ["--no-progress", "--hex", "--drop-log-damage"];
+    let told = ok(&[&["bench", "--benchmarks=", &db][..], &globals].concat());
     assert!(!told.is_empty());
+    let help = ok(&["bench", "--help"]);
+    for asks in ["--help", "-h"] {
+        assert_eq!(ok(&["bench", "--benchmarks=", asks]), help);
+    }
 }
