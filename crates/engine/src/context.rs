@@ -44,6 +44,9 @@ const LOG_RESERVATION_MAX: u64 = 256 << 20;
 /// Bytes of pages that flushed memtables leave to later ones, at most.
 const SPARE_PAGES_MAX: u64 = 128 << 20;
 
+/// Blocks of memtables of a family: of one that is written to and of one on its way to disk.
+const BLOCKS_KEPT: usize = 2;
+
 /// Databases that this process has opened.
 static OPENS: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(0);
 
@@ -321,12 +324,16 @@ impl Context {
         self.memtable_of(table, options, log_number)
     }
 
+    /// True if a memtable may have the memory of the one whose flush it is to wait for, of so many in a family at most.
+    pub(crate) fn passes_memory_on(&self, memtables_max: usize) -> bool {
+        self.options.memory_budget.is_none() && memtables_max <= BLOCKS_KEPT
+    }
+
     fn pages_for(&self, options: &ColumnFamilyOptions) -> &Arc<PagePool> {
         let bytes = options.write_buffer_size.min(SPARE_PAGES_MAX);
         self.pages.keep_at_least(bytes as usize);
-        // One that is written to and one on its way to disk, of each family.
         let families = self.set.families().len().max(1);
-        self.pages.keep_blocks_up_to(2 * families);
+        self.pages.keep_blocks_up_to(BLOCKS_KEPT * families);
         &self.pages
     }
 

@@ -131,6 +131,9 @@ pub(crate) fn set_db_options(core: &Core, changes: &[(&str, &str)]) -> Result<()
         Ok(changed)
     });
     let changed = changed.inspect_err(|_| context.tell_failure())?;
+    for family in context.set.families() {
+        context.update_stall(&family);
+    }
     tell(context, None, changed);
     Ok(())
 }

@@ -42,8 +42,8 @@ const PAUSE_MICROS_MIN: u64 = 100;
 const PAUSE_MICROS_MAX: u64 = 20_000;
 /// Entries are long if no more than so many are in a huge page.
 const LONG_ENTRIES: u64 = 128;
-/// How much later than a flush is done a memtable of long entries gets full: what a thread may wait for a processor between its
-/// flush and letting go of its memory. Of a flush's own time no more than a share of it, because that is what writers lose.
+/// How much later than a flush is done a memtable of long entries is to be full: what a thread may wait for a processor between its
+/// flush and letting go of its memory. Once the flush is done nobody pauses for it any more. Of a flush's own time no more than a share of it, because that is what writers lose.
 const MARGIN_MICROS: u64 = 4_000;
 const MARGIN_SHARE: u64 = 16;
 /// A flush is known by its own progress from this share on, and by the one before until then.

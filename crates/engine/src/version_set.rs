@@ -571,9 +571,12 @@ impl VersionSet {
                 None => {}
             }
             let mut state = family.state();
-            if family.is_dropped() && matches!(state.holes, Holes::Waiting(..)) {
-                // Its files go as wholes.
-                state.holes = Holes::Idle;
+            if let Holes::Waiting(era, files, _) = &mut state.holes {
+                // What goes as a whole needs no holes.
+                files.retain(|f| version.blob_files().contains_key(&f.number));
+                if family.is_dropped() || (files.is_empty() && era.is_over()) {
+                    state.holes = Holes::Idle;
+                }
             }
             let old = std::mem::replace(&mut state.version, version.clone());
             if let Some(log_number) = edit.log_number {

@@ -63,6 +63,16 @@ impl Context {
         }
     }
 
+    /// True if something is flushed, or was after that moment and within [`LONG_LULL_MICROS`].
+    pub(crate) fn has_flushed_since(&self, micros: u64) -> bool {
+        let now = self.clock.now_micros();
+        let since = micros.max(now.saturating_sub(LONG_LULL_MICROS));
+        let families = self.set.families();
+        families
+            .iter()
+            .any(|f| f.flush_progress.last_end(now) > since)
+    }
+
     /// True if flushes come to the level 0 of this family, and compactions from there.
     pub(crate) fn is_fed(&self, family: &ColumnFamilyData, lull: Lull) -> bool {
         if lull == Lull::Long || self.is_waited_for() || self.micros_to_quiet(family) == 0 {

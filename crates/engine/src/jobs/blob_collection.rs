@@ -50,6 +50,8 @@ pub(crate) struct CollectionJob {
     bytes_ahead: u64,
     /// At most, about.
     bytes_to_write: u64,
+    /// It puts values in order because jobs were in the way of garbage.
+    garbage_is_busy: bool,
 }
 
 /// Who looks for a step.
@@ -174,7 +176,7 @@ pub(crate) fn next(context: &Context) -> Result<Option<CollectionJob>> {
         let order = locality::in_place(&options, lull);
         let asker = Asker::Background { order };
         let picked = pick(context, &family, &version, &rules, asker);
-        let is_busy = matches!(picked, Ok(Picked::Busy));
+        let mut is_busy = matches!(picked, Ok(Picked::Busy));
         let failed = match picked {
             Ok(Picked::Job(job)) if job.leaves_room(context) => return Ok(Some(job)),
             Ok(Picked::Job(job)) if job.step.ordered_to.is_none() => {
@@ -186,6 +188,7 @@ pub(crate) fn next(context: &Context) -> Result<Option<CollectionJob>> {
             }
             // What only puts values in order waits for another version.
             Ok(Picked::Job(job)) => {
+                is_busy = job.garbage_is_busy;
                 drop(job);
                 // Others may have found its tables taken.
                 context.work.raise();
@@ -281,6 +284,7 @@ fn pick(
     let is_automatic = matches!(asker, Asker::Background { .. });
     let mut ordered_to = None;
     let mut selected = select_garbage(family, version, rules, asker)?;
+    let garbage_is_busy = matches!(selected, Selected::Busy);
     if let Asker::Background { order: Some(limit) } = asker
         && !matches!(selected, Selected::Step(_))
     {
@@ -333,6 +337,7 @@ fn pick(
         id: context.new_job_id(),
         bytes_ahead: step.bytes_ahead,
         bytes_to_write: table_bytes.saturating_add(step.moved_bytes),
+        garbage_is_busy,
     }))
 }
 

@@ -272,8 +272,9 @@ impl PunchJob {
         announced
     }
 
-    fn wait_for(&self, context: &Context, era: Era, files: Vec<HolesOfFile>) {
+    fn wait_for(&self, context: &Context, era: Era, mut files: Vec<HolesOfFile>) {
         let mut state = self.family.state();
+        files.retain(|f| state.version.blob_files().contains_key(&f.number));
         // None began if all of the files were gone when it was announced.
         if !state.version.era.is(&era) && !self.family.is_dropped() {
             // Else nobody's end is waited for.
@@ -388,12 +389,13 @@ impl PunchJob {
         obsolete::purge(context);
         // Somebody else may have begun to delete them.
         obsolete::wait_for_purges(context);
+        let since = context.clock.now_micros();
         let mut done = Vec::new();
         let mut files = files.into_iter();
         while let Some(mut file) = files.next() {
             let allowed = context.hole_punching.begin();
             let ends = allowed.as_ref().map(|_| {
-                let (ends, bytes) = self.punch_file(context, &mut file, job);
+                let (ends, bytes) = self.punch_file(context, &mut file, since, job);
                 done.extend((bytes > 0).then_some((file.number, bytes)));
                 ends
             });
@@ -428,6 +430,7 @@ impl PunchJob {
         &self,
         context: &Context,
         file: &mut HolesOfFile,
+        since: u64,
         job: &Arc<RunningJob>,
     ) -> (Ends, u64) {
         let version = self.family.version();
@@ -439,7 +442,7 @@ impl PunchJob {
             return (Ends::Here, 0);
         }
         let path = filename::blob_path(&context.dir, file.number);
-        let (ends, made) = self.punch_extents(context, &version, blob, &file.extents, job);
+        let (ends, made) = self.punch_extents(context, &version, blob, &file.extents, since, job);
         let rest = file.extents.split_off(made);
         let punched: u64 = file.extents.iter().map(|e| e.size).sum();
         file.extents = rest;
@@ -461,13 +464,14 @@ impl PunchJob {
         (ends, file.bytes.min(file.made).saturating_sub(given_up))
     }
 
-    /// Makes holes one by one; how it ended, and how many were made.
+    /// Makes holes one by one; how it ended, and how many were made. The job makes holes since that moment.
     fn punch_extents(
         &self,
         context: &Context,
         version: &Version,
         blob: &BlobFileMeta,
         extents: &[Extent],
+        since: u64,
         job: &Arc<RunningJob>,
     ) -> (Ends, usize) {
         let path = filename::blob_path(&context.dir, blob.addition().number);
@@ -503,8 +507,10 @@ impl PunchJob {
             statistics.add(Ticker::BlobHoleBytes, extent.size);
             statistics.record(HistogramKind::BlobHoleMicros, micros);
             job.note_done(extent.size);
+            // For who waits for all work no flushes come, and some may have begun since it was looked.
+            let is_beside = flushes_come(lull) || context.has_flushed_since(since);
             let punching = &context.hole_punching;
-            punching.note_call(extent.size, micros, flushes_come(lull));
+            punching.note_call(extent.size, micros, is_beside);
         }
         (Ends::Here, extents.len())
     }

@@ -131,15 +131,27 @@ pub(crate) fn is_busy(family: &ColumnFamilyData, context: &Context, lull: Lull) 
     !find_files(context, family, &version, lull).is_empty()
 }
 
+/// True if holes could be made, and are left because flushes come.
+fn waits_for_quiet(family: &ColumnFamilyData, context: &Context, lull: Lull) -> bool {
+    let is_ready = match &family.state().holes {
+        Holes::Waiting(era, ..) => era.is_over() && context.hole_punching.is_allowed(),
+        Holes::Idle | Holes::Running => false,
+    };
+    is_ready && is_left(context, family, lull)
+}
+
 /// Microseconds after which it is to be looked again.
 pub(crate) fn idle_micros(context: &Context) -> u64 {
-    let families = context.set.families();
-    let waits = |f: &Arc<ColumnFamilyData>| matches!(f.state().holes, Holes::Waiting(..));
-    if families.iter().any(waits) {
+    let (families, lull) = (context.set.families(), context.lull());
+    let waits = |f: &&Arc<ColumnFamilyData>| matches!(f.state().holes, Holes::Waiting(..));
+    let mut waiting = families.iter().filter(waits).peekable();
+    let some_wait = waiting.peek().is_some();
+    // Of an end that is waited for, and of who keeps holes out of files, nobody tells.
+    if waiting.any(|f| !waits_for_quiet(f, context, lull)) {
         return WAIT_MICROS;
     }
     let is_due = || families.iter().any(|f| is_busy(f, context, Lull::Long));
-    if context.hole_punching.waits_for_quiet() && is_due() {
+    if some_wait || (context.hole_punching.waits_for_quiet() && is_due()) {
         return context.micros_to_long_lull().max(WAIT_MICROS);
     }
     let now = context.clock.now_micros();

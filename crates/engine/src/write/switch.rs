@@ -161,13 +161,13 @@ impl WritePath {
         let context = &*self.context;
         let now = context.clock.now_micros();
         let flush = &family.flush_progress;
-        let has_room = family.state().imm.len() + 1 < family.options().max_write_buffer_number;
+        let memtables_max = family.options().max_write_buffer_number;
+        let has_room = family.state().imm.len() + 1 < memtables_max;
         let mut left = match has_room {
             true => FlushLeft::default(),
             false => flush.left(now).unwrap_or_default(),
         };
-        if context.options.memory_budget.is_some() {
-            // No memtable gets the memory of another.
+        if !context.passes_memory_on(memtables_max) {
             left.margin = 0;
         }
         let pause = handle.look(now, left).pause();

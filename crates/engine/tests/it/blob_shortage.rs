@@ -294,9 +294,32 @@ fn slows_nobody(ending: &str, later: Duration) {
         clock.advance(Duration::from_millis(1));
         !is_slowed(&db)
     });
-    until(|| db.wait_for_background_work().is_ok());
+    until(|| {
+        clock.advance(Duration::from_millis(1));
+        db.wait_for_background_work().is_ok()
+    });
     assert!(garbage_bytes(&db) > 0, "it cannot be collected");
-    assert!(!is_slowed(&db));
+    until(|| !is_slowed(&db));
+}
+
+#[test]
+fn garbage_that_nobody_is_to_collect_any_more_slows_no_writer() {
+    let it = garbage(|options| {
+        options.cf.write_buffer_size = 4 << 10;
+        options.cf.max_space_amp = 1.06;
+    });
+    // It stays.
+    let none = Fault::no_space().on(&[OpKind::FreeSpace]).free(0);
+    it.fs.faults().add(none.forever());
+    it.go();
+    until(|| is_slowed(&it.db));
+    for (max, slows) in [("0", false), ("1", true)] {
+        it.db
+            .set_db_options(&[("max_background_gc", max)])
+            .expect("it is an option");
+        assert_eq!(is_slowed(&it.db), slows, "{max}");
+    }
+    it.collects_at_last();
 }
 
 #[test]
