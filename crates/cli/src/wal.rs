@@ -108,7 +108,7 @@ pub(crate) fn run(command: WalCommand, terminal: &mut Terminal) -> Result<(), Fa
         ));
     }
     match damages {
-        0 if records == 0 && !may_be_log => {
+        0 if reader.valid_until() == 0 && !may_be_log => {
             let file = args.file.display();
             Err(Failure::Damaged(format!("{file} is no log")))
         }

@@ -163,12 +163,17 @@ impl Follower {
                 state.forget_logs();
             }
             match state.round(&self.context, &self.options) {
-                Ok(Round::Settled) => {
-                    return match state.damage.take() {
-                        Some(error) if self.context.options.refuse_log_damage => Err(error),
-                        _ => self.publish(&mut state),
-                    };
-                }
+                Ok(Round::Settled) => match state.damage.take() {
+                    // What was read before the primary wrote on looks like damage before what was read behind that.
+                    Some(error) if self.context.options.refuse_log_damage => {
+                        if same == TRIES_SAME_MAX {
+                            return Err(error);
+                        }
+                        same += 1;
+                        self.context.clock.sleep(PAUSE);
+                    }
+                    _ => return self.publish(&mut state),
+                },
                 Ok(Round::Moved) => same = 0,
                 Err(e) => {
                     // Some of a record may have been taken.
@@ -387,7 +392,8 @@ impl State {
                     Some(seqno) if seqno == self.logs_until + 1 => {}
                     Some(_) => return Err(error.with("log_behind_it", number)),
                     None => {
-                        damaged = Some((error, is_tail));
+                        // It went on there if some of it was taken before.
+                        damaged = Some((error, is_tail || log.at > 0));
                         self.logs.insert(number, log);
                         continue;
                     }

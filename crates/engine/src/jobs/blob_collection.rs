@@ -167,7 +167,7 @@ pub(crate) fn next(context: &Context) -> Result<Option<CollectionJob>> {
             continue;
         }
         let options = family.options();
-        let (version, jobs_ended) = {
+        let (version, mut jobs_ended) = {
             let state = family.state();
             (state.version.clone(), state.jobs_ended)
         };
@@ -189,6 +189,8 @@ pub(crate) fn next(context: &Context) -> Result<Option<CollectionJob>> {
             // What only puts values in order waits for another version.
             Ok(Picked::Job(job)) => {
                 is_busy = job.garbage_is_busy;
+                // What is given back here counts as ended, and is no reason to look again.
+                jobs_ended += job.step.parts.len() as u64;
                 drop(job);
                 // Others may have found its tables taken.
                 context.work.raise();
