@@ -80,8 +80,12 @@ fn random_calls(seed: u64, recycles: usize, steps: usize) {
     options.db.create_missing_column_families = true;
     options.cf.merge_operator = orogen_engine::plugin::merge_operator::by_name("stringappend");
     let mut primary = Db::open(DIR, &options).unwrap();
-    let quick = follow(&options);
-    let slow = follow(&options);
+    let mut refusing = options.clone();
+    refusing.db.refuse_log_damage = true;
+    let (quick, slow) = match seed % 2 {
+        0 => (follow(&options), follow(&refusing)),
+        _ => (follow(&refusing), follow(&options)),
+    };
     let mut kept: Vec<Kept> = Vec::new();
     for step in 0..steps {
         let families = primary.column_families();
@@ -274,14 +278,16 @@ fn views_stay_readable_when_the_primary_removes_their_files() {
 }
 
 /// Batches put one number under all keys of two families; whatever a follower shows is of one
-/// batch.
-fn batches_are_seen_whole(options: &Options, dir: &Path, rounds: u64) {
+/// batch. One that `refuses` damage in logs takes nothing for that.
+fn batches_are_seen_whole(options: &Options, dir: &Path, rounds: u64, refuses: bool) {
     const KEYS: u64 = 40;
     let primary = Db::open(dir, options).unwrap();
     let other = primary
         .create_column_family("other", options.cf.clone())
         .unwrap();
-    let follower = Db::open_as_secondary(dir, None, options).unwrap();
+    let mut following = options.clone();
+    following.db.refuse_log_damage = refuses;
+    let follower = Db::open_as_secondary(dir, None, &following).unwrap();
     let stop = Arc::new(AtomicBool::new(false));
     let (writer, told) = (primary.clone(), stop.clone());
     let written = on_thread(move || {
@@ -339,25 +345,25 @@ fn batches_are_seen_whole(options: &Options, dir: &Path, rounds: u64) {
 
 #[test]
 fn a_batch_is_seen_whole_while_it_is_written() {
-    for recycles in [0, 2] {
+    for (recycles, refuses) in [(0, false), (2, false), (0, true), (2, true)] {
         let fs = MemFileSystem::new();
         let mut options = small(&fs);
         options.db.recycle_log_file_num = recycles;
-        batches_are_seen_whole(&options, Path::new(DIR), 300);
+        batches_are_seen_whole(&options, Path::new(DIR), 300, refuses);
     }
 }
 
 #[test]
 fn a_batch_is_seen_whole_on_a_real_disk_through_shared_memory_too() {
-    for mapped in [false, true] {
-        let dir =
-            std::env::temp_dir().join(format!("orogen-follow-{}-{mapped}", std::process::id()));
+    for (mapped, refuses) in [(false, false), (true, false), (false, true), (true, true)] {
+        let name = format!("orogen-follow-{}-{mapped}-{refuses}", std::process::id());
+        let dir = std::env::temp_dir().join(name);
         let _ = std::fs::remove_dir_all(&dir);
         let mut options = small(&MemFileSystem::new());
         options.db.fs = Arc::new(PosixFileSystem::new());
         options.db.allow_mmap_writes = mapped;
         options.db.recycle_log_file_num = 2;
-        batches_are_seen_whole(&options, &dir, 200);
+        batches_are_seen_whole(&options, &dir, 200, refuses);
         std::fs::remove_dir_all(&dir).unwrap();
     }
 }

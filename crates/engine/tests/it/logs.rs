@@ -490,3 +490,51 @@ fn a_log_that_is_kept_at_open_puts_nothing_behind_it_in_doubt() {
         assert!(db.get(key).unwrap().is_some(), "{key:?}");
     }
 }
+
+#[test]
+fn a_secondary_refuses_damage_that_nothing_goes_on_behind() {
+    for goes_on in [false, true] {
+        let fs = MemFileSystem::new();
+        drop(Db::open(DIR, &small(&fs)).unwrap());
+        let [first, second] = [900, 901].map(|n| Path::new(DIR).join(format!("{n:06}.log")));
+        let mut writer = Writer::new(fs.create(&first).unwrap(), 900, false);
+        let mut damaged_at = 0;
+        for (seqno, key) in [(1, &b"a"[..]), (2, b"b"), (3, b"c")] {
+            writer.add_record(&record(seqno, 1, &[key])).unwrap();
+            damaged_at = if seqno == 1 {
+                writer.size() as usize + 9
+            } else {
+                damaged_at
+            };
+        }
+        drop(writer);
+        let mut bytes = read_file(&fs, &first).unwrap();
+        bytes[damaged_at] ^= 1;
+        write_file(&fs, &first, &bytes).unwrap();
+        if goes_on {
+            // As the recovery of RocksDB does, which has kept the first.
+            let mut writer = Writer::new(fs.create(&second).unwrap(), 901, false);
+            writer.add_record(&record(2, 1, &[b"d"])).unwrap();
+        }
+        let mut options = small(&fs);
+        options.db.refuse_log_damage = true;
+        match Db::open_as_secondary(DIR, None, &options) {
+            Ok(db) => {
+                assert!(goes_on);
+                for _ in 0..2 {
+                    db.try_catch_up_with_primary().unwrap();
+                    assert!(db.get(b"a").unwrap().is_some() && db.get(b"d").unwrap().is_some());
+                    assert!(db.get(b"c").unwrap().is_none());
+                }
+            }
+            Err(e) => {
+                assert!(!goes_on, "{e}");
+                assert_eq!(e.kind(), ErrorKind::Corruption, "{e}");
+                assert!(e.context("offset").is_some(), "{e}");
+                options.db.refuse_log_damage = false;
+                let db = Db::open_as_secondary(DIR, None, &options).unwrap();
+                assert!(db.get(b"a").unwrap().is_some() && db.get(b"c").unwrap().is_none());
+            }
+        }
+    }
+}
