@@ -4,6 +4,7 @@ use std::collections::HashSet;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use orogen_base::ErrorKind;
 use orogen_base::metrics::{HistogramKind, Ticker};
@@ -13,11 +14,13 @@ use orogen_engine::plugin::compaction_filter::{
 };
 use orogen_engine::plugin::merge_operator::StringAppend;
 use orogen_engine::{
-    CollectBlobGarbageOptions, ColumnFamily, Db, FlushOptions, LiveBlobFile, Options, ReadOptions,
-    Snapshot,
+    BottommostLevelCompaction, CollectBlobGarbageOptions, ColumnFamily, CompactRangeOptions, Db,
+    FlushOptions, LiveBlobFile, Options, ReadOptions, Snapshot,
 };
 use orogen_env::fs::read_file;
-use orogen_env::{Fault, FaultFileSystem, FileSystem, MemFileSystem, OpKind};
+use orogen_env::{
+    Clock, Fault, FaultFileSystem, FileSystem, ManualClock, MemFileSystem, OpKind, SystemClock,
+};
 use orogen_sst::CompressionType;
 use orogen_testkit::Rng;
 use parking_lot::Mutex;
@@ -27,7 +30,7 @@ use crate::blobs::{
     Map, assert_exact, assert_holds, assert_no_strays, compact_all, key, separated, value, w,
     write_some,
 };
-use crate::steer::{Gate, ends, on_thread, until_closing, until_disabled};
+use crate::steer::{Gate, ends, on_thread, until, until_closing, until_disabled};
 use crate::support::{DIR, scan};
 
 /// Nothing happens but what is asked for.
@@ -763,4 +766,70 @@ fn files_that_are_full_of_padding_are_not_merged_for_ever() {
     let kept = after.iter().filter(|f| numbers.contains(&f.number)).count();
     assert!(kept + 1 >= numbers.len(), "{kept} of {}", numbers.len());
     assert_exact(&db, &db.default_column_family());
+}
+
+/// Jobs are in the way of garbage, and for what could be put in order meanwhile there is no space.
+#[test]
+fn a_step_that_finds_no_space_beside_busy_garbage_is_not_looked_for_again_and_again() {
+    let below = MemFileSystem::new();
+    let fs = FaultFileSystem::over_memory(below.clone());
+    let (gate, armed) = (Gate::new(), Arc::new(AtomicBool::new(false)));
+    let clock = Arc::new(ManualClock::new());
+    let mut options = quiet(&below);
+    options.db.fs = Arc::new(fs.clone());
+    options.db.clock = clock.clone();
+    eager(&mut options);
+    options.cf.merge_small_file_threshold = 0;
+    options.cf.max_sorted_runs = 2;
+    options.cf.target_file_size_base = 1 << 20;
+    options.cf.compaction_filter_factory = Some(Arc::new(Holds(gate.clone(), armed.clone())));
+    let db = Db::open(DIR, &options).unwrap();
+    let family = db.default_column_family();
+    let mut map = Map::new();
+    half_garbage(&db, &mut map);
+    // Another table, whose values are in eight files by turns.
+    for part in 0..8 {
+        for n in (100 + part..160).step_by(8) {
+            let v = vec![n as u8; 500];
+            db.put(&key(n), &v).unwrap();
+            map.insert(key(n), v);
+        }
+        db.flush().unwrap();
+    }
+    let (first, last) = (key(100), key(160));
+    let down = CompactRangeOptions::default();
+    db.compact_range(&down, &family, Some(&first), Some(&last))
+        .unwrap();
+    armed.store(true, Ordering::Relaxed);
+    let again = CompactRangeOptions {
+        bottommost_level_compaction: BottommostLevelCompaction::Force,
+        exclusive_manual_compaction: false,
+        ..CompactRangeOptions::default()
+    };
+    let (theirs, of) = (db.clone(), family.clone());
+    let held = on_thread(move || theirs.compact_range(&again, &of, Some(&key(0)), Some(&key(60))));
+    gate.wait_for(1);
+    let none = Fault::no_space().on(&[OpKind::FreeSpace]).free(0);
+    fs.faults().add(none.forever());
+    // There are no flushes, so nothing is left to compactions.
+    clock.advance(Duration::from_secs(3));
+    let on = [
+        ("disable_auto_compactions", "false"),
+        ("range_merge", "true"),
+    ];
+    db.set_options(&family, &on).unwrap();
+    let looks = || fs.faults().count(OpKind::FreeSpace);
+    until(|| looks() > 0);
+    SystemClock.sleep(Duration::from_millis(200));
+    assert!(looks() < 20, "{} looks", looks());
+    fs.faults().clear();
+    gate.open();
+    ends(&held).unwrap();
+    db.wait_for_background_work().unwrap();
+    assert_eq!(
+        db.int_property(&family, "orogen.max-blob-reference-depth"),
+        Some(2)
+    );
+    assert_holds(&db, &family, &map, None);
+    assert_exact(&db, &family);
 }
