@@ -425,15 +425,17 @@ impl BlobFileReader {
     /// The value at `extent` out of the mapping of the file; `None` if there is none, or it did not
     /// give what is in the file.
     fn read_mapped(&self, extent: Extent, user_key: &[u8], how: How) -> Option<Result<BlobValue>> {
-        let read = self.file.mapped(extent.offset, extent.size as usize)?;
-        let value = self
-            .check(&read, extent, user_key, how.verify)
-            .and_then(|start| self.expand_value(&read[start..], extent, how));
-        if !read.is_whole() {
+        let mut value = None;
+        let mut look = |read: &[u8]| {
+            let start = self.check(read, extent, user_key, how.verify);
+            value = Some(start.and_then(|start| self.expand_value(&read[start..], extent, how)));
+        };
+        let len = extent.size as usize;
+        if !self.file.with_mapped(extent.offset, len, &mut look)? {
             return None;
         }
         self.count_read(extent.size);
-        Some(value)
+        value
     }
 
     /// The value at `extent`; `None` if it is not to be waited for and is not in memory.

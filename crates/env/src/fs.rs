@@ -9,7 +9,6 @@ use std::sync::Arc;
 use orogen_base::{Error, Result, memory};
 
 use crate::ahead::Ahead;
-use crate::mapping::MappedRead;
 
 /// A file that is written from its end.
 ///
@@ -114,10 +113,11 @@ pub trait RandomAccessFile: Send + Sync {
     fn read_at_without_waiting(&self, offset: u64, buf: &mut [u8]) -> Result<Option<usize>> {
         self.read_at(offset, buf).map(Some)
     }
-    /// So many bytes at `offset` where the system has them; `None` where they have to be read by
-    /// a call. They are the file's if [`MappedRead::is_whole`] says so after they were used.
-    fn mapped(&self, offset: u64, len: usize) -> Option<MappedRead<'_>> {
-        let _ = (offset, len);
+    /// Shows so many bytes at `offset` to `look` where the system has them; `None`, and nothing is shown, where they have to be read by
+    /// a call. False if they were not the file's all the while: then what came of the look is not to be used, and they are to be
+    /// read by a call, too.
+    fn with_mapped(&self, offset: u64, len: usize, look: &mut dyn FnMut(&[u8])) -> Option<bool> {
+        let _ = (offset, len, look);
         None
     }
     /// Bytes in the file now.

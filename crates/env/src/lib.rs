@@ -27,7 +27,6 @@ pub use buffered::BufferedFile;
 pub use clock::{Clock, ManualClock, SystemClock};
 pub use fault::{Fault, FaultFileSystem, Faults, OpKind};
 pub use fs::{Access, FileLock, FileSystem, LengthHint, Metadata, RandomAccessFile, WritableFile};
-pub use mapping::MappedRead;
 pub use mem::{MemFileSystem, PowerCut, TailFill, UnsyncedBytes};
 pub use perf_timer::{PerfTimer, Stopwatch};
 pub use positional::PositionalFile;

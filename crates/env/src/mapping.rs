@@ -2,14 +2,14 @@
 //! cannot give.
 //!
 //! ```text
-//! file.mapped(offset, len) -> MappedRead -> its bytes are used -> is_whole() ?
-//!                                                                   yes: they were the file's
-//!                                                                   no: read by a call, which tells why
+//! file.with_mapped(offset, len, look) -> look(bytes) -> true:  they were the file's all the while
+//!                                                    false: read by a call, which tells why
 //! ```
 //! Who touches a mapped page that cannot be read, or is behind the end of a file that somebody cut
 //! off, gets `SIGBUS`, which ends a process. Invariants:
 //!
-//! 1. While a [`MappedRead`] lives its thread names the mapping in [`CURRENT`]. The handler puts
+//! 1. While bytes are looked at the thread names the mapping in [`CURRENT`], and ends that before it lets go of the mapping: they
+//!    are shown to a function, since a value of the caller's that stands for the look could be forgotten. The handler puts
 //!    zeros in the place of a page of that mapping, and marks it lost; any other `SIGBUS` goes to
 //!    whoever was asked before.
 //! 2. What was read is believed only if the mapping is not lost when it has been used. A lost one
@@ -26,8 +26,6 @@
 
 use std::cell::Cell;
 use std::ffi::{c_int, c_void};
-use std::marker::PhantomData;
-use std::ops::Deref;
 use std::os::fd::AsFd;
 use std::ptr::{NonNull, null, null_mut};
 use std::sync::OnceLock;
@@ -83,27 +81,30 @@ impl FileMapping {
         })
     }
 
-    /// So many bytes at `offset`; `None` if they are not all in the mapping, or it is lost.
-    pub(crate) fn read(&self, offset: u64, len: usize) -> Option<MappedRead<'_>> {
+    /// Shows so many bytes at `offset` to `look`; true if they were the file's all the while. `None` if they are not all in the mapping, or
+    /// it is lost.
+    pub(crate) fn read(
+        &self,
+        offset: u64,
+        len: usize,
+        look: &mut dyn FnMut(&[u8]),
+    ) -> Option<bool> {
         let offset = usize::try_from(offset).ok()?;
         let is_inside = offset.checked_add(len).is_some_and(|end| end <= self.len);
         if !is_inside || self.is_lost.load(Ordering::Relaxed) || !hears() {
             return None;
         }
-        let outer = CURRENT.replace(self);
-        // The handler has to know before a page is touched.
-        compiler_fence(Ordering::SeqCst);
         // SAFETY: inside the mapping.
         let start = unsafe { self.start.as_ptr().add(offset) };
         // SAFETY: inside the mapping, which lives as long as the borrow of it; pages that cannot
         // be read are replaced by the handler.
         let bytes = unsafe { std::slice::from_raw_parts(start, len) };
-        Some(MappedRead {
-            bytes,
-            mapping: self,
-            outer,
-            _not_send: PhantomData,
-        })
+        let current = Current::enter(self);
+        look(bytes);
+        drop(current);
+        // An acquiring load alone would keep what follows behind it, not itself behind the bytes.
+        fence(Ordering::Acquire);
+        Some(!self.is_lost.load(Ordering::Relaxed))
     }
 
     /// Whether memory holds so many bytes at `offset`, as far as the first [`LOOKED_AT`] pages; `None` if they are not in the mapping, or it
@@ -151,36 +152,22 @@ impl Drop for FileMapping {
     }
 }
 
-/// Bytes of a file where the system has them. To be used at once, on this thread.
-pub struct MappedRead<'a> {
-    bytes: &'a [u8],
-    mapping: &'a FileMapping,
-    outer: *const FileMapping,
-    _not_send: PhantomData<*const ()>,
-}
+/// What a thread looks at, until this is dropped; then it is what it was before.
+struct Current(*const FileMapping);
 
-impl MappedRead<'_> {
-    /// True if all that was seen of the bytes so far was the file's.
-    #[must_use]
-    pub fn is_whole(&self) -> bool {
-        // An acquiring load alone would keep what follows behind it, not itself behind the bytes.
-        fence(Ordering::Acquire);
-        !self.mapping.is_lost.load(Ordering::Relaxed)
+impl Current {
+    fn enter(mapping: &FileMapping) -> Self {
+        let outer = CURRENT.replace(mapping);
+        // The handler has to know before a page is touched.
+        compiler_fence(Ordering::SeqCst);
+        Self(outer)
     }
 }
 
-impl Deref for MappedRead<'_> {
-    type Target = [u8];
-
-    fn deref(&self) -> &[u8] {
-        self.bytes
-    }
-}
-
-impl Drop for MappedRead<'_> {
+impl Drop for Current {
     fn drop(&mut self) {
         compiler_fence(Ordering::SeqCst);
-        CURRENT.set(self.outer);
+        CURRENT.set(self.0);
     }
 }
 
@@ -245,7 +232,7 @@ extern "C" fn on_bus_error(signal: c_int, info: *mut libc::siginfo_t, context: *
     let info_of = unsafe { &*info };
     // SAFETY: SIGBUS tells an address.
     let address = unsafe { info_of.si_addr() } as usize;
-    // SAFETY: null, or a mapping that a `MappedRead` of this thread borrows.
+    // SAFETY: null, or a mapping that a call of `read` below this one on the stack borrows.
     let current = unsafe { CURRENT.get().as_ref() };
     if current.is_some_and(|mapping| mapping.replace_page(address)) {
         return;

@@ -40,7 +40,7 @@ use crate::ahead::Ahead;
 use crate::fs::{
     Access, FileLock, FileSystem, LengthHint, Metadata, RandomAccessFile, WritableFile,
 };
-use crate::mapping::{FileMapping, MappedRead};
+use crate::mapping::FileMapping;
 use crate::residency::ResidentMapping;
 
 #[expect(
@@ -691,10 +691,10 @@ impl<C: Calls> RandomAccessFile for PosixRandomAccessFile<C> {
         }
     }
 
-    fn mapped(&self, offset: u64, len: usize) -> Option<MappedRead<'_>> {
+    fn with_mapped(&self, offset: u64, len: usize, look: &mut dyn FnMut(&[u8])) -> Option<bool> {
         match self.mapping.as_ref()? {
-            Mapping::Always(mapping) => mapping.read(offset, len),
-            Mapping::InMemory(mapping) => mapping.read(self.file.as_fd(), offset, len),
+            Mapping::Always(mapping) => mapping.read(offset, len, look),
+            Mapping::InMemory(mapping) => mapping.read(self.file.as_fd(), offset, len, look),
         }
     }
 

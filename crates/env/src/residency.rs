@@ -31,7 +31,7 @@ use std::sync::{Arc, LazyLock, OnceLock, Weak};
 use parking_lot::Mutex;
 use rustix::process::{Resource, getrlimit};
 
-use crate::mapping::{self, FileMapping, MappedRead};
+use crate::mapping::{self, FileMapping};
 
 /// Reads of a thread for each that is looked at, on the average: a look takes about 1 us. Which ones is left to chance, or it would always
 /// be the block and never the value, or the other way round.
@@ -135,14 +135,15 @@ impl ResidentMapping {
         })
     }
 
-    /// So many bytes at `offset`, if they are to be read out of the mapping.
+    /// Shows so many bytes at `offset`, if they are to be read out of the mapping: [`FileMapping::read`].
     #[inline]
     pub(crate) fn read(
         &self,
         file: BorrowedFd<'_>,
         offset: u64,
         len: usize,
-    ) -> Option<MappedRead<'_>> {
+        look: &mut dyn FnMut(&[u8]),
+    ) -> Option<bool> {
         match UNTIL_LOOK.get() {
             0 | 1 => self.look(file, offset, len),
             left => UNTIL_LOOK.set(left - 1),
@@ -150,7 +151,7 @@ impl ResidentMapping {
         if !self.residency.is_high() {
             return None;
         }
-        self.mapping(file)?.read(offset, len)
+        self.mapping(file)?.read(offset, len, look)
     }
 
     fn mapping(&self, file: BorrowedFd<'_>) -> Option<&FileMapping> {

@@ -134,9 +134,13 @@ impl TableFile {
         spare: &mut Vec<u8>,
     ) -> Option<Result<(Vec<u8>, CompressionType)>> {
         let len = self.check_handle(handle).ok()?;
-        let read = self.file.mapped(handle.offset, len)?;
-        let block = self.expand_block(&read, handle, dictionary, verify, std::mem::take(spare));
-        read.is_whole().then_some(block)
+        let mut block = None;
+        let mut look = |read: &[u8]| {
+            let spare = std::mem::take(spare);
+            block = Some(self.expand_block(read, handle, dictionary, verify, spare));
+        };
+        let is_whole = self.file.with_mapped(handle.offset, len, &mut look)?;
+        block.filter(|_| is_whole)
     }
 
     /// Checks a stored block and decompresses it.

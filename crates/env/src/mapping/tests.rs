@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use super::*;
-use crate::{Access, FileSystem, PosixFileSystem};
+use crate::{Access, FileSystem, PosixFileSystem, RandomAccessFile};
 
 const PAGE: u64 = 4096;
 
@@ -42,25 +42,30 @@ impl Drop for Scratch {
     }
 }
 
+/// Bytes out of the mapping; `None` if there are none, or they were not the file's.
+fn mapped(file: &dyn RandomAccessFile, offset: u64, len: usize) -> Option<Vec<u8>> {
+    let mut seen = Vec::new();
+    let is_whole = file.with_mapped(offset, len, &mut |read| seen = read.to_vec())?;
+    is_whole.then_some(seen)
+}
+
 #[test]
 fn what_is_inside_is_given_and_nothing_else() {
     let scratch = Scratch::holds("inside", 3);
     let file = PosixFileSystem.open(&scratch.0, Access::Mapped).unwrap();
     let end = file.size().unwrap();
-    let read = file.mapped(PAGE - 1, 3).unwrap();
-    assert_eq!(read[..], [1, 2, 2]);
-    assert!(read.is_whole());
-    assert_eq!(file.mapped(end - 1, 1).unwrap()[..], [4]);
-    assert!(file.mapped(end, 0).unwrap().is_empty());
-    assert!(file.mapped(end, 1).is_none());
-    assert!(file.mapped(u64::MAX, 2).is_none());
-    assert!(file.mapped(1, usize::MAX).is_none());
+    assert_eq!(mapped(&*file, PAGE - 1, 3), Some(vec![1, 2, 2]));
+    assert_eq!(mapped(&*file, end - 1, 1), Some(vec![4]));
+    assert_eq!(mapped(&*file, end, 0), Some(vec![]));
+    assert_eq!(mapped(&*file, end, 1), None);
+    assert_eq!(mapped(&*file, u64::MAX, 2), None);
+    assert_eq!(mapped(&*file, 1, usize::MAX), None);
     let by_calls = PosixFileSystem.open(&scratch.0, Access::Random).unwrap();
-    assert!(by_calls.mapped(0, 1).is_none());
+    assert_eq!(mapped(&*by_calls, 0, 1), None);
     let empty = Scratch::new("empty");
     std::fs::write(&empty.0, []).unwrap();
     let file = PosixFileSystem.open(&empty.0, Access::Mapped).unwrap();
-    assert!(file.mapped(0, 0).is_none());
+    assert_eq!(mapped(&*file, 0, 0), None);
 }
 
 #[test]
@@ -69,24 +74,39 @@ fn a_page_that_is_gone_is_zeros_and_told() {
     let file = PosixFileSystem.open(&scratch.0, Access::Mapped).unwrap();
     let other = Scratch::holds("other", 2);
     let unharmed = PosixFileSystem.open(&other.0, Access::Mapped).unwrap();
-    let kept = unharmed.mapped(0, 2).unwrap();
-    let read = file.mapped(0, 7 * PAGE as usize).unwrap();
-    assert_eq!(read[0], 1);
-    scratch.cut_off(2);
-    assert!(read.is_whole());
-    assert_eq!(read[2 * PAGE as usize], 0);
-    assert!(!read.is_whole());
-    assert_eq!(read[5 * PAGE as usize + 7], 0);
-    drop(read);
-    assert!(
-        file.mapped(0, 1).is_none(),
-        "a lost mapping is not used again"
-    );
-    let mut buf = [9; 2];
-    assert_eq!(file.read_at(PAGE - 1, &mut buf).unwrap(), 2);
-    assert_eq!(buf, [1, 2]);
-    assert_eq!(kept[..], [1, 1]);
-    assert!(kept.is_whole());
+    let mut looks = 0;
+    let mut look = |read: &[u8]| {
+        assert_eq!(read[0], 1);
+        scratch.cut_off(2);
+        assert_eq!(read[2 * PAGE as usize], 0);
+        assert_eq!(read[5 * PAGE as usize + 7], 0);
+        looks += 1;
+    };
+    // While another file is looked at, which has nothing to do with it.
+    let whole = unharmed.with_mapped(0, 2, &mut |kept| {
+        assert_eq!(
+            file.with_mapped(0, 7 * PAGE as usize, &mut look),
+            Some(false)
+        );
+        // A lost mapping is not used again.
+        assert_eq!(mapped(&*file, 0, 1), None);
+        let mut buf = [9; 2];
+        assert_eq!(file.read_at(PAGE - 1, &mut buf).unwrap(), 2);
+        assert_eq!(buf, [1, 2]);
+        assert_eq!(kept[..], [1, 1]);
+    });
+    assert_eq!((whole, looks), (Some(true), 1));
+}
+
+#[test]
+fn a_look_that_panics_is_over() {
+    let scratch = Scratch::holds("panics", 2);
+    let file = PosixFileSystem.open(&scratch.0, Access::Mapped).unwrap();
+    let panics = || file.with_mapped(0, 1, &mut |_| panic!("on purpose"));
+    std::panic::catch_unwind(std::panic::AssertUnwindSafe(panics)).unwrap_err();
+    assert!(CURRENT.get().is_null());
+    assert_eq!(mapped(&*file, 0, 1), Some(vec![1]));
+    assert!(CURRENT.get().is_null());
 }
 
 #[test]
@@ -99,9 +119,11 @@ fn threads_that_meet_the_same_page_all_live() {
             for _ in 0..2 {
                 scope.spawn(|| {
                     start.wait();
-                    while let Some(read) = file.mapped(3 * PAGE, 64) {
-                        let seen = read[1];
-                        assert!(!read.is_whole() || seen == 4);
+                    let mut seen = 0;
+                    while let Some(is_whole) =
+                        file.with_mapped(3 * PAGE, 64, &mut |read| seen = read[1])
+                    {
+                        assert!(!is_whole || seen == 4);
                     }
                 });
             }
@@ -118,7 +140,7 @@ fn dies_of_a_page_of_its_own() {
     let path = std::env::var_os("OROGEN_CUT_OFF").expect("set by the test that runs this one");
     let scratch = Scratch::holds("first", 1);
     let file = PosixFileSystem.open(&scratch.0, Access::Mapped).unwrap();
-    assert_eq!(file.mapped(0, 1).unwrap()[0], 1);
+    assert_eq!(mapped(&*file, 0, 1), Some(vec![1]));
     let own = File::open(Path::new(&path)).unwrap();
     // SAFETY: at an address of the system's choice.
     let start = unsafe {
@@ -161,7 +183,7 @@ fn reads_where_the_signal_is_blocked() {
         let file = PosixFileSystem.open(&scratch.0, access).unwrap();
         std::thread::scope(|scope| {
             scope.spawn(|| {
-                let read = || file.mapped(5 * PAGE, 8).is_some();
+                let read = || mapped(&*file, 5 * PAGE, 8).is_some();
                 let reads = 100 * HEARS_FOR;
                 assert!((0..reads).filter(|_| read()).count() > 0);
                 // SAFETY: plain data.
@@ -173,7 +195,7 @@ fn reads_where_the_signal_is_blocked() {
                 let after = (0..reads).filter(|_| read()).count();
                 assert!(after <= HEARS_FOR as usize, "{after}");
                 scratch.cut_off(2);
-                assert!(file.mapped(5 * PAGE, 8).is_none_or(|bytes| bytes[0] == 6));
+                assert!(mapped(&*file, 5 * PAGE, 8).is_none_or(|bytes| bytes[0] == 6));
                 assert_eq!(file.read_at(5 * PAGE, &mut [0; 8]).unwrap(), 0);
             });
         });

@@ -41,8 +41,9 @@ impl Drop for Scratch {
 /// How many of `reads` reads are given, from the place of the first.
 fn given(file: &dyn crate::RandomAccessFile, reads: usize, page: usize) -> usize {
     let given = (0..reads).filter(|_| {
-        let read = file.mapped((page * PAGE) as u64 + 7, 100);
-        read.is_some_and(|read| read[..] == [page as u8; 100] && read.is_whole())
+        let mut is_it = false;
+        let mut look = |read: &[u8]| is_it = read == [page as u8; 100];
+        file.with_mapped((page * PAGE) as u64 + 7, 100, &mut look) == Some(true) && is_it
     });
     given.count()
 }
@@ -62,7 +63,8 @@ fn mappings_are_used_once_memory_has_held_all_for_a_while() {
     // The other files of the directory, too, and none of another one.
     let other = open(1);
     assert_eq!(given(&*other, 100, 200), 100);
-    assert!(other.mapped((256 * PAGE) as u64 - 1, 2).is_none());
+    let end = (256 * PAGE) as u64;
+    assert_eq!(other.with_mapped(end - 1, 2, &mut |_| ()), None);
     let elsewhere = Scratch::new("elsewhere", 1);
     let elsewhere = PosixFileSystem.open(&elsewhere.file(0), Access::MappedInMemory);
     assert_eq!(given(&*elsewhere.unwrap(), 100, 1), 0);
@@ -98,7 +100,7 @@ fn calls_are_used_from_the_first_look_on_that_finds_something_missing() {
         .unwrap();
     // The look does not bring it in, and mappings are not used any more.
     for _ in 0..8 * LOOK_EVERY {
-        let _ = other.mapped((250 * PAGE) as u64, PAGE);
+        let _ = other.with_mapped((250 * PAGE) as u64, PAGE, &mut |_| ());
         let file = File::open(&missing).unwrap();
         rustix::fs::fadvise(&file, 0, None, Advice::DontNeed).unwrap();
     }
