@@ -115,7 +115,8 @@ pub trait RandomAccessFile: Send + Sync {
     }
     /// Shows so many bytes at `offset` to `look` where the system has them; `None`, and nothing is shown, where they have to be read by
     /// a call. False if they were not the file's all the while: then what came of the look is not to be used, and they are to be
-    /// read by a call, too.
+    /// read by a call, too. They are to be used on this thread, and not within a look at another file: who touches a page there that
+    /// the device cannot give ends the process.
     fn with_mapped(&self, offset: u64, len: usize, look: &mut dyn FnMut(&[u8])) -> Option<bool> {
         let _ = (offset, len, look);
         None

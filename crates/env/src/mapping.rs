@@ -157,8 +157,9 @@ struct Current(*const FileMapping);
 
 impl Current {
     fn enter(mapping: &FileMapping) -> Self {
+        // The handler has to know which page is touched, of an outer look, too.
+        compiler_fence(Ordering::SeqCst);
         let outer = CURRENT.replace(mapping);
-        // The handler has to know before a page is touched.
         compiler_fence(Ordering::SeqCst);
         Self(outer)
     }
@@ -168,6 +169,7 @@ impl Drop for Current {
     fn drop(&mut self) {
         compiler_fence(Ordering::SeqCst);
         CURRENT.set(self.0);
+        compiler_fence(Ordering::SeqCst);
     }
 }
 
