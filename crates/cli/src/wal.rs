@@ -7,7 +7,7 @@ use orogen::{ErrorKind, Options};
 use orogen_engine::batch::{BatchOp, BatchReader};
 use orogen_engine::filename::{self, FileKind};
 use orogen_env::Access;
-use orogen_wal::format::{HEADER_LEN, may_begin_log};
+use orogen_wal::format::{HEADER_LEN, RECYCLABLE_HEADER_LEN, may_begin_log};
 use orogen_wal::{Damage, ReadOutcome, Reader};
 use serde_json::{Value, json};
 
@@ -64,7 +64,7 @@ pub(crate) fn run(command: WalCommand, terminal: &mut Terminal) -> Result<(), Fa
     };
     let fs = Options::default().db.fs;
     let file = fs.open(&args.file, Access::Sequential)?;
-    let mut header = [0; HEADER_LEN];
+    let mut header = [0; RECYCLABLE_HEADER_LEN];
     let len = file.read_at(0, &mut header)?;
     let may_be_log = may_begin_log(&header[..len]);
     let mut reader = Reader::new(file, number)?;
@@ -105,6 +105,12 @@ pub(crate) fn run(command: WalCommand, terminal: &mut Terminal) -> Result<(), Fa
             "{}, {}",
             text::plural(records, "record"),
             text::plural(operations, "operation")
+        ));
+    }
+    if records == 0 && reader.ends_before_old_record() {
+        let stored = u32::from_le_bytes(std::array::from_fn(|i| header[HEADER_LEN + i]));
+        terminal.note(&format!(
+            "orogen: what stands here is of log {stored}, whose file this was before it was log {number}; --number {stored} shows it"
         ));
     }
     match damages {

@@ -243,6 +243,29 @@ fn garbage_is_refused_in_every_command() {
 }
 
 #[test]
+fn a_log_in_the_file_of_another_one_is_shown_by_its_number() {
+    let dir = TempDir::new("cli-other-log");
+    let log = text(&dir.path().join("000009.log")).to_owned();
+    // One record of log 7, a batch that is empty.
+    let covered = [&[5][..], &7u32.to_le_bytes(), &[0; 12]].concat();
+    let crc = checksum::mask(checksum::crc32c(&covered)).to_le_bytes();
+    let record = [&crc[..], &12u16.to_le_bytes(), &covered].concat();
+    std::fs::write(&log, record).unwrap();
+    let run = fails(0, &["wal", "dump", &log]);
+    assert!(
+        run.err.contains("0 records") && run.err.contains("--number 7"),
+        "{}",
+        run.err
+    );
+    let run = fails(0, &["wal", "dump", &log, "--number", "7"]);
+    assert!(
+        run.err.contains("1 record") && !run.err.contains("--number"),
+        "{}",
+        run.err
+    );
+}
+
+#[test]
 fn a_damaged_directory_is_repaired_into_a_new_one() {
     let dir = TempDir::new("cli-repair");
     let db = sample(&dir, 2000);
