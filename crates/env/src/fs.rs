@@ -76,7 +76,7 @@ pub enum Access {
     /// From front to back: readahead.
     Sequential,
     /// Here and there, and where the system can do so out of a mapping of the whole file, see
-    /// [`RandomAccessFile::mapped`]. For finished files alone, which the page cache mostly holds:
+    /// [`RandomAccessFile::with_mapped`]. For finished files alone, which the page cache mostly holds:
     /// pages that it does not hold are read some at a time, by whoever touches them.
     Mapped,
     /// As that, but only while memory holds nearly all that is read of the files of the same directory;
