@@ -107,7 +107,7 @@ pub(crate) fn run(command: WalCommand, terminal: &mut Terminal) -> Result<(), Fa
             text::plural(operations, "operation")
         ));
     }
-    if records == 0 && reader.ends_before_old_record() {
+    if reader.valid_until() == 0 && reader.ends_before_old_record() {
         let stored = u32::from_le_bytes(std::array::from_fn(|i| header[HEADER_LEN + i]));
         terminal.note(&format!(
             "orogen: what stands here is of log {stored}, whose file this was before it was log {number}; --number {stored} shows it"

@@ -108,7 +108,7 @@ pub struct DbOptions {
     /// Refuse to open, with nothing changed but the LOG, where `wal_recovery_mode` would leave out more of the logs than a record that a crash
     /// cut off: damage in the middle of a log and what stands behind it, or writes in logs behind one that lacks its end. A power loss
     /// can leave the same of writes that were not synced. Ours. Default false: they are dropped, and the LOG says so. A secondary refuses to catch up then, and to open: where a log
-    /// has bytes that are no record and that no crash leaves. Beside a writer that may be a record of which half is written: try again.
+    /// has bytes that are no record and that no crash leaves. It looks 20 times, as a log that is written meanwhile may look so.
     pub refuse_log_damage: bool,
     /// Threads for flushes and compactions together, 1 to 1024; from 2 on one is kept for flushes, with 1 a flush waits for the
     /// compaction that runs. Default 2.

@@ -98,6 +98,18 @@ fn values_are_moved_where_holes_cost_too_much() {
     assert!(amp < 2.0, "{amp}");
 }
 
+/// Writes each `step`-th of 1,000 values of 9,000 bytes, and has it compacted; a moment passes.
+fn write_down(db: &Db, clock: &ManualClock, step: usize) {
+    clock.advance(Duration::from_millis(1));
+    for n in (0..1000).step_by(step) {
+        db.put(&key(n), &[n as u8; 9000]).expect("the disk is well");
+    }
+    db.flush().expect("the disk is well");
+    let family = db.default_column_family();
+    db.compact_range(&Default::default(), &family, None, None)
+        .expect("the disk is well");
+}
+
 #[test]
 fn holes_that_cost_too_much_beside_flushes_are_made_when_none_come() {
     let fs = MemFileSystem::new();
@@ -119,15 +131,7 @@ fn holes_that_cost_too_much_beside_flushes_are_made_when_none_come() {
     }));
     let db = Db::open(DIR, &options).expect("it opens");
     let family = db.default_column_family();
-    let write = |step: usize| {
-        clock.advance(Duration::from_millis(1));
-        for n in (0..1000).step_by(step) {
-            db.put(&key(n), &[n as u8; 9000]).expect("the disk is well");
-        }
-        db.flush().expect("the disk is well");
-        db.compact_range(&Default::default(), &family, None, None)
-            .expect("the disk is well");
-    };
+    let write = |step| write_down(&db, &clock, step);
     let holes = || calls.load(Ordering::Relaxed);
     write(1);
     // A sixth of all becomes garbage, too little to be moved.
@@ -215,13 +219,7 @@ fn who_waits_for_all_work_while_others_write_gives_no_holes_up() {
     let holes = || calls.load(Ordering::Relaxed);
     // A sixth of all becomes garbage, too little to be moved.
     for step in [1, 5] {
-        clock.advance(Duration::from_millis(1));
-        for n in (0..1000).step_by(step) {
-            db.put(&key(n), &[n as u8; 9000]).expect("the disk is well");
-        }
-        db.flush().expect("the disk is well");
-        db.compact_range(&Default::default(), &family, None, None)
-            .expect("the disk is well");
+        write_down(&db, &clock, step);
     }
     let waits = |job: &JobInfo| job.kind == JobKind::HolePunching && job.reason == "quiet";
     until(|| db.jobs().iter().any(waits));
@@ -248,17 +246,8 @@ fn holes_of_files_that_have_gone_wait_for_nothing() {
     }));
     let db = Db::open(DIR, &options).expect("it opens");
     let family = db.default_column_family();
-    let write = |keys: std::iter::StepBy<std::ops::Range<usize>>| {
-        clock.advance(Duration::from_millis(1));
-        for n in keys {
-            db.put(&key(n), &[n as u8; 9000]).expect("the disk is well");
-        }
-        db.flush().expect("the disk is well");
-        db.compact_range(&Default::default(), &family, None, None)
-            .expect("the disk is well");
-    };
-    write((0..1000).step_by(1));
-    write((0..1000).step_by(5));
+    write_down(&db, &clock, 1);
+    write_down(&db, &clock, 5);
     let waiting = || {
         let mut jobs = db.jobs();
         jobs.retain(|job| job.kind == JobKind::HolePunching && job.reason == "quiet");
@@ -268,7 +257,7 @@ fn holes_of_files_that_have_gone_wait_for_nothing() {
     };
     until(|| !Vec::is_empty(&waiting()));
     let files: Vec<u64> = waiting();
-    write((0..1000).step_by(1));
+    write_down(&db, &clock, 1);
     let is_live = |n: &u64| db.live_blob_files().iter().any(|f| f.number == *n);
     assert!(!files.iter().any(is_live));
     assert_eq!(waiting(), [0; 0]);
