@@ -131,8 +131,7 @@ pub const COMPRESSED_SIZE_MAX: usize = 0x7e00_0000;
 pub struct Compressor {
     kind: CompressionType,
     level: i32,
-    /// LZ4's slower search, for fewer bytes.
-    is_hc: bool,
+    lz4: Option<lz4::State>,
     snappy: Option<Box<snap::raw::Encoder>>,
     zstd: Option<CCtx<'static>>,
 }
@@ -141,7 +140,7 @@ impl Compressor {
     /// A compressor of `kind`; zstd uses `dict` unless it is empty, the others do without.
     ///
     /// # Errors
-    /// `NotSupported` for a codec that is not written.
+    /// `NotSupported` for a codec that is not written; `NoMemory`.
     pub fn new(kind: CompressionType, options: &CompressionOptions, dict: &[u8]) -> Result<Self> {
         if !kind.can_write() {
             return Err(
@@ -149,7 +148,7 @@ impl Compressor {
             );
         }
         let default = options.level == DEFAULT_COMPRESSION_LEVEL;
-        // Both names of LZ4 have all levels, as in RocksDB 11.
+        // The slower search, for fewer bytes. Both names of LZ4 have all levels, as in RocksDB 11.
         let is_hc = match kind {
             CompressionType::Lz4hc if default => true,
             CompressionType::Lz4 | CompressionType::Lz4hc => !default && options.level >= 1,
@@ -167,11 +166,14 @@ impl Compressor {
         let mut this = Self {
             kind,
             level,
-            is_hc,
+            lz4: None,
             snappy: None,
             zstd: None,
         };
         match kind {
+            CompressionType::Lz4 | CompressionType::Lz4hc => {
+                this.lz4 = Some(lz4::State::new(is_hc)?);
+            }
             CompressionType::Snappy => this.snappy = Some(Box::new(snap::raw::Encoder::new())),
             CompressionType::Zstd => {
                 let mut context = CCtx::create();
@@ -232,11 +234,8 @@ impl Compressor {
                     return Ok(false);
                 };
                 memory::reserve(out, room, COMPRESSED)?;
-                Ok(if self.is_hc {
-                    lz4::compress_hc(raw, self.level, room, out)
-                } else {
-                    lz4::compress(raw, self.level, room, out)
-                })
+                let state = self.lz4.as_mut().expect("made with the compressor");
+                Ok(state.compress(raw, self.level, room, out))
             }
             CompressionType::Zstd => {
                 put_varint32(out, size);

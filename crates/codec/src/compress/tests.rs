@@ -182,14 +182,54 @@ fn both_names_of_lz4_have_the_levels_of_both() {
 fn lz4_takes_a_bound_that_is_more_than_its_lengths_go() {
     let raw = text(5000);
     let bounds = [6000, c_int_max() + 1, usize::MAX];
-    for room in bounds {
+    for (is_hc, level) in [(false, 1), (true, 9)] {
+        let mut state = lz4::State::new(is_hc).unwrap();
+        for room in bounds {
+            let mut out = Vec::with_capacity(6000);
+            assert!(state.compress(&raw, level, room, &mut out), "{room}");
+        }
         let mut out = Vec::with_capacity(6000);
-        assert!(lz4::compress(&raw, 1, room, &mut out), "{room}");
-        let mut out = Vec::with_capacity(6000);
-        assert!(lz4::compress_hc(&raw, 9, room, &mut out), "{room}");
+        assert!(!state.compress(&raw, level, 10, &mut out));
     }
-    let mut out = Vec::with_capacity(6000);
-    assert!(!lz4::compress(&raw, 1, 10, &mut out));
+}
+
+#[test]
+fn what_lz4_had_before_does_not_show() {
+    let mut draw = 1_u64;
+    let mut next = move || {
+        draw = draw.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
+        draw >> 33
+    };
+    // Of few letters, so that places of other inputs would be taken for matches; short ones, of which many are
+    // compared with the same places, and some that make it begin anew.
+    let inputs: Vec<Vec<u8>> = (0..600)
+        .map(|_| {
+            let len = [16, 100, 700, 3000, 4095, 4096, 5000, 70_000][next() as usize % 8];
+            (0..next() % len + 1).map(|_| (next() % 5) as u8).collect()
+        })
+        .collect();
+    for level in [-3, -1, 1, 2, 3, 9, 10, 12] {
+        let options = CompressionOptions {
+            level,
+            ..CompressionOptions::default()
+        };
+        let new = || Compressor::new(CompressionType::Lz4, &options, b"").unwrap();
+        let mut kept = new();
+        let few = if level > 3 { 60 } else { 600 };
+        for (n, raw) in inputs.iter().take(few).enumerate() {
+            let (mut out, mut expected) = (Vec::new(), Vec::new());
+            // Some do not fit: the search ends within them.
+            let limit = if n % 7 == 3 {
+                raw.len() / 8
+            } else {
+                usize::MAX / 2
+            };
+            let fits = kept.compress(raw, limit.min(2 * raw.len() + 64), &mut out);
+            let fits_new = new().compress(raw, limit.min(2 * raw.len() + 64), &mut expected);
+            assert_eq!(fits.unwrap(), fits_new.unwrap(), "{level} {n}");
+            assert!(out == expected, "{level} {n}");
+        }
+    }
 }
 
 fn c_int_max() -> usize {
