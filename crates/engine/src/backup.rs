@@ -298,12 +298,16 @@ impl BackupEngine {
     /// the backup survives a power loss.
     ///
     /// # Errors
-    /// `Corruption` if a table is not what the MANIFEST says; `Io`, `NoSpace`; what a flush met.
+    /// `Closed`; `Corruption` if a table is not what the MANIFEST says; `Io`, `NoSpace`; what a flush met.
     /// There is then no new backup, and what was copied for it is removed.
     pub fn create_backup_with(&self, db: &Db, progress: Progress<'_>) -> Result<BackupCreated> {
         let core = db.core();
         let context = &core.context;
         context.check_not_following("create_backup")?;
+        if context.is_closing() {
+            // The files may be those of who opened the directory since.
+            return Err(Error::closed("database is closed"));
+        }
         let flushes = self.options.flush_before_backup || context.has_unlogged();
         if !context.read_only && flushes {
             let families = context.set.families();

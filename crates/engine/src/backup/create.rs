@@ -95,8 +95,8 @@ impl BackupEngine {
             let copy = self.dir.join(log_name(&private, log));
             check_copied_log(context, (log, bytes), fs, &copy)?;
         }
-        if context.read_only {
-            // Beside a writer a value may be a hole once the tables that point to it are gone, those that an earlier backup has, too.
+        if context.read_only || context.is_closing() {
+            // Beside a writer, or one that has opened the directory since, a value may be a hole once the tables that point to it are gone, those that an earlier backup has, too.
             for (_, version, _) in &moment.families {
                 for (_, file) in version.iter_files() {
                     let path = filename::find_table(&*context.fs, &context.dir, file.number)?;

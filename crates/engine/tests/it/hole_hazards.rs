@@ -5,6 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use orogen_base::ErrorKind;
 use orogen_base::metrics::Ticker;
 use orogen_engine::backup::{BackupEngine, BackupOptions};
 use orogen_engine::version::BlobFileGarbage;
@@ -386,6 +387,30 @@ fn who_reads_on_behind_a_close_is_told_of_holes() {
         iter.next();
     }
     assert!(iter.status().is_err(), "half of the values are gone");
+}
+
+/// The next open knows nothing of it, and makes holes as it likes.
+#[test]
+fn of_a_closed_database_no_backup_is_made() {
+    let fs = MemFileSystem::new();
+    let options = punching(&fs);
+    let db = Db::open(DIR, &options).unwrap();
+    let mut map = Map::new();
+    fill(&db, &mut map);
+    let backup_options = BackupOptions {
+        fs: Arc::new(fs.clone()),
+        ..BackupOptions::default()
+    };
+    let backups = BackupEngine::open("/backups", backup_options).unwrap();
+    backups.create_backup(&db).unwrap();
+    db.close().unwrap();
+    let other = Db::open(DIR, &options).unwrap();
+    overwrite(&other, &mut map);
+    until(|| given_up(&other) > Some(0));
+    let e = backups.create_backup(&db).unwrap_err();
+    assert_eq!(e.kind(), ErrorKind::Closed);
+    assert_eq!(backups.list().unwrap().len(), 1);
+    backups.create_backup(&other).unwrap();
 }
 
 #[test]
