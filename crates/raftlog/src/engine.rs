@@ -15,10 +15,10 @@ use crate::durable::Durable;
 use crate::events::EventListener;
 use crate::files::{Appender, NewFiles, OnFull, Table, gone};
 use crate::format::encode_record;
-use crate::memtable::{Block, Memtables};
+use crate::memtable::{Block, Fenced, Memtables};
 use crate::metrics::{self, Meters, Metrics, Skip};
 use crate::names::Queue;
-use crate::options::Options;
+use crate::options::{Options, RecoveryMode};
 use crate::perf::{self, PerfContext};
 use crate::places::Places;
 use crate::purge::{self, Purge};
@@ -107,6 +107,9 @@ impl Engine {
         let appended = read_append_queue(&**fs, &dirs, &options, &table, &memtables)?;
         let newest = appended.newest;
         memtables.settle();
+        if options.recovery_mode == RecoveryMode::AbsoluteConsistency {
+            memtables.check()?;
+        }
         let digester = Arc::new(Digester::new(Arc::clone(fs), Arc::clone(&table)));
         let on_full: OnFull = match options.uses_digests() {
             true => {
@@ -172,8 +175,8 @@ impl Engine {
     /// empty batch syncs, too. Without it survives the end of the process.
     ///
     /// # Errors
-    /// `InvalidArgument` if entries would leave a hole or lie below a group's first entry;
-    /// `NoMemory`; those of the file system. Nothing of the batch is then seen, and it is as it was
+    /// `InvalidArgument` if entries would leave a hole or lie below a group's first entry; `Corruption` for entries of a group that is
+    /// [fenced](Self::fenced_groups); `NoMemory`; those of the file system. Nothing of the batch is then seen, and it is as it was
     /// and can be written again. After a failed sync or a panic of a listener, which also may leave it in the file, `ReadOnly`
     /// until the directory is opened again. For as long as the machine runs, what the sync has dropped may read as if it were
     /// on the disk, and no later sync brings it there: what is written behind it then may be lost with it at a power loss.
@@ -250,7 +253,7 @@ impl Engine {
     /// The entry, if it is there.
     ///
     /// # Errors
-    /// `Corruption`; those of the file system.
+    /// `Corruption`, also for a group that is [fenced](Self::fenced_groups); those of the file system.
     pub fn get_entry(&self, group: u64, index: u64) -> Result<Option<Vec<u8>>> {
         self.get_as(group, index, |bytes| memory::copied(bytes, "an entry"))
     }
@@ -268,7 +271,11 @@ impl Engine {
             let Some(found) = self.memtables.get(group) else {
                 return Ok(None);
             };
-            let location = found.read().index().locate(index);
+            let location = {
+                let found = found.read();
+                found.span().check(group)?;
+                found.index().locate(index)
+            };
             let Some(location) = location else {
                 return Ok(None);
             };
@@ -290,8 +297,8 @@ impl Engine {
     ///
     /// # Errors
     /// `InvalidArgument` if `end` is before `begin` or behind the last entry; `NotFound` if `begin` is
-    /// below the first entry: it was compacted; `Corruption`; those of the file system. `out` is
-    /// then as it was.
+    /// below the first entry: it was compacted; `Corruption`, also for a group that is [fenced](Self::fenced_groups); those of the file
+    /// system. `out` is then as it was.
     pub fn fetch_entries_to(
         &self,
         group: u64,
@@ -355,6 +362,7 @@ impl Engine {
         }
         let found = found.read();
         let span = found.span();
+        span.check(group)?;
         let place = |e: Error| {
             e.with("group", group)
                 .with("begin", begin)
@@ -408,7 +416,14 @@ impl Engine {
         Ok(None)
     }
 
-    /// Index of the first entry.
+    /// Groups of which entries are missing between others, in order. The others are not concerned, nor are the keys of these; but as long as there is
+    /// one nothing is purged, so that [`repair`](crate::raw::repair) finds all that there is.
+    #[must_use]
+    pub fn fenced_groups(&self) -> Vec<Fenced> {
+        self.memtables.fenced()
+    }
+
+    /// Index of the first entry; of a [fenced](Self::fenced_groups) group, of those behind the hole.
     #[must_use]
     pub fn first_index(&self, group: u64) -> Option<u64> {
         let span = self.memtables.span(group);
@@ -429,7 +444,8 @@ impl Engine {
     pub fn compact_to(&self, group: u64, index: u64) -> Result<u64> {
         let span = self.memtables.span(group);
         let count = index.min(span.next).saturating_sub(span.first);
-        if count == 0 {
+        let lifts_fence = span.missing_before > 0 && index >= span.missing_before;
+        if count == 0 && !lifts_fence {
             return Ok(0);
         }
         let mut batch = LogBatch::default();
@@ -554,7 +570,7 @@ impl Engine {
     /// writes go on meanwhile. It syncs both queues.
     ///
     /// # Errors
-    /// `Corruption` if an entry that is to be moved cannot be read; those of the file system.
+    /// `Corruption` if an entry that is to be moved cannot be read, or a group is [fenced](Self::fenced_groups); those of the file system.
     /// Nothing is lost, and the next call goes on where this one ended; but after a failed sync it
     /// fails with `ReadOnly` until the directory is opened again. Where the entry is in the rewrite queue, the append queue is
     /// purged first, and calls tell of it again when the rewrite queue has twice as much.
@@ -569,6 +585,8 @@ impl Engine {
 
     fn purging<'e>(&'e self, purge: &'e mut Purge) -> Result<purge::Run<'e>> {
         self.writes.check()?;
+        // What is left of its entries lies in files that a purge would take for those of entries which are gone.
+        self.memtables.check()?;
         Ok(purge::Run {
             options: &self.options,
             table: &self.table,

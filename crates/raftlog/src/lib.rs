@@ -20,6 +20,7 @@
 //!
 //! 1. What would leave a hole between entries, or lies below the first entry, is refused before
 //!    a byte of it is written.
+//!    Where a directory has such a hole all the same, entries of that group are neither given nor added, and nothing is purged.
 //! 2. Records are applied to memory in the order in which they stand in the append queue.
 //! 3. A file that is not the newest of its queue was synced before the next one was made.
 //! 4. After a failed sync of a queue nothing is written to it until the engine is opened again.

@@ -13,6 +13,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use foldhash::fast::RandomState;
+use orogen_base::Result;
 use orogen_base::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use orogen_base::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 
@@ -21,6 +22,7 @@ use crate::item::{Item, Op};
 use crate::names::{FileId, Queue};
 
 pub(crate) use group::{Group, Pair, Written};
+use index::fenced;
 pub(crate) use index::{ENTRY_COST, Piece, Span};
 
 /// Where the block of a record lies.
@@ -125,6 +127,19 @@ pub(crate) struct Memtables {
     shards: Vec<Shard>,
     /// Entries and keys that lie in the rewrite queue.
     rewritten: AtomicU64,
+    /// Groups that are fenced.
+    fenced: AtomicU64,
+}
+
+/// A group of which a directory lacks entries between others: a record cannot be read, or was written by an engine that does not look whether
+/// entries follow on those before them. Its entries are not given, none is added, and its files stay, until it is cleaned or
+/// compacted up to where the hole ends, or the log is [repaired](crate::raw::repair).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fenced {
+    /// The group.
+    pub group: u64,
+    /// The index of the first entry behind the hole; behind the last one, if there are several.
+    pub missing_before: u64,
 }
 
 impl Memtables {
@@ -132,6 +147,7 @@ impl Memtables {
         Self {
             shards: (0..SHARDS).map(|_| Shard::default()).collect(),
             rewritten: AtomicU64::new(0),
+            fenced: AtomicU64::new(0),
         }
     }
 
@@ -224,9 +240,9 @@ impl Memtables {
         self.change(group, slot, change).1
     }
 
-    /// Keeps the count of what lies in the rewrite queue over a change.
+    /// Keeps the counts of what lies in the rewrite queue, and of groups that are fenced, over a change.
     fn count<T>(&self, group: &mut Group, change: impl FnOnce(&mut Group) -> T) -> T {
-        let before = group.rewritten_items();
+        let (before, was_fenced) = (group.rewritten_items(), group.is_fenced());
         let result = change(group);
         let after = group.rewritten_items();
         if after > before {
@@ -234,7 +250,41 @@ impl Memtables {
         } else if after < before {
             self.rewritten.fetch_sub(before - after, Ordering::Relaxed);
         }
+        match (was_fenced, group.is_fenced()) {
+            (false, true) => self.fenced.fetch_add(1, Ordering::Relaxed),
+            (true, false) => self.fenced.fetch_sub(1, Ordering::Relaxed),
+            _ => 0,
+        };
         result
+    }
+
+    /// How many groups are fenced.
+    pub(crate) fn fenced_count(&self) -> u64 {
+        self.fenced.load(Ordering::Relaxed)
+    }
+
+    /// The groups that are fenced, in order.
+    pub(crate) fn fenced(&self) -> Vec<Fenced> {
+        if self.fenced_count() == 0 {
+            return Vec::new();
+        }
+        let of = |(group, slot): (u64, Arc<Slot>)| {
+            let missing_before = slot.read().span().missing_before;
+            (missing_before > 0).then_some(Fenced {
+                group,
+                missing_before,
+            })
+        };
+        self.slots().into_iter().filter_map(of).collect()
+    }
+
+    /// # Errors
+    /// `Corruption` if a group is fenced.
+    pub(crate) fn check(&self) -> Result<()> {
+        match self.fenced().first() {
+            None => Ok(()),
+            Some(first) => Err(fenced(first.group, first.missing_before)),
+        }
     }
 
     /// Drops all that a group has.

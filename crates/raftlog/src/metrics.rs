@@ -515,6 +515,7 @@ impl Meters {
             files_made: self.made.look(),
             files_spilled: self.spilled.look(),
             spill_dir_file_count: 0,
+            groups_fenced: 0,
             dirs_stalled: 0,
             dir_stalls: self.stalls.load(Relaxed),
             dir_stalls_stayed: self.stalls_stayed.load(Relaxed),

@@ -8,6 +8,7 @@ pub use crate::engine::{Engine, RewriteSteps};
 pub use crate::events::{EventListener, FileBlockHandle};
 pub use crate::fork::{Forked, fork};
 pub use crate::format::FormatVersion;
+pub use crate::memtable::Fenced;
 pub use crate::metrics::{Distribution, Metrics, PerQueue, SAMPLE_EVERY};
 pub use crate::names::{FileId, Queue};
 pub use crate::options::{Options, RecoveryMode};

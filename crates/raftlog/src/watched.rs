@@ -58,6 +58,7 @@ impl Watched {
             rewrite: self.table.count_of(Queue::Rewrite),
         };
         metrics.spill_dir_file_count = self.dirs.second().map_or(0, |dir| self.table.count_in(dir));
+        metrics.groups_fenced = self.memtables.fenced_count();
         metrics.dirs_stalled = u64::from(self.dirs.is_stalled());
         metrics.recycled_file_count.append = self.spares.count();
         metrics.read_cache_bytes = self.cache.as_ref().map_or(0, |cache| cache.bytes());

@@ -17,6 +17,7 @@ use crate::batch::Command;
 use crate::check::check_dirs;
 use crate::dirs::Dirs;
 use crate::engine::Engine as RawEngine;
+use crate::memtable::Fenced;
 use crate::metrics::Metrics;
 use crate::repair::repair;
 use crate::script::RepairScript;
@@ -134,6 +135,14 @@ impl<F: FileSystem> Engine<F> {
         let (dir, options) = cfg.options();
         let fs = adapted(file_system);
         let raw = RawEngine::open_with_listeners(&fs, &dir, options, listeners)?;
+        for fenced in raw.fenced_groups() {
+            let (group, before) = (fenced.group, fenced.missing_before);
+            tracing::warn!(
+                group,
+                missing_before = before,
+                "entries of a group are missing: it is fenced"
+            );
+        }
         Ok(Self {
             manager: PurgeManager::new(raw),
             dir: cfg.dir,
@@ -374,6 +383,12 @@ impl<F, P> Engine<F, P> {
                 0
             }
         }
+    }
+
+    /// Groups of which entries are missing between others, as [`raw::Engine::fenced_groups`](crate::raw::Engine::fenced_groups) tells.
+    #[must_use]
+    pub fn fenced_groups(&self) -> Vec<Fenced> {
+        self.manager.raw.fenced_groups()
     }
 
     /// Every group that anything was written of, those included that are empty now.

@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 
 use super::Block;
-use super::index::{Index, Piece, Span};
+use super::index::{Index, Piece, Span, missing_after};
 use crate::item::{Entries, Op};
 use crate::names::{FileId, Queue};
 
@@ -59,6 +59,7 @@ impl Shadow {
         self.span = Span {
             first: if follows { self.span.first } else { first },
             next,
+            missing_before: 0,
         };
     }
 }
@@ -93,6 +94,9 @@ pub(crate) struct Group {
     /// How many keys lie in the rewrite queue.
     rewritten_keys: u64,
     shadow: Shadow,
+    /// Not 0: records of the append queue had entries that did not follow on those before them, and this is the index of the first
+    /// behind the last such hole.
+    missing_before: u64,
     /// What the append queue has put on top of the entries of the rewrite queue, while the directory is
     /// being read: records there may follow on entries that only later ones take away.
     above: Option<Box<Index>>,
@@ -100,7 +104,14 @@ pub(crate) struct Group {
 
 impl Group {
     pub(crate) fn span(&self) -> Span {
-        self.index.span()
+        Span {
+            missing_before: self.missing_before,
+            ..self.index.span()
+        }
+    }
+
+    pub(crate) fn is_fenced(&self) -> bool {
+        self.missing_before > 0
     }
 
     pub(crate) fn index(&self) -> &Index {
@@ -147,6 +158,12 @@ impl Group {
             Op::Compact { index } => {
                 let count = self.index.compact(index);
                 self.rewritten = self.rewritten.saturating_sub(count);
+                let is_empty = self.index.is_empty()
+                    && (self.above.as_ref()).is_none_or(|above| above.is_empty());
+                self.missing_before = match is_empty {
+                    true => 0,
+                    false => missing_after(self.missing_before, index),
+                };
             }
             Op::Put { key, value } => self.put(key, value, block.file),
             Op::Delete { key } => self.delete(&key),
@@ -182,6 +199,7 @@ impl Group {
     pub(crate) fn clean(&mut self) {
         self.index.clear();
         self.above = None;
+        self.missing_before = 0;
         self.keys.clear();
         self.rewritten = 0;
         self.rewritten_keys = 0;
@@ -215,7 +233,18 @@ impl Group {
     }
 
     /// As [`Self::replay`], entries of the append queue.
+    ///
+    /// Whoever wrote them followed on what there was then. Of that what the append queue has put on top is the end, unless a record
+    /// between them cannot be read, or was written by an engine that does not look. Then the group is fenced.
     pub(crate) fn replay_entries(&mut self, entries: &Entries, block: Block) {
+        let top = match &self.above {
+            Some(above) => above.span(),
+            None if self.rewritten == 0 => self.index.span(),
+            None => Span::default(),
+        };
+        if !entries.ends.is_empty() && !top.is_empty() && entries.first > top.next {
+            self.missing_before = entries.first;
+        }
         if self.rewritten == 0 && self.above.is_none() {
             self.append(entries, block);
         } else if !entries.ends.is_empty() {

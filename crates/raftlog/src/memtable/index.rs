@@ -34,6 +34,8 @@ use code::{Code, ORIGIN};
 pub(crate) struct Span {
     pub(crate) first: u64,
     pub(crate) next: u64,
+    /// Not 0: some are missing before this index that nobody took away, and the group is fenced.
+    pub(crate) missing_before: u64,
 }
 
 impl Span {
@@ -44,7 +46,7 @@ impl Span {
     /// What the span is after `op`.
     ///
     /// # Errors
-    /// `InvalidArgument` for entries behind a hole or below the first one.
+    /// `InvalidArgument` for entries behind a hole or below the first one; `Corruption` for entries of a group that is fenced.
     pub(crate) fn after(self, group: u64, op: &Op) -> Result<Self> {
         Ok(match op {
             Op::Clean => Self::default(),
@@ -52,12 +54,18 @@ impl Span {
             Op::Compact { index } => Self {
                 first: self.first.max(*index),
                 next: self.next,
+                missing_before: missing_after(self.missing_before, *index),
             },
             Op::Entries(entries) if !entries.ends.is_empty() => {
+                self.check(group)?;
                 let first = entries.first;
                 let next = first + entries.ends.len() as u64;
                 if self.is_empty() {
-                    return Ok(Self { first, next });
+                    return Ok(Self {
+                        first,
+                        next,
+                        missing_before: 0,
+                    });
                 }
                 let why = if first > self.next {
                     "entries would leave a hole"
@@ -67,6 +75,7 @@ impl Span {
                     return Ok(Self {
                         first: self.first,
                         next,
+                        missing_before: 0,
                     });
                 };
                 return Err(Error::invalid_argument(why)
@@ -78,6 +87,34 @@ impl Span {
             _ => self,
         })
     }
+
+    /// # Errors
+    /// `Corruption` if the group is fenced.
+    pub(crate) fn check(self, group: u64) -> Result<()> {
+        match self.missing_before {
+            0 => Ok(()),
+            index => Err(fenced(group, index)),
+        }
+    }
+}
+
+/// Where entries are missing before once those below `index` were taken away.
+pub(super) fn missing_after(missing_before: u64, index: u64) -> u64 {
+    match index >= missing_before {
+        true => 0,
+        false => missing_before,
+    }
+}
+
+#[cold]
+pub(crate) fn fenced(group: u64, missing_before: u64) -> Error {
+    Error::corruption("entries of the group are missing")
+        .with("group", group)
+        .with("missing_before", missing_before)
+        .with(
+            "help",
+            "clean the group, compact it up to there, or repair the log",
+        )
 }
 
 /// A stretch of entries in one block, with all that is needed to read it.
@@ -153,6 +190,7 @@ impl Index {
         Span {
             first: self.first,
             next: self.next,
+            missing_before: 0,
         }
     }
 

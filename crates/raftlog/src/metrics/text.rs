@@ -253,6 +253,13 @@ impl Metrics {
             "Times that files were made in it all the same",
             self.dir_stalls_stayed,
         );
+        let name = "orogen_raftlog_groups_fenced";
+        text.begin(
+            name,
+            "gauge",
+            "Groups of which entries are missing between others",
+        );
+        text.line(name, "", self.groups_fenced);
         let name = "orogen_raftlog_dirs_stalled";
         text.begin(name, "gauge", "First directories that stall");
         text.line(name, "", self.dirs_stalled);

@@ -129,6 +129,8 @@ pub struct Metrics {
     pub files_spilled: PerQueue,
     /// Files of both queues that lie in the second directory.
     pub spill_dir_file_count: u64,
+    /// Groups of which entries are missing between others ([`fenced_groups`](crate::raw::Engine::fenced_groups)).
+    pub groups_fenced: u64,
     /// First directories that stall, for which files are made in the second.
     pub dirs_stalled: u64,
     /// Times that one began to stall.
@@ -170,6 +172,7 @@ impl Metrics {
         self.memory_usage += other.memory_usage;
         self.spill_dir_file_count += other.spill_dir_file_count;
         self.dirs_stalled += other.dirs_stalled;
+        self.groups_fenced += other.groups_fenced;
         self.read_cache_bytes += other.read_cache_bytes;
     }
 

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
-use orogen_base::ErrorKind;
 use orogen_base::perf::{PerfContext, PerfCounter, PerfLevel};
 use orogen_base::sync::Mutex;
+use orogen_base::{Error, ErrorKind};
 use orogen_env::fs::{read_file, write_file};
 use orogen_env::{
     Access, Clock, Fault, FaultFileSystem, FileSystem, MemFileSystem, OpKind, SystemClock,
@@ -21,7 +21,7 @@ use crate::format::{
 };
 use crate::item::{Item, Op};
 use crate::names::{FileId, Queue};
-use crate::raw::{Command, Engine, LogBatch, Options, RecoveryMode};
+use crate::raw::{Command, Engine, Fenced, LogBatch, Options, RecoveryMode};
 
 const NEVER: Lz4Policy = Lz4Policy {
     threshold: 0,
@@ -647,4 +647,185 @@ fn who_closes_makes_the_digest_that_an_idle_thread_does_not_get_on_with() {
     drop(leave);
     drop(digester);
     assert!(!is_whole());
+}
+
+/// Groups 1 and 2: entries 1 to 3 in a first file, 4 in a second one, 6 and 7 of group 1 and 5 of group 2 in a third.
+fn with_a_hole() -> Arc<dyn FileSystem> {
+    let mut files = [header(0), header(0), header(0)];
+    for group in [1, 2] {
+        files[0].extend(record(&entries(group, 1, &["a", "b", "c"]), &[], 1));
+        files[1].extend(record(&entries(group, 4, &["d"]), &[], 2));
+    }
+    let mut keys = LogBatch::default();
+    keys.put(1, b"state".to_vec(), b"s".to_vec()).unwrap();
+    files[1].extend(record(&keys, &[], 2));
+    files[2].extend(record(&entries(1, 6, &["f", "g"]), &[], 3));
+    files[2].extend(record(&entries(2, 5, &["e"]), &[], 3));
+    let files: Vec<_> = (1..).zip(files).collect();
+    let files: Vec<_> = files
+        .into_iter()
+        .map(|(seq, bytes)| (Queue::Append, seq, bytes))
+        .collect();
+    disk(&files)
+}
+
+#[test]
+fn a_group_with_a_hole_is_fenced_and_the_others_go_on() {
+    let fs = with_a_hole();
+    let e = open(&fs, RecoveryMode::AbsoluteConsistency).map(|_| ());
+    assert_eq!(e.unwrap_err().kind(), ErrorKind::Corruption);
+    // The second time from digests.
+    for files_read in [3, 0] {
+        let engine = open(&fs, RecoveryMode::TolerateTailCorruption).unwrap();
+        assert_eq!(engine.files_read_at_open(), files_read);
+        let fenced = Fenced {
+            group: 1,
+            missing_before: 6,
+        };
+        assert_eq!(engine.fenced_groups(), [fenced]);
+        assert_eq!(engine.metrics().groups_fenced, 1);
+        let is_told = |e: Error| {
+            assert_eq!(e.kind(), ErrorKind::Corruption);
+            assert_eq!(e.context("group"), Some("1"));
+        };
+        for index in [1, 5, 6] {
+            is_told(engine.get_entry(1, index).unwrap_err());
+        }
+        let mut out = Vec::new();
+        is_told(
+            engine
+                .fetch_entries_to(1, 6, 8, None, &mut out)
+                .unwrap_err(),
+        );
+        for first in [5, 8] {
+            let mut both = entries(1, first, &["x"]);
+            both.add_entries(2, 6, &["y"]).unwrap();
+            is_told(engine.write(&mut both, true).unwrap_err());
+        }
+        is_told(engine.purge_expired_files().unwrap_err());
+        is_told(engine.purge_all_stale().unwrap_err());
+        assert_eq!(engine.get(1, b"state").unwrap(), b"s");
+        assert_eq!(all(&engine, 2), ["a", "b", "c", "d", "e"]);
+        engine.close().unwrap();
+    }
+    assert_eq!(checked(&fs).holes, [(1, 4)], "all that there was is there");
+}
+
+#[test]
+fn a_fence_is_lifted_where_nothing_that_is_missing_counts() {
+    let clean = Command::Clean;
+    let up_to = |index| Command::Compact { index };
+    let cases = [
+        (clean, true, 0),
+        (up_to(5), false, 0),
+        (up_to(6), true, 2),
+        (up_to(7), true, 1),
+        (up_to(8), true, 0),
+    ];
+    for (command, is_lifted, left) in cases {
+        let fs = with_a_hole();
+        let engine = open(&fs, RecoveryMode::TolerateTailCorruption).unwrap();
+        let mut batch = LogBatch::default();
+        batch.add_command(1, command);
+        engine.write(&mut batch, true).unwrap();
+        for engine in [Some(engine), None] {
+            let open = || open(&fs, RecoveryMode::TolerateTailCorruption).unwrap();
+            let engine = engine.unwrap_or_else(open);
+            assert_eq!(engine.fenced_groups().is_empty(), is_lifted, "{command:?}");
+            if is_lifted {
+                assert_eq!(all(&engine, 1).len(), left, "{command:?}");
+                engine.purge_expired_files().unwrap();
+            }
+        }
+        let engine = open(&fs, RecoveryMode::TolerateTailCorruption).unwrap();
+        let next = engine.last_index(1).map_or(1, |last| last + 1);
+        let written = engine.write(&mut entries(1, next, &["n"]), false);
+        assert_eq!(written.is_ok(), is_lifted, "{command:?}");
+    }
+    // By a call that drops no entry, too.
+    let engine = open(&with_a_hole(), RecoveryMode::TolerateTailCorruption).unwrap();
+    assert_eq!(engine.compact_to(1, 5).unwrap(), 0);
+    assert_eq!(engine.fenced_groups().len(), 1);
+    assert_eq!(engine.compact_to(1, 6).unwrap(), 0);
+    assert_eq!(all(&engine, 1), ["f", "g"]);
+}
+
+#[test]
+fn what_damage_that_is_tolerated_takes_from_the_middle_fences() {
+    let mut files = [header(0), header(0)];
+    files[0].extend(record(&entries(1, 1, &["a"]), &[], 1));
+    files[0].extend(record(&entries(2, 1, &["a"]), &[], 1));
+    let end = files[0].len();
+    files[0].extend(record(&entries(1, 2, &["b"]), &[], 1));
+    files[0][end..].fill(0xff);
+    files[1].extend(record(&entries(1, 3, &["c"]), &[], 2));
+    files[1].extend(record(&entries(2, 2, &["b"]), &[], 2));
+    let [first, second] = files;
+    let fs = disk(&[(Queue::Append, 1, first), (Queue::Append, 2, second)]);
+    let engine = open(&fs, RecoveryMode::TolerateAnyCorruption).unwrap();
+    let fenced: Vec<u64> = engine.fenced_groups().iter().map(|f| f.group).collect();
+    assert_eq!(fenced, [1]);
+    assert_eq!(all(&engine, 2), ["a", "b"]);
+}
+
+#[test]
+fn what_was_taken_away_between_is_no_hole() {
+    // Each of these is what an engine may write, or what is left of it once the oldest file is gone.
+    let compact = |index| {
+        let mut batch = LogBatch::default();
+        batch.add_command(1, Command::Compact { index });
+        batch
+    };
+    let mut clean = LogBatch::default();
+    clean.add_command(1, Command::Clean);
+    let cases: [(Vec<LogBatch>, &[&str]); 5] = [
+        (
+            vec![
+                entries(1, 1, &["a", "b"]),
+                compact(3),
+                entries(1, 9, &["i"]),
+            ],
+            &["i"],
+        ),
+        (
+            vec![entries(1, 1, &["a", "b"]), clean, entries(1, 9, &["i"])],
+            &["i"],
+        ),
+        (
+            vec![
+                entries(1, 50, &["x"]),
+                entries(1, 40, &["y"]),
+                entries(1, 41, &["z"]),
+            ],
+            &["y", "z"],
+        ),
+        (
+            vec![
+                entries(1, 1, &["a", "b", "c"]),
+                entries(1, 2, &["B"]),
+                entries(1, 3, &["C"]),
+            ],
+            &["a", "B", "C"],
+        ),
+        (
+            vec![compact(7), entries(1, 9, &["i"]), entries(1, 10, &["j"])],
+            &["i", "j"],
+        ),
+    ];
+    for (records, expected) in cases {
+        // In one file, and each in a file of its own.
+        let mut one = header(0);
+        let mut apart = Vec::new();
+        for (batch, seq) in records.iter().zip(1..) {
+            one.extend(record(batch, &[], 1));
+            let mut file = header(0);
+            file.extend(record(batch, &[], seq));
+            apart.push((Queue::Append, seq, file));
+        }
+        for files in [vec![(Queue::Append, 1, one)], apart] {
+            let engine = open(&disk(&files), RecoveryMode::AbsoluteConsistency).unwrap();
+            assert_eq!(engine.fenced_groups(), []);
+            assert_eq!(all(&engine, 1), expected);
+        }
+    }
 }
