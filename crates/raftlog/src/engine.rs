@@ -573,7 +573,8 @@ impl Engine {
     /// `Corruption` if an entry that is to be moved cannot be read, or a group is [fenced](Self::fenced_groups); those of the file system.
     /// Nothing is lost, and the next call goes on where this one ended; but after a failed sync it
     /// fails with `ReadOnly` until the directory is opened again. Where the entry is in the rewrite queue, the append queue is
-    /// purged first, and calls tell of it again when the rewrite queue has twice as much.
+    /// purged first, and calls tell of it again when the rewrite queue has twice as much. The groups that such a call has found are
+    /// returned by the next one that succeeds.
     pub fn purge_expired_files(&self) -> Result<Vec<u64>> {
         let _timed = self.meters().purge.time();
         let Some(mut purge) = self.purge.try_lock() else {

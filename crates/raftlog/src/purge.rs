@@ -23,7 +23,8 @@
 //!    while it syncs what they have appended.
 //!
 //! A purge that fails leaves records that are true, and more files than are needed. Damage in the rewrite queue does not keep the
-//! append queue from being purged, and all is not written anew before the queue has twice as much.
+//! append queue from being purged, and all is not written anew before the queue has twice as much. The groups that a failed purge has
+//! found for its caller are returned by the next one, and count as asked then.
 //!
 //! Groups are taken in the order of their numbers, so that what the rewrite queue holds of one lies
 //! together. When this acts, and which groups it returns: as raft-engine does. Unlike it, the old
@@ -65,6 +66,8 @@ pub(crate) struct Purge {
     in_vain_below: u64,
     /// How often in a row the caller was asked to compact a group.
     asked: HashMap<u64, u32>,
+    /// Groups that the caller should compact, found by purges which failed.
+    untold: BTreeSet<u64>,
     /// Number of the next atomic group.
     atomic: u64,
 }
@@ -78,6 +81,7 @@ impl Purge {
             items: found.items,
             in_vain_below: 0,
             asked: HashMap::new(),
+            untold: BTreeSet::new(),
             atomic: 0,
         }
     }
@@ -107,12 +111,35 @@ impl Run<'_> {
         let meters = self.meters();
         self.purge.new_files.dirs.probe(&*self.purge.new_files.fs);
         let mut groups = BTreeSet::new();
+        let asked = match self.purge_queues(&meters, &mut groups) {
+            Ok(asked) => asked,
+            Err(e) => {
+                self.purge.untold.append(&mut groups);
+                return Err(e);
+            }
+        };
+        if let Some(asked) = asked {
+            self.purge.asked = asked;
+        }
+        let mut untold = std::mem::take(&mut self.purge.untold);
+        untold.retain(|group| self.has_many(*group));
+        groups.append(&mut untold);
+        meters.asked(groups.len());
+        Ok(groups.into_iter().collect())
+    }
+
+    /// Purges both queues. How often the caller will have been asked for groups of the append queue once it is, if that was long enough.
+    fn purge_queues(
+        &mut self,
+        meters: &Meters,
+        groups: &mut BTreeSet<u64>,
+    ) -> Result<Option<HashMap<u64, u32>>> {
         let mut is_short = true;
         let mut damage = None;
         if self.is_longer(Queue::Rewrite, self.options.rewrite_threshold()) && self.has_garbage() {
             is_short = false;
             let _timed = meters.rewrite_rewrite.time();
-            match self.rewrite_rewritten(&mut groups) {
+            match self.rewrite_rewritten(groups) {
                 Err(e) if e.kind() == ErrorKind::Corruption => {
                     self.purge.in_vain_below = self.purge.items.saturating_mul(2);
                     damage = Some(e);
@@ -120,19 +147,28 @@ impl Run<'_> {
                 other => other?,
             }
         }
+        let mut asked = None;
         if self.is_longer(Queue::Append, self.options.purge_threshold) {
             is_short = false;
             let _timed = meters.rewrite_append.time();
-            self.rewrite_appended(&mut groups)?;
+            asked = self.rewrite_appended(groups)?;
         }
         if is_short {
             meters.skipped(Skip::Short);
         }
-        meters.asked(groups.len());
         match damage {
             Some(damage) => Err(damage),
-            None => Ok(groups.into_iter().collect()),
+            None => Ok(asked),
         }
+    }
+
+    /// Whether a group still has entries for which the caller is asked.
+    fn has_many(&self, group: u64) -> bool {
+        let slot = self.memtables.get(group);
+        slot.is_some_and(|slot| {
+            let span = slot.read().span();
+            span.next - span.first > ENTRIES_MANY
+        })
     }
 
     fn meters(&self) -> Arc<Meters> {
@@ -242,10 +278,13 @@ impl Run<'_> {
         parts.into_iter().map(|what| Part { group, what }).collect()
     }
 
-    /// Moves what lives in old files of the append queue.
-    fn rewrite_appended(&mut self, groups: &mut BTreeSet<u64>) -> Result<()> {
+    /// Moves what lives in old files of the append queue. How often the caller will have been asked for each group.
+    fn rewrite_appended(
+        &mut self,
+        groups: &mut BTreeSet<u64>,
+    ) -> Result<Option<HashMap<u64, u32>>> {
         let Some((first, active)) = self.table.span(Queue::Append) else {
-            return Ok(());
+            return Ok(None);
         };
         let count = active - first + 1;
         let rewrite_mark = (first + count * 7 / 10).min(active - 1);
@@ -263,9 +302,9 @@ impl Run<'_> {
             }
         }
         self.write(&mut batch)?;
-        self.purge.asked = asked;
         let end = wanted.map_or(active, |wanted| wanted.min(active));
-        self.delete_unneeded(end, &batch)
+        self.delete_unneeded(end, &batch)?;
+        Ok(Some(asked))
     }
 
     /// Adds what takes away from the rewrite queue what is there no more.

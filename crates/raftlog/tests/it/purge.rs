@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use orogen_base::ErrorKind;
 use orogen_env::fs::{read_file, write_file};
 use orogen_env::{Fault, FaultFileSystem, FileSystem, MemFileSystem, OpKind, PowerCut};
-use orogen_raftlog::raw::{Command, Engine, LogBatch, Options, Queue, RecoveryMode};
+use orogen_raftlog::raw::{Command, Engine, LogBatch, Options, Queue, RecoveryMode, RewriteSteps};
 use orogen_testkit::rng::Rng;
 
 use crate::model::{content, dir, disk, open, options, random_batch};
@@ -496,22 +496,28 @@ fn an_entry_that_cannot_be_read_stops_a_purge_and_loses_nothing() {
     assert_eq!(engine.last_index(1), Some(5));
 }
 
-#[test]
-fn damage_in_the_rewrite_queue_does_not_keep_the_append_queue() {
-    let (fs, _) = full_of_garbage();
-    let engine = open(&fs).unwrap();
+/// Damages the second entry of group 2 wherever it lies in the rewrite queue.
+fn damage_group_2(fs: &MemFileSystem, engine: &Engine) {
     let (first, last) = engine.file_span(Queue::Rewrite).unwrap();
     let mut damaged = 0;
     for seq in first..=last {
         let path = dir().join(format!("{seq:016}.rewrite"));
-        let mut bytes = read_file(&fs, &path).unwrap();
+        let mut bytes = read_file(fs, &path).unwrap();
         if let Some(at) = bytes.windows(6).position(|found| found == b"2-12-2") {
             bytes[at] ^= 1;
-            write_file(&fs, &path, &bytes).unwrap();
+            write_file(fs, &path, &bytes).unwrap();
             damaged += 1;
         }
     }
     assert!(damaged > 0);
+}
+
+#[test]
+fn damage_in_the_rewrite_queue_does_not_keep_the_append_queue() {
+    let (fs, _) = full_of_garbage();
+    let engine = open(&fs).unwrap();
+    let first = first_file(&engine, Queue::Rewrite);
+    damage_group_2(&fs, &engine);
     let mut told = 0;
     let (_, last) = engine.file_span(Queue::Append).unwrap();
     for n in 0..300_u64 {
@@ -534,6 +540,47 @@ fn damage_in_the_rewrite_queue_does_not_keep_the_append_queue() {
         let unread = read.filter(|read| !matches!(read, Ok(Some(_)))).count();
         assert_eq!(unread > 0, group == 2, "{group}: {unread}");
     }
+}
+
+#[test]
+fn groups_that_a_failed_purge_has_found_are_returned_by_the_next_one() {
+    let (fs, _) = full_of_garbage();
+    let engine = open(&fs).unwrap();
+    damage_group_2(&fs, &engine);
+    let error = engine.purge_expired_files().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Corruption);
+    // What was compacted meanwhile need not be.
+    engine.compact_to(1, 90).unwrap();
+    command(&engine, 3, Command::Clean);
+    assert_eq!(engine.purge_expired_files().unwrap(), [2]);
+    let asked = engine.metrics().purge_groups_returned;
+    assert_eq!(engine.purge_expired_files().unwrap(), []);
+    assert_eq!((asked, engine.metrics().purge_groups_returned), (1, 1));
+}
+
+#[test]
+fn a_purge_that_failed_has_asked_nobody() {
+    let (fs, _) = full_of_garbage();
+    let engine = open(&fs).unwrap();
+    damage_group_2(&fs, &engine);
+    // So that what comes is the oldest of the append queue.
+    engine
+        .rewrite_append_queue(None, RewriteSteps::All)
+        .unwrap();
+    entries(&engine, 5, 1, 40);
+    let (_, file) = engine.file_span(Queue::Append).unwrap();
+    for _ in 0..12 {
+        put(&engine, FILLER, &"k".repeat(700));
+    }
+    let error = engine.purge_expired_files().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Corruption);
+    let mut asked = 0;
+    while first_file(&engine, Queue::Append) <= file {
+        assert!(engine.purge_expired_files().unwrap().contains(&5));
+        asked += 1;
+        assert!(asked < 20);
+    }
+    assert_eq!(asked, 10, "the last time it is moved, too");
 }
 
 /// Counts a thread that has ended, however it did.
