@@ -12,7 +12,7 @@ use crate::options::{Options, RecoveryMode};
 /// Settings of an engine, as raft-engine's configuration files have them: names with hyphens, each of
 /// which may be left out.
 ///
-/// Some have no effect here. They are kept so that such files can be read, and written again.
+/// Some have no effect here. They are kept so that such files can be read, and written again; [`Self::sanitize`] warns of those that are set.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, rename_all = "kebab-case")]
 pub struct Config {
@@ -78,7 +78,7 @@ impl Default for Config {
             spill_dir: None,
             spill_stall_threshold_ms: 0,
             recovery_mode: raw.recovery_mode,
-            recovery_read_block_size: ReadableSize::kb(16),
+            recovery_read_block_size: READ_BLOCK_DEFAULT,
             recovery_threads: 4,
             batch_compression_threshold: ReadableSize(raw.batch_compression_threshold as u64),
             compression_level: None,
@@ -116,6 +116,8 @@ fn is_read_cache_default(size: &ReadableSize) -> bool {
 
 const READ_BLOCK_MIN: ReadableSize = ReadableSize(512);
 
+const READ_BLOCK_DEFAULT: ReadableSize = ReadableSize::kb(16);
+
 fn refused(why: &str) -> Error {
     Error::Other(why.into())
 }
@@ -146,6 +148,9 @@ impl Config {
         if self.prefill_for_recycle && !self.enable_log_recycle {
             return Err(refused("prefill-for-recycle needs enable-log-recycle"));
         }
+        if self.recovery_read_block_size != READ_BLOCK_DEFAULT {
+            tracing::warn!("recovery-read-block-size has no effect");
+        }
         if self.recovery_read_block_size < READ_BLOCK_MIN {
             tracing::warn!(given = %self.recovery_read_block_size, "recovery-read-block-size is raised to 512B");
             self.recovery_read_block_size = READ_BLOCK_MIN;
@@ -161,10 +166,15 @@ impl Config {
             tracing::warn!("memory-limit has no effect");
         }
         if self.prefill_for_recycle {
-            self.prefill_limit.get_or_insert(self.purge_threshold);
-        } else if self.prefill_limit.take().is_some() {
-            tracing::warn!("prefill-limit has no effect without prefill-for-recycle");
+            tracing::warn!("prefill-for-recycle has no effect");
         }
+        if self.prefill_limit.is_some() {
+            tracing::warn!("prefill-limit has no effect");
+        }
+        self.prefill_limit = match self.prefill_for_recycle {
+            true => Some(self.prefill_limit.unwrap_or(self.purge_threshold)),
+            false => None,
+        };
         Ok(())
     }
 
@@ -203,6 +213,14 @@ impl Config {
 
 #[cfg(test)]
 mod tests {
+    use std::fmt;
+    use std::sync::{Arc, Mutex};
+
+    use tracing::field::{Field, Visit};
+    use tracing::span::{Attributes, Id, Record};
+    use tracing::subscriber::with_default;
+    use tracing::{Event, Level, Metadata, Subscriber};
+
     use super::*;
 
     #[test]
@@ -232,6 +250,97 @@ mod tests {
             "prefill-limit": null,
         });
         assert_eq!(value, expected);
+    }
+
+    /// Hears warnings.
+    #[derive(Clone, Default)]
+    struct Heard(Arc<Mutex<Vec<String>>>);
+
+    impl Visit for Heard {
+        fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+            if field.name() == "message" {
+                self.0.lock().unwrap().push(format!("{value:?}"));
+            }
+        }
+    }
+
+    impl Subscriber for Heard {
+        fn enabled(&self, event: &Metadata<'_>) -> bool {
+            *event.level() == Level::WARN
+        }
+
+        fn new_span(&self, _: &Attributes<'_>) -> Id {
+            Id::from_u64(1)
+        }
+
+        fn record(&self, _: &Id, _: &Record<'_>) {}
+
+        fn record_follows_from(&self, _: &Id, _: &Id) {}
+
+        fn event(&self, event: &Event<'_>) {
+            event.record(&mut self.clone());
+        }
+
+        fn enter(&self, _: &Id) {}
+
+        fn exit(&self, _: &Id) {}
+    }
+
+    fn warnings(mut config: Config) -> Vec<String> {
+        let heard = Heard::default();
+        with_default(heard.clone(), || config.sanitize().unwrap());
+        heard.0.lock().unwrap().clone()
+    }
+
+    #[test]
+    fn what_is_set_without_effect_is_warned_of() {
+        assert_eq!(warnings(Config::default()), Vec::<String>::new());
+        let size = Some(ReadableSize::mb(1));
+        for (name, config) in [
+            (
+                "recovery-read-block-size",
+                Config {
+                    recovery_read_block_size: ReadableSize::kb(64),
+                    ..Config::default()
+                },
+            ),
+            (
+                "bytes-per-sync",
+                Config {
+                    bytes_per_sync: size,
+                    ..Config::default()
+                },
+            ),
+            (
+                "memory-limit",
+                Config {
+                    memory_limit: size,
+                    ..Config::default()
+                },
+            ),
+            (
+                "prefill-for-recycle",
+                Config {
+                    prefill_for_recycle: true,
+                    ..Config::default()
+                },
+            ),
+            (
+                "prefill-limit",
+                Config {
+                    prefill_limit: size,
+                    ..Config::default()
+                },
+            ),
+        ] {
+            assert_eq!(warnings(config), [format!("{name} has no effect")]);
+        }
+        let both = Config {
+            prefill_for_recycle: true,
+            prefill_limit: size,
+            ..Config::default()
+        };
+        assert_eq!(warnings(both).len(), 2);
     }
 
     #[test]
