@@ -9,7 +9,7 @@ use orogen_base::ErrorKind;
 use orogen_env::FileSystem as OwnFileSystem;
 use protobuf::Message;
 
-use super::env::{DefaultFileSystem, FileSystem, adapted};
+use super::env::{DefaultFileSystem, FileSystem, adapted, forget};
 use super::fork::{CopyDetails, fork};
 use super::internals::{EventListener, FilePipeLog, LogItemReader, LogQueue, PurgeManager};
 use super::{Config, Error, LogBatch, MessageExt, Result};
@@ -19,6 +19,7 @@ use crate::dirs::Dirs;
 use crate::engine::Engine as RawEngine;
 use crate::memtable::Fenced;
 use crate::metrics::Metrics;
+use crate::names::FileId;
 use crate::repair::repair;
 use crate::script::RepairScript;
 
@@ -133,7 +134,7 @@ impl<F: FileSystem> Engine<F> {
     ) -> Result<Self> {
         cfg.sanitize()?;
         let (dir, options) = cfg.options();
-        let fs = adapted(file_system);
+        let fs = adapted(Arc::clone(&file_system));
         let raw = RawEngine::open_with_listeners(&fs, &dir, options, listeners)?;
         for fenced in raw.fenced_groups() {
             let (group, before) = (fenced.group, fenced.missing_before);
@@ -142,6 +143,11 @@ impl<F: FileSystem> Engine<F> {
                 missing_before = before,
                 "entries of a group are missing: it is fenced"
             );
+        }
+        for queue in [LogQueue::Append, LogQueue::Rewrite] {
+            if let Some((first, _)) = raw.file_span(queue) {
+                forget(&*file_system, &cfg.dirs()?, FileId::new(queue, first));
+            }
         }
         Ok(Self {
             manager: PurgeManager::new(raw),

@@ -5,6 +5,7 @@
 
 mod adapt;
 mod default;
+mod stale;
 
 use std::io::{Read, Result, Seek, Write};
 use std::path::Path;
@@ -12,6 +13,7 @@ use std::sync::Arc;
 
 pub(super) use adapt::adapted;
 pub use default::{DefaultFileSystem, LogFd, LogFile};
+pub(super) use stale::forget;
 
 /// What a file is opened for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,8 +75,9 @@ pub trait FileSystem: Send + Sync + 'static {
         self.open(dst_path, Permission::ReadWrite)
     }
 
-    /// Removes what is kept beside a file. The engine does not call it: it deletes files by
-    /// [`Self::delete`] only.
+    /// Removes what is kept beside a file that is gone. Files are deleted by [`Self::delete`], which is to remove it as well; this is
+    /// called when a log is opened, for names before its first file of which something is still kept: their files were deleted by
+    /// other ways.
     ///
     /// # Errors
     /// Of the system.
@@ -83,7 +86,7 @@ pub trait FileSystem: Send + Sync + 'static {
         Ok(())
     }
 
-    /// Whether anything is kept beside a file. The engine does not call it.
+    /// Whether anything is kept beside a file, which may be gone.
     fn exists_metadata<P: AsRef<Path>>(&self, path: P) -> bool {
         let _ = path;
         false

@@ -1,9 +1,13 @@
+use std::collections::BTreeSet;
 use std::io::{Error, SeekFrom};
+use std::path::PathBuf;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use orogen_testkit::TempDir;
 
 use super::*;
+use crate::internals::LogQueue;
 use crate::{Config, Engine, LogBatch, ReadableSize};
 
 /// Turns the bits of each byte over, and does one byte at a call.
@@ -120,7 +124,7 @@ fn a_log_lives_on_any_file_system() {
     let newest = {
         let engine = open();
         assert_eq!(engine.get(1, b"key"), Some(vec![20; 500]));
-        engine.file_span(crate::internals::LogQueue::Append).1
+        engine.file_span(LogQueue::Append).1
     };
     let bytes = std::fs::read(temp.path().join(format!("{newest:016}.raftlog"))).unwrap();
     assert!(bytes.starts_with(&[!b'R', !b'A', !b'F', !b'T']));
@@ -198,6 +202,144 @@ fn no_space_keeps_its_kind() {
         panic!("{e}");
     };
     assert_eq!(e.kind(), std::io::ErrorKind::StorageFull);
+}
+
+/// Keeps something for each name, as one that encrypts keeps keys.
+#[derive(Default)]
+struct Keyed {
+    inner: DefaultFileSystem,
+    keys: Mutex<BTreeSet<PathBuf>>,
+}
+
+impl Keyed {
+    fn keys(&self) -> Vec<PathBuf> {
+        self.keys.lock().unwrap().iter().cloned().collect()
+    }
+
+    fn change<T>(&self, change: impl FnOnce(&mut BTreeSet<PathBuf>) -> T) -> T {
+        change(&mut self.keys.lock().unwrap())
+    }
+}
+
+impl FileSystem for Keyed {
+    type Handle = LogFd;
+    type Reader = LogFile;
+    type Writer = LogFile;
+
+    fn create<P: AsRef<Path>>(&self, path: P) -> Result<LogFd> {
+        self.change(|keys| keys.insert(path.as_ref().to_owned()));
+        self.inner.create(path)
+    }
+
+    fn open<P: AsRef<Path>>(&self, path: P, perm: Permission) -> Result<LogFd> {
+        self.inner.open(path, perm)
+    }
+
+    fn delete<P: AsRef<Path>>(&self, path: P) -> Result<()> {
+        self.inner.delete(&path)?;
+        self.delete_metadata(path)
+    }
+
+    fn rename<P: AsRef<Path>>(&self, src_path: P, dst_path: P) -> Result<()> {
+        self.inner.rename(&src_path, &dst_path)?;
+        self.change(|keys| {
+            keys.remove(src_path.as_ref());
+            keys.insert(dst_path.as_ref().to_owned());
+        });
+        Ok(())
+    }
+
+    fn delete_metadata<P: AsRef<Path>>(&self, path: P) -> Result<()> {
+        self.change(|keys| keys.remove(path.as_ref()));
+        Ok(())
+    }
+
+    fn exists_metadata<P: AsRef<Path>>(&self, path: P) -> bool {
+        self.change(|keys| keys.contains(path.as_ref()))
+    }
+
+    fn new_reader(&self, handle: Arc<LogFd>) -> Result<LogFile> {
+        self.inner.new_reader(handle)
+    }
+
+    fn new_writer(&self, handle: Arc<LogFd>) -> Result<LogFile> {
+        self.inner.new_writer(handle)
+    }
+}
+
+/// Directories of a log with purged files, and all files in them but the locks.
+fn purged(temp: &TempDir) -> (Config, Arc<Keyed>, [u64; 2]) {
+    let dir = |name: &str| temp.path().join(name).to_str().unwrap().to_owned();
+    let config = Config {
+        dir: dir("log"),
+        spill_dir: Some(dir("spill")),
+        target_file_size: ReadableSize(1),
+        purge_threshold: ReadableSize(1),
+        purge_rewrite_threshold: Some(ReadableSize(1)),
+        purge_rewrite_garbage_ratio: 0.0,
+        enable_log_recycle: false,
+        ..Config::default()
+    };
+    let fs = Arc::new(Keyed::default());
+    let engine = Engine::open_with_file_system(config.clone(), Arc::clone(&fs)).unwrap();
+    for n in 0..300 {
+        let mut batch = LogBatch::default();
+        batch
+            .put(n % 10, b"key".to_vec(), vec![n as u8; 20])
+            .unwrap();
+        engine.write(&mut batch, false).unwrap();
+        if n % 20 == 19 {
+            engine.purge_expired_files().unwrap();
+        }
+    }
+    let firsts = [LogQueue::Append, LogQueue::Rewrite].map(|queue| engine.file_span(queue).0);
+    assert!(firsts[0] > 200 && firsts[1] > 10, "{firsts:?}");
+    (config, fs, firsts)
+}
+
+fn files(config: &Config) -> Vec<PathBuf> {
+    let dirs = [Some(&config.dir), config.spill_dir.as_ref()];
+    let paths = dirs.into_iter().flatten().flat_map(|dir| {
+        let entries = std::fs::read_dir(dir).unwrap();
+        entries.map(|entry| entry.unwrap().path())
+    });
+    let mut paths: Vec<PathBuf> = paths.filter(|path| !path.ends_with("LOCK")).collect();
+    paths.sort();
+    paths
+}
+
+#[test]
+fn what_is_kept_of_files_goes_with_them() {
+    let temp = TempDir::new("raftlog-env");
+    let (config, fs, firsts) = purged(&temp);
+    let open = || Engine::open_with_file_system(config.clone(), Arc::clone(&fs)).unwrap();
+    drop(open());
+    assert_eq!(fs.keys(), files(&config));
+    // As old versions left it, which deleted files and not what was kept of them.
+    let spill = config.spill_dir.clone().unwrap();
+    for (queue, first) in ["raftlog", "rewrite"].into_iter().zip(firsts) {
+        for seq in first / 2..first {
+            let dir = if seq % 3 == 0 { &spill } else { &config.dir };
+            let path = Path::new(dir).join(format!("{seq:016}.{queue}"));
+            fs.change(|keys| keys.insert(path));
+        }
+    }
+    assert!(fs.keys().len() > 100 + files(&config).len());
+    drop(open());
+    assert_eq!(fs.keys(), files(&config));
+}
+
+#[test]
+fn what_is_kept_of_a_file_that_is_there_stays() {
+    let temp = TempDir::new("raftlog-env");
+    let (config, fs, firsts) = purged(&temp);
+    // Apart from those that count.
+    let stray = Path::new(&config.dir).join(format!("{:016}.raftlog", firsts[0] / 2));
+    std::fs::write(&stray, b"of whoever put it there").unwrap();
+    fs.change(|keys| keys.insert(stray.clone()));
+    drop(Engine::open_with_file_system(config.clone(), Arc::clone(&fs)).unwrap());
+    assert!(stray.exists() && fs.exists_metadata(&stray));
+    assert_eq!(fs.keys(), files(&config));
 }
 
 #[test]
