@@ -24,7 +24,7 @@ fn it_writes_over_what_we_filled() {
         format_version: FormatVersion::V2,
         ..Options::default()
     };
-    let mut spares = Vec::new();
+    let (mut spares, mut over) = (Vec::new(), 0);
     for count in [20, 30, 45, 80] {
         let temp = TempDir::new("raftlog-original");
         let (dir, killed) = (temp.path().join("log"), temp.path().join("killed"));
@@ -46,11 +46,16 @@ fn it_writes_over_what_we_filled() {
                 is_spare.then(|| entry.metadata().expect("it is there").len())
             });
         spares.extend(found.flatten());
+        let filled = crate::spares::files(&killed, ".reserved");
         // Theirs goes on through some files, with its own filled ones and ours.
-        let theirs = Theirs::open_to_purge(&killed, &options);
+        let theirs = Theirs::open_to_purge(&killed, &options, true);
         for at in count + 1..=count + 200 {
             theirs.write(&next(1, at), true);
         }
+        over += crate::spares::files(&killed, ".raftlog")
+            .keys()
+            .filter(|file| filled.contains_key(file))
+            .count();
         let seen = Seen::of_theirs(&theirs);
         assert_both_see(&killed, &temp, &options, Some(&seen), &what);
         drop(theirs);
@@ -64,4 +69,5 @@ fn it_writes_over_what_we_filled() {
         assert_both_see(&killed, &temp, &options, Some(&seen), &what);
     }
     assert!(spares.len() >= 2, "{spares:?}");
+    assert!(over >= 2, "{over} of {spares:?}");
 }

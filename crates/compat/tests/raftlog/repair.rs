@@ -89,7 +89,7 @@ fn it_opens_what_we_repaired_after_it_purged() {
         let options = options(&mut rng);
         let mut history = History::new();
         let live = {
-            let engine = Theirs::open_to_purge(&dir, &options);
+            let engine = Theirs::open_to_purge(&dir, &options, true);
             for n in 0..120 {
                 engine.write(&history.batch(&mut rng), false);
                 if n % 20 == 19 {
@@ -115,7 +115,8 @@ fn it_opens_what_we_repaired_after_it_purged() {
             continue;
         };
         repaired += done.files.len();
-        assert_both_hold(&dir, &temp, &options, &live, &format!("seed {seed}"));
+        let what = format!("seed {seed}");
+        assert_both_hold(&dir, &temp, &options, &live, history.written_over(), &what);
         assert_eq!(ours(&dir, &options).last_index(1), None, "seed {seed}");
     }
     println!("{repaired} files repaired, {refused} repairs refused");

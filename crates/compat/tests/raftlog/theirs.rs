@@ -60,6 +60,9 @@ fn config(dir: &Path, options: &Options) -> Config {
             FormatVersion::V1 => Version::V1,
             FormatVersion::V2 => Version::V2,
         },
+        purge_threshold: ReadableSize(options.purge_threshold),
+        purge_rewrite_threshold: options.purge_rewrite_threshold.map(ReadableSize),
+        purge_rewrite_garbage_ratio: options.purge_rewrite_garbage_ratio,
         enable_log_recycle: false,
         // With more of them it forgets that entries were dropped, or panics because of a hole that is none, where an entry and what
         // drops it are read by different threads.
@@ -84,14 +87,24 @@ impl Theirs {
         Self(Engine::open_with_file_system(config, fs).expect("what was written opens"))
     }
 
-    /// With bounds that make it collect, and write files over where it may.
-    pub(crate) fn open_to_purge(dir: &Path, options: &Options) -> Self {
+    /// With as many threads as it takes by default.
+    pub(crate) fn open_by_threads(dir: &Path, options: &Options) -> Self {
+        let config = Config {
+            recovery_threads: Config::default().recovery_threads,
+            ..config(dir, options)
+        };
+        let fs = Arc::new(DefaultFileSystem);
+        Self(Engine::open_with_file_system(config, fs).expect("what was written opens"))
+    }
+
+    /// With bounds that make it collect, and write files over where it may, those that it fills when it is opened included.
+    pub(crate) fn open_to_purge(dir: &Path, options: &Options, prefills: bool) -> Self {
         let config = Config {
             purge_threshold: ReadableSize(options.target_file_size * 4),
             purge_rewrite_threshold: Some(ReadableSize(options.target_file_size)),
             purge_rewrite_garbage_ratio: 0.3,
             enable_log_recycle: options.format_version == FormatVersion::V2,
-            prefill_for_recycle: options.format_version == FormatVersion::V2,
+            prefill_for_recycle: prefills && options.format_version == FormatVersion::V2,
             ..config(dir, options)
         };
         let fs = Arc::new(DefaultFileSystem);
@@ -129,8 +142,11 @@ impl Theirs {
         self.0.write(&mut theirs, sync).expect("the disk is well");
     }
 
+    /// The groups that it asks for, in the order of their numbers.
     pub(crate) fn purge(&self) -> Vec<u64> {
-        self.0.purge_expired_files().expect("the disk is well")
+        let mut groups = self.0.purge_expired_files().expect("the disk is well");
+        groups.sort_unstable();
+        groups
     }
 
     /// Files of the rewrite queue that were begun.
