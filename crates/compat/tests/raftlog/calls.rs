@@ -297,7 +297,9 @@ macro_rules! program {
                     bytes.appended.load(Ordering::Relaxed)
                 ));
                 answers.push(format!("{:?}", log.file_span(LogQueue::Append)));
-                log.purge_expired_files().expect("the disk is well");
+                let mut asked = log.purge_expired_files().expect("the disk is well");
+                asked.sort_unstable();
+                answers.push(format!("{asked:?} {:?}", log.file_span(LogQueue::Append)));
                 // There a group that was cleaned may be back then, empty.
                 let group = |group: &u64| log.last_index(*group).is_some();
                 let mut groups = log.raft_groups();

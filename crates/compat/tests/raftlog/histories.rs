@@ -187,6 +187,13 @@ impl Seen {
         self
     }
 
+    /// The groups that have anything.
+    pub(crate) fn living(mut self) -> Self {
+        self.0
+            .retain(|_, (span, _, keys)| span.is_some() || !keys.is_empty());
+        self
+    }
+
     /// Fails with the first difference.
     #[track_caller]
     pub(crate) fn assert_same(&self, theirs: &Self, what: &str) {

@@ -5,6 +5,7 @@ mod calls;
 mod filling;
 mod histories;
 mod locks;
+mod purges;
 mod repair;
 mod spares;
 mod spill;

@@ -149,6 +149,11 @@ impl Theirs {
         groups
     }
 
+    /// Numbers of the oldest and the newest file of the append queue.
+    pub(crate) fn append_files(&self) -> (u64, u64) {
+        self.0.file_span(LogQueue::Append)
+    }
+
     /// Files of the rewrite queue that were begun.
     pub(crate) fn rewritten_files(&self) -> u64 {
         self.0.file_span(LogQueue::Rewrite).1
