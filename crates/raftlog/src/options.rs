@@ -16,7 +16,7 @@ use crate::format::{ALIGNMENTS, FileHeader, FormatVersion, Lz4Policy};
     serde(rename_all = "kebab-case")
 )]
 pub enum RecoveryMode {
-    /// Any damage is an error, also a record that a crash cut off.
+    /// Any damage is an error, also a record that a crash cut off. All blocks of all files are read and verified for that.
     AbsoluteConsistency,
     /// The newest file of a queue is cut off before its first damaged record; damage in an earlier
     /// one is an error. It is written under the name that raft-engine once had for it, and read
@@ -60,8 +60,8 @@ pub struct Options {
     pub recovery_threads: usize,
     /// Whether full files of the append queue get digests: small files beside them, which are read in their place when the
     /// directory is opened. What they take is about six bytes for each entry. They are written in the background, where
-    /// other threads leave time, and not synced; one that is missing or damaged is made anew from its file at the next open. With [`RecoveryMode::AbsoluteConsistency`] none is read, so that
-    /// all damage is seen. Default true.
+    /// other threads leave time, and not synced; one that is missing or damaged is made anew from its file at the next open. With [`RecoveryMode::AbsoluteConsistency`] none is read: the files
+    /// themselves are, with all their blocks, so that all damage is seen. Default true.
     pub enable_log_digests: bool,
     /// Bytes from which on a file is full; it may be longer by what is written at once.
     ///

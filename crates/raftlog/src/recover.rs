@@ -1,7 +1,7 @@
 //! Reading what a directory holds: the rewrite queue, and the append queue on top.
 //!
 //! Full files of the append queue have [digests](crate::digest), which are read in their place. Else, of a record its header and footer are read; blocks only in the newest file of a queue, which is
-//! the only one that a power loss may have left in pieces. A file without records behind it
+//! the only one that a power loss may have left in pieces, or in all of them where any damage is an error. A file without records behind it
 //! counts as newest, too: it may be there because its successor was being made.
 //!
 //! 1. Only damage is tolerated, and only as [`RecoveryMode`] says; an error of the file system never
@@ -509,7 +509,7 @@ fn read_file(
         file: &file,
         window,
         alignment: header.alignment,
-        verify: is_newest,
+        verify: is_newest || mode == RecoveryMode::AbsoluteConsistency,
         flipped: None,
     };
     let (mut end, ending) = scan.run(each)?;

@@ -2,6 +2,7 @@
 
 mod aligned;
 mod calls;
+mod damage;
 mod filling;
 mod histories;
 mod locks;
