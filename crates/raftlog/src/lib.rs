@@ -50,6 +50,7 @@ mod recover;
 mod check;
 mod fork;
 mod repair;
+#[cfg(feature = "scripting")]
 mod script;
 mod write_queue;
 mod durable;

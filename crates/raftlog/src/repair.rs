@@ -515,5 +515,6 @@ pub fn repair(
     }
 }
 
+#[cfg(feature = "scripting")]
 #[cfg(test)]
 mod tests;

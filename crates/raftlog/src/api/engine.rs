@@ -20,7 +20,9 @@ use crate::engine::Engine as RawEngine;
 use crate::memtable::Fenced;
 use crate::metrics::Metrics;
 use crate::names::FileId;
+#[cfg(feature = "scripting")]
 use crate::repair::repair;
+#[cfg(feature = "scripting")]
 use crate::script::RepairScript;
 
 /// An open directory of logs.
@@ -89,10 +91,11 @@ impl Engine<DefaultFileSystem> {
         Self::consistency_check_with_file_system(path, Arc::new(DefaultFileSystem))
     }
 
-    /// As [`Self::unsafe_repair_with_file_system`], for files of the system.
+    /// As [`Self::unsafe_repair_with_file_system`], for files of the system. Needs the feature `scripting`.
     ///
     /// # Errors
     /// The same.
+    #[cfg(feature = "scripting")]
     pub fn unsafe_repair(path: &Path, queue: Option<LogQueue>, script: String) -> Result<()> {
         Self::unsafe_repair_with_file_system(path, queue, script, Arc::new(DefaultFileSystem))
     }
@@ -134,7 +137,8 @@ impl<F: FileSystem> Engine<F> {
     ) -> Result<Self> {
         cfg.sanitize()?;
         let (dir, options) = cfg.options();
-        let fs = adapted(Arc::clone(&file_system));
+        let theirs = Arc::clone(&file_system);
+        let fs = adapted(file_system);
         let raw = RawEngine::open_with_listeners(&fs, &dir, options, listeners)?;
         for fenced in raw.fenced_groups() {
             let (group, before) = (fenced.group, fenced.missing_before);
@@ -146,7 +150,7 @@ impl<F: FileSystem> Engine<F> {
         }
         for queue in [LogQueue::Append, LogQueue::Rewrite] {
             if let Some((first, _)) = raw.file_span(queue) {
-                forget(&*file_system, &cfg.dirs()?, FileId::new(queue, first));
+                forget(&*theirs, &cfg.dirs()?, FileId::new(queue, first));
             }
         }
         Ok(Self {
@@ -183,11 +187,12 @@ impl<F: FileSystem> Engine<F> {
 
     /// Takes operations out of the files of a queue, or of both, of a directory that is not open, as a script says. What
     /// its functions are: [`RepairScript::compile`](crate::raw::RepairScript::compile). Other code than a script can decide with
-    /// [`raw::repair`](crate::raw::repair).
+    /// [`raw::repair`](crate::raw::repair). Needs the feature `scripting`, as there.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] for what is no such script, and if there is no such directory; [`Error::Corruption`] for entries that do not follow
     /// each other where the script lets them pass; [`Error::Other`] if it is open; [`Error::Io`]. Every file is then as it was.
+    #[cfg(feature = "scripting")]
     #[expect(
         clippy::needless_pass_by_value,
         reason = "raft-engine's signature has it so"

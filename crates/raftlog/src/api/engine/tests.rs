@@ -480,6 +480,7 @@ fn a_fork_goes_its_own_way() {
     assert_eq!(all, entries(1, 21, 1000));
 }
 
+#[cfg(feature = "scripting")]
 #[test]
 fn a_script_repairs_and_both_parameters_can_be_spelled() {
     type Spelled = Engine<DefaultFileSystem, FilePipeLog<DefaultFileSystem>>;
