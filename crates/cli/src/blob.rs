@@ -12,7 +12,7 @@ use orogen_base::{Error, ErrorKind, FileNo};
 use orogen_blob::dump::{self, DumpSummary, Piece};
 use orogen_blob::{BlobFileReader, BlobFileReaderOptions, BlobRecord};
 use orogen_engine::filename::{self, FileKind};
-use orogen_engine::{BlobFileCheck, LiveBlobFile};
+use orogen_engine::{BlobFileCheck, BlobFilesFound, LiveBlobFile};
 use orogen_env::{Access, FileSystem};
 use serde_json::{Map, Value, json};
 
@@ -545,8 +545,7 @@ fn tell_summary(
 /// What was found of a family.
 struct FamilyFound {
     name: String,
-    files: Vec<BlobFileCheck>,
-    damages: Vec<Error>,
+    found: BlobFilesFound,
 }
 
 /// Opens each listed file, and counts and follows the pointers into them.
@@ -556,43 +555,23 @@ fn check_family(
     family: &ColumnFamily,
     follow: bool,
 ) -> Result<FamilyFound, Failure> {
-    let mut found = FamilyFound {
-        name: family.name().to_owned(),
-        files: Vec::new(),
-        damages: Vec::new(),
-    };
-    let live = db.live_blob_files();
-    for file in live.iter().filter(|f| f.column_family == family.name()) {
-        let path = filename::blob_path(dir, file.number);
-        match open_file(&path) {
-            Ok((_, None)) => {}
-            Ok((_, Some(e))) => found.damages.push(e),
-            Err(Failure::Engine(e)) if e.is_file_not_found() => found.damages.push(
-                Error::corruption("blob file that the MANIFEST lists is missing")
-                    .with("file", path.display()),
-            ),
-            Err(Failure::Engine(e)) if e.kind() == ErrorKind::Corruption => found.damages.push(e),
-            Err(e) => return Err(e),
-        }
-    }
-    // The walk would end at such a file.
-    if follow && !found.damages.is_empty() {
-        return Ok(found);
-    }
-    match db.check_blob_files(family, follow) {
-        Ok(files) => found.files = files,
-        Err(e) if e.kind() == ErrorKind::Corruption => found.damages.push(e),
-        Err(e) => return Err(e.into()),
-    }
-    for file in found.files.iter().filter(|f| !f.is_exact()) {
+    let mut found = db.examine_blob_files(family, follow)?;
+    let differ = found.files.iter().filter(|f| f.is_counted && !f.is_exact());
+    let differ = differ.map(|file| {
         let path = filename::blob_path(dir, file.number);
         let error = match &file.file {
             None => Error::corruption("tables point into a blob file that is not listed"),
             Some(_) => Error::corruption("MANIFEST has other garbage than the tables tell"),
         };
-        found.damages.push(error.with("file", path.display()));
-    }
-    Ok(found)
+        error.with("file", path.display())
+    });
+    let differ: Vec<Error> = differ.collect();
+    found.damage_count += differ.len() as u64;
+    found.damages.extend(differ);
+    Ok(FamilyFound {
+        name: family.name().to_owned(),
+        found,
+    })
 }
 
 fn check(args: &CheckArgs, terminal: &mut Terminal) -> Result<(), Failure> {
@@ -618,7 +597,7 @@ fn check(args: &CheckArgs, terminal: &mut Terminal) -> Result<(), Failure> {
     }
     bar.finish_and_clear();
     tell_check(args, follow, &all, terminal)?;
-    match all.iter().map(|f| f.damages.len() as u64).sum() {
+    match all.iter().map(|f| f.found.damage_count).sum() {
         0 => Ok(()),
         n => Err(damages(n)),
     }
@@ -633,10 +612,17 @@ fn tell_check(
     if terminal.json {
         let families: Vec<Value> = all
             .iter()
-            .map(|f| {
-                let files: Vec<Value> = f.files.iter().map(check_json).collect();
-                let damages: Vec<Value> = f.damages.iter().map(damage_json).collect();
-                json!({ "name": f.name, "blob_files": files, "damages": damages })
+            .map(|FamilyFound { name, found }| {
+                let files: Vec<Value> = found.files.iter().map(check_json).collect();
+                let damages: Vec<Value> = found.damages.iter().map(damage_json).collect();
+                json!({
+                    "name": name,
+                    "blob_files": files,
+                    "values_read": found.values_read,
+                    "bytes_read": found.bytes_read,
+                    "damages": damages,
+                    "damage_count": found.damage_count,
+                })
             })
             .collect();
         return Ok(terminal.document(&json!({
@@ -645,12 +631,17 @@ fn tell_check(
             "column_families": families,
         }))?);
     }
-    for found in all {
-        let values: u64 = found.files.iter().map(|f| f.live_blob_count).sum();
-        let bytes: u64 = found.files.iter().map(|f| f.live_blob_bytes).sum();
+    for FamilyFound { name, found } in all {
+        let (values, bytes) = match follow {
+            true => (found.values_read, found.bytes_read),
+            false => (
+                found.files.iter().map(|f| f.live_blob_count).sum(),
+                found.files.iter().map(|f| f.live_blob_bytes).sum(),
+            ),
+        };
         terminal.line(&format!(
             "{:<16} {}, {} {}, {}",
-            text::escape(found.name.as_bytes()),
+            text::escape(name.as_bytes()),
             text::plural(found.files.len() as u64, "blob file"),
             text::plural(values, "value"),
             if follow { "read" } else { "pointed to" },
@@ -659,8 +650,20 @@ fn tell_check(
         for e in &found.damages {
             terminal.line(&terminal.ink(Ink::Bad, &format!("damaged: {e}")))?;
         }
+        let more = found.damage_count - found.damages.len() as u64;
+        if more > 0 {
+            let told = format!("and {} more, which are not listed", text::count(more));
+            terminal.line(&terminal.ink(Ink::Bad, &told))?;
+        }
+        let uncounted = found.files.iter().filter(|f| !f.is_counted).count() as u64;
+        if uncounted > 0 {
+            terminal.line(&format!(
+                "garbage not checked of {}: a table that may point there is damaged",
+                text::plural(uncounted, "blob file")
+            ))?;
+        }
     }
-    if all.iter().all(|f| f.damages.is_empty()) {
+    if all.iter().all(|f| f.found.damage_count == 0) {
         terminal.line(&terminal.ink(Ink::Good, "no damage found"))?;
     }
     Ok(())
@@ -679,6 +682,7 @@ fn check_json(check: &BlobFileCheck) -> Value {
         "live_bytes": check.live_blob_bytes,
         "given_up_bytes": told.and_then(|f| f.given_up_bytes),
         "punchable_bytes": check.punchable_bytes,
+        "counted": check.is_counted,
         "exact": check.is_exact(),
     })
 }

@@ -8,7 +8,7 @@ use orogen_base::{Error, KeyRange, PinnedValue, Result, SeqNo};
 
 use crate::activity::JobInfo;
 use crate::batch::WriteBatch;
-use crate::blob_files::{self, BlobFileCheck, LiveBlobFile};
+use crate::blob_files::{self, BlobFileCheck, BlobFilesFound, LiveBlobFile};
 use crate::checkpoint;
 use crate::column_family::{ColumnFamilyData, DEFAULT_COLUMN_FAMILY_NAME};
 use crate::context::Context;
@@ -997,6 +997,15 @@ impl Db {
     /// `Corruption` with the file; `Io`.
     pub fn check_blob_files(&self, cf: &ColumnFamily, follow: bool) -> Result<Vec<BlobFileCheck>> {
         blob_files::check(&cf.0, follow)
+    }
+
+    /// [`Self::check_blob_files`], which goes on behind damage: all of it is in the answer, with what could be checked
+    /// beside it.
+    ///
+    /// # Errors
+    /// `Io`.
+    pub fn examine_blob_files(&self, cf: &ColumnFamily, follow: bool) -> Result<BlobFilesFound> {
+        blob_files::examine(&cf.0, follow)
     }
 
     /// The files of every family with their levels and key ranges.

@@ -62,7 +62,7 @@ mod model;
 
 pub use activity::{JobInfo, JobKind, JobState};
 pub use batch::WriteBatch;
-pub use blob_files::{BlobFileCheck, LiveBlobFile};
+pub use blob_files::{BLOB_DAMAGES_LISTED_MAX, BlobFileCheck, BlobFilesFound, LiveBlobFile};
 pub use column_family::DEFAULT_COLUMN_FAMILY_NAME;
 pub use db::{ColumnFamily, ColumnFamilyIdentity, Db};
 pub use jobs::blob_conversion::{ConversionHandle, ConversionProgress};

@@ -344,6 +344,111 @@ fn damage_of_blob_files_is_found_and_placed() {
     assert!(ok(&["blob", "list", &db]).contains("missing"));
 }
 
+/// Three more values in a blob file of their own.
+fn add_a_file(db: &str) {
+    let mut options = orogen::Options::default();
+    options.cf.enable_blob_files = true;
+    options.cf.min_blob_size = 1000;
+    let db = orogen::Db::open(db, &options).expect("opens");
+    for n in 50..53 {
+        let key = format!("key{n:03}");
+        db.put(key.as_bytes(), &[b'c'; 5000]).expect("writes");
+    }
+    db.flush().expect("flushes");
+    db.close().expect("closes");
+}
+
+#[test]
+fn a_check_goes_on_behind_damage() {
+    let dir = TempDir::new("cli-blob-damages");
+    let db = with_blobs(&dir);
+    add_a_file(&db);
+    let [first, second, _third] = &files(&db, ".blob")[..] else {
+        panic!("three files")
+    };
+    // Two values of the first file, and the end of the second.
+    let mut bytes = std::fs::read(first).unwrap();
+    let offsets = [1, 3].map(|n| 30 + n * RECORD);
+    for offset in offsets {
+        bytes[offset as usize + 100] ^= 4;
+    }
+    std::fs::write(first, &bytes).unwrap();
+    let bytes = std::fs::read(second).unwrap();
+    std::fs::write(second, &bytes[..bytes.len() - 10]).unwrap();
+
+    let run = fails(4, &["blob", "check", &db]);
+    for offset in offsets {
+        let told = run
+            .out
+            .lines()
+            .find(|l| l.contains(&format!("offset={offset}")));
+        assert!(told.is_some_and(|l| l.contains(first)), "{}", run.out);
+    }
+    assert!(run.out.contains(second), "{}", run.out);
+    assert!(
+        run.out.contains("3 blob files, 31 values read"),
+        "{}",
+        run.out
+    );
+    assert!(run.err.contains("3 damages found"), "{}", run.err);
+    let run = fails(4, &["blob", "check", &db, "--json"]);
+    let told: serde_json::Value = serde_json::from_str(&run.out).unwrap();
+    let family = &told["column_families"][0];
+    assert_eq!(family["damage_count"], 3);
+    let damages = family["damages"].as_array().unwrap();
+    let in_first = damages.iter().filter(|d| d["file"] == *first);
+    let in_first: Vec<_> = in_first.filter_map(|d| d["offset"].as_u64()).collect();
+    assert_eq!(in_first, offsets);
+    assert!(damages.iter().any(|d| d["file"] == *second), "{told}");
+    assert_eq!(
+        (&family["values_read"], &family["bytes_read"]),
+        (&31.into(), &(31 * RECORD).into())
+    );
+    // Garbage is counted by the tables, which are whole.
+    let listed = family["blob_files"].as_array().unwrap();
+    let live: Vec<_> = listed.iter().map(|f| f["live_values"].as_u64()).collect();
+    assert_eq!(live, [Some(30), Some(10), Some(3)]);
+    for file in listed {
+        assert_eq!(
+            (&file["counted"], &file["exact"]),
+            (&true.into(), &true.into())
+        );
+    }
+    let run = fails(4, &["blob", "check", &db, "--no-follow"]);
+    assert!(run.err.contains("1 damage found"), "{}", run.err);
+    assert!(run.out.contains("43 values pointed to"), "{}", run.out);
+}
+
+#[test]
+fn a_check_goes_on_behind_a_damaged_table() {
+    let dir = TempDir::new("cli-blob-table-damage");
+    let db = with_blobs(&dir);
+    add_a_file(&db);
+    // The newest table alone points to the newest file.
+    let table = files(&db, ".sst").pop().expect("there is one");
+    let mut bytes = std::fs::read(&table).unwrap();
+    bytes[20] ^= 4;
+    std::fs::write(&table, &bytes).unwrap();
+    let run = fails(4, &["blob", "check", &db, "--json"]);
+    let told: serde_json::Value = serde_json::from_str(&run.out).unwrap();
+    let family = &told["column_families"][0];
+    assert_eq!(family["damage_count"], 1);
+    assert_eq!(
+        (&family["values_read"], &family["damages"][0]["file"]),
+        (&40.into(), &table.as_str().into())
+    );
+    let listed = family["blob_files"].as_array().unwrap();
+    let counted: Vec<_> = listed.iter().map(|f| f["counted"].as_bool()).collect();
+    assert_eq!(counted, [Some(true), Some(true), Some(false)]);
+    assert!(listed[..2].iter().all(|f| f["exact"] == true), "{told}");
+    let run = fails(4, &["blob", "check", &db]);
+    assert!(
+        run.out.contains("garbage not checked of 1 blob file"),
+        "{}",
+        run.out
+    );
+}
+
 /// The newest OPTIONS file.
 fn options_file(db: &str) -> String {
     let found = files(db, "").into_iter();

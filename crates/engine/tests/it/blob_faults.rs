@@ -7,13 +7,17 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use orogen_base::ErrorKind;
 use orogen_base::comparator::UserComparator;
+use orogen_blob::format::HEADER_LEN;
 use orogen_engine::backup::{BackupEngine, BackupOptions};
 use orogen_engine::options::FileChecksumKind;
 use orogen_engine::plugin::compaction_filter::{
     CompactionFilter, CompactionFilterFactory, FilterContext, FilterDecision,
 };
 use orogen_engine::plugin::merge_operator::StringAppend;
-use orogen_engine::{ColumnFamily, Db, FlushOptions, Options, ReadOptions, UserKeyRange};
+use orogen_engine::{
+    BLOB_DAMAGES_LISTED_MAX, BlobFileCheck, ColumnFamily, Db, FlushOptions, Options, ReadOptions,
+    UserKeyRange,
+};
 use orogen_env::fs::{read_file, write_file};
 use orogen_env::{Fault, FaultFileSystem, FileSystem, MemFileSystem, OpKind};
 use orogen_sst::CompressionType;
@@ -1045,4 +1049,40 @@ fn compactions_that_are_given_up_leave_counts_and_files_as_they_were() {
         db.wait_for_background_work().unwrap();
         assert_no_strays(&fs, &db);
     }
+}
+
+#[test]
+fn all_damaged_values_are_counted_and_the_first_are_told() {
+    let fs = MemFileSystem::new();
+    let mut options = separated(&fs);
+    options.cf.write_buffer_size = 64 << 20;
+    options.cf.blob_file_size = 64 << 20;
+    let db = Db::open(DIR, &options).unwrap();
+    let many = BLOB_DAMAGES_LISTED_MAX + 3;
+    let name = |n: usize| format!("{n:06}").into_bytes();
+    for n in 0..=many {
+        db.put(&name(n), &[b'v'; 100]).unwrap();
+    }
+    db.flush().unwrap();
+    let number = db.live_blob_files()[0].number;
+    db.close().unwrap();
+    // All but the last one.
+    let record = 32 + name(0).len() + 100;
+    let mut bytes = read_file(&fs, &blob_path(number)).unwrap();
+    for n in 0..many {
+        bytes[HEADER_LEN + (n + 1) * record - 50] ^= 4;
+    }
+    write_file(&fs, &blob_path(number), &bytes).unwrap();
+    let db = Db::open(DIR, &options).unwrap();
+    let family = db.default_column_family();
+    let found = db.examine_blob_files(&family, true).unwrap();
+    assert_eq!(found.damages.len(), BLOB_DAMAGES_LISTED_MAX);
+    assert_eq!((found.damage_count, found.values_read), (many as u64, 1));
+    assert_eq!(found.bytes_read, record as u64);
+    assert!(found.files.iter().all(BlobFileCheck::is_exact));
+    // Without looking behind the pointers nothing is wrong.
+    let counted = db.examine_blob_files(&family, false).unwrap();
+    assert_eq!((counted.damage_count, counted.values_read), (0, 0));
+    let first = db.check_blob_files(&family, true).unwrap_err();
+    assert_eq!(first.kind(), ErrorKind::Corruption);
 }
