@@ -30,7 +30,7 @@ pub(crate) enum BlobCommand {
     Dump(DumpArgs),
     /// Follow all pointers of a database, and count the garbage anew.
     Check(CheckArgs),
-    /// Empty files with much garbage, and give back what space of dead values is left in others.
+    /// Empty files with much garbage, and give back the space of dead values in the others, as holes of whole blocks.
     Gc(gc::GcArgs),
     /// Bring large values from the tables to blob files, or back. Stopped halfway, it goes on with the next call.
     Convert(convert::ConvertArgs),

@@ -5,6 +5,7 @@
 //! twice in the life of a database.
 
 use orogen_base::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::collections::BTreeSet;
 use std::sync::{Arc, OnceLock, Weak};
 
 use orogen_base::key::InternalKeyComparator;
@@ -59,6 +60,8 @@ pub(crate) struct FamilyState {
     pub(crate) jobs_ended: u64,
     /// What is done about dead places in blob files.
     pub(crate) holes: Holes,
+    /// Blob files that somebody has asked to be looked at for them.
+    pub(crate) holes_asked: BTreeSet<FileNo>,
 }
 
 /// For what nothing in blob files was found that could be collected.
@@ -98,6 +101,8 @@ pub(crate) struct HolesOfFile {
     pub(crate) bytes: u64,
     /// Bytes that came back.
     pub(crate) made: u64,
+    /// Somebody has asked for them, so they are made whatever the settings say, and whatever they cost.
+    pub(crate) is_asked: bool,
 }
 
 /// What a job is picked from. Going over the files of a version may take longer than writers are to wait, so
@@ -201,6 +206,7 @@ impl ColumnFamilyData {
                 nothing_to_collect: None,
                 jobs_ended: 0,
                 holes: Holes::Idle,
+                holes_asked: BTreeSet::new(),
             }),
             current: ArcSwap::from_pointee(current),
             clock,
@@ -363,6 +369,15 @@ impl FamilyState {
                     .jobs_ended
                     .is_none_or(|ended| ended == self.jobs_ended)
         })
+    }
+
+    /// True if somebody has asked for holes that were not made.
+    pub(crate) fn are_holes_asked(&self) -> bool {
+        let waits = match &self.holes {
+            Holes::Waiting(_, files, _) => files.iter().any(|f| f.is_asked),
+            Holes::Idle | Holes::Running => false,
+        };
+        waits || !self.holes_asked.is_empty()
     }
 
     /// What a pick must keep out of; `own` is the id of a manual compaction, for which only older

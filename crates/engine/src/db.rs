@@ -777,6 +777,12 @@ impl Db {
     /// 0 and memtables point to stays. Readers and snapshots keep the old files as long as they
     /// need them.
     ///
+    /// Then what is dead in files that stay is given up as holes, every whole block of it, however little that is and whatever
+    /// [`ColumnFamilyOptions::blob_hole_punching`] and the other settings say: who turned them off has asked for
+    /// nothing by himself, and asks here. [`LiveBlobFile::given_up_bytes`] tells how much it was. Files with several names,
+    /// such as those of a checkpoint, are left alone. What readers or a backup from before still need is waited for
+    /// for a second, and given up in the background when they have ended.
+    ///
     /// # Errors
     /// `InvalidArgument` for a ratio out of bounds; `ReadOnly`, `Closed`; `Aborted` if the family
     /// is dropped or manual compactions are disabled; damage in a table, `NoSpace`, `Io`. Steps done

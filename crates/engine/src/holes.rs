@@ -24,13 +24,15 @@
 //! 5. A file with several names is left alone: a checkpoint of an older version may need the places. One
 //!    that is made after the announcement needs none of them. Whether its other names went nobody tells: one call asks
 //!    when it has more garbage, and each [`LOOK_AGAIN_MICROS`].
+//! 6. Who asks for holes has them looked for in all files, however little is dead, whatever they cost and whatever the
+//!    settings say; 1 to 5 hold for him, too.
 //!
 //! With many files a pick takes long (0.46 ms with 10,000), so it is made without the family's lock, and taken while its
 //! version is the newest: [why](../../../docs/adr/2026-11-22-picks-without-the-lock.md).
 //!
 //! Source: the proposal of Titan's authors, tikv/titan#59 and #326, for what must not go wrong.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use orogen_base::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -76,16 +78,43 @@ fn unseen(blob: &BlobFileMeta, now_micros: u64) -> u64 {
         .saturating_sub(given_up.max(blob.file.garbage_seen(now_micros)))
 }
 
-/// The files that are to be looked at now, most dead bytes first; none if it is not worth it. Those whose holes
-/// wait for quiet are among them unless `leaves_waiting`.
+/// Files that are to be looked at.
+#[derive(Default)]
+pub(crate) struct Picked {
+    pub(crate) files: Vec<FileNo>,
+    /// Somebody has asked for it.
+    pub(crate) is_asked: bool,
+}
+
+/// True if who asks for it has the file looked at: something in it is dead and was not given up.
+pub(crate) fn is_asked_about(blob: &BlobFileMeta) -> bool {
+    let is_punchable = blob.is_live() && !blob.file.damaged.get();
+    is_punchable && blob.garbage_blob_bytes > blob.holes()
+}
+
+/// The files that are to be looked at now, most dead bytes first: those of `asked`, or else those that are worth it.
+/// Among these are those whose holes wait for quiet, unless `leaves_waiting`.
 pub(crate) fn pick(
     version: &Version,
     options: &ColumnFamilyOptions,
+    asked: &BTreeSet<FileNo>,
     leaves_waiting: bool,
     now_micros: u64,
-) -> Vec<FileNo> {
-    if !options.punches_holes() || version.blob_files().is_empty() {
-        return Vec::new();
+) -> Picked {
+    let asked = asked.iter().filter_map(|number| {
+        let blob = version.blob_files().get(number)?;
+        let dead = blob.garbage_blob_bytes - blob.holes();
+        is_asked_about(blob).then(|| (dead, *number, blob.live_count()))
+    });
+    let asked: Vec<_> = asked.collect();
+    if !asked.is_empty() {
+        return Picked {
+            files: first(asked),
+            is_asked: true,
+        };
+    }
+    if !options.punches_holes() {
+        return Picked::default();
     }
     let (mut dead, mut live) = (0u64, 0u64);
     let mut files = Vec::new();
@@ -102,8 +131,16 @@ pub(crate) fn pick(
     }
     let least = (options.blob_hole_punching_threshold * live as f64) as u64;
     if dead < least.max(options.blob_hole_punching_min_bytes).max(1) {
-        return Vec::new();
+        return Picked::default();
     }
+    Picked {
+        files: first(files),
+        is_asked: false,
+    }
+}
+
+/// Of files with their dead bytes and their living values, those with most dead bytes, as many as one mark may note the places of.
+fn first(mut files: Vec<(u64, FileNo, u64)>) -> Vec<FileNo> {
     files.sort_by(|a, b| b.cmp(a));
     let mut marked = 0;
     let mut picked = Vec::new();

@@ -569,7 +569,8 @@ pub struct ColumnFamilyOptions {
     /// Give back the disk space of values in the middle of blob files that nothing points to any more, as
     /// holes of whole blocks of 4 KiB; no value is moved. Values of less than 8 KiB leave few whole
     /// blocks, unless their neighbours are dead too. Files with several names, such as those of a checkpoint,
-    /// are left alone. Nothing begins while `disable_auto_compactions` is set. Default true; ours.
+    /// are left alone. Nothing begins by itself while `disable_auto_compactions` is set; a collection that is asked
+    /// for ([`Db::collect_blob_garbage`](crate::Db::collect_blob_garbage)) makes holes whatever is set here. Default true; ours.
     pub blob_hole_punching: bool,
     /// Look for holes once the dead values that were not looked at yet come to this part of the
     /// live ones of the family. Looking reads the tables that point to the files with most of
@@ -982,7 +983,7 @@ pub struct CheckpointOptions {
     pub log_size_for_flush: u64,
 }
 
-/// What a collection of garbage in blob files that is asked for does.
+/// What a collection of garbage in blob files that is asked for does, before it gives up what is dead in the others.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct CollectBlobGarbageOptions {
     /// The part of a file that is garbage from which on the file is emptied; 0.0: any garbage.

@@ -41,6 +41,8 @@ struct Found {
     files: u64,
     live: u64,
     garbage: u64,
+    /// Bytes of dead values that were given up as holes.
+    given_up: u64,
     disk: u64,
 }
 
@@ -52,6 +54,7 @@ impl Found {
             files: files.len() as u64,
             live: files.iter().map(|f| f.total_blob_bytes).sum::<u64>() - garbage,
             garbage,
+            given_up: files.iter().filter_map(|f| f.given_up_bytes).sum(),
             disk: 0,
         };
         for file in &files {
@@ -66,16 +69,18 @@ impl Found {
             "blob_files": self.files,
             "live_bytes": self.live,
             "garbage_bytes": self.garbage,
+            "given_up_bytes": self.given_up,
             "disk_bytes": self.disk,
         })
     }
 
     fn to_text(&self) -> String {
         format!(
-            "{}: live {}, garbage {}, on disk {}",
+            "{}: live {}, garbage {} (given up {}), on disk {}",
             text::plural(self.files, "blob file"),
             text::size(self.live),
             text::size(self.garbage),
+            text::size(self.given_up),
             text::size(self.disk)
         )
     }
@@ -93,9 +98,10 @@ pub(super) fn run(args: &GcArgs, terminal: &mut Terminal) -> Result<(), Failure>
     args.families.work(&db, terminal, "collecting", |family| {
         db.collect_blob_garbage_async(&options, family)
     })?;
-    // What stays in its files may leave holes.
+    // What nobody asked for may be due, too.
     db.wait_for_background_work()?;
     let after = Found::of(&db, &*fs, &args.dir)?;
+    let given_back = before.disk.saturating_sub(after.disk);
     let took = SystemClock.now_micros() - start;
     db.close()?;
     if terminal.json {
@@ -103,10 +109,12 @@ pub(super) fn run(args: &GcArgs, terminal: &mut Terminal) -> Result<(), Failure>
             "path": args.dir.path.display().to_string(),
             "before": before.to_json(),
             "after": after.to_json(),
+            "given_back_bytes": given_back,
             "micros": took,
         }))?;
     } else {
         terminal.change(&before.to_text(), &after.to_text(), took)?;
+        terminal.line(&format!("given back {}", text::size(given_back)))?;
     }
     Ok(())
 }

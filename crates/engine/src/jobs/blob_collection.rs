@@ -8,6 +8,7 @@
 //! 1. A file is given up by nobody here: it goes when no table of the version points to it. What could not be
 //!    read stays where it is, and so does its file.
 //! 2. A step holds tables of some seconds' work. A paused collection gives its step up.
+//! 3. What a caller's collection leaves in its files gives up its dead places behind the last step ([`punch`]).
 //!
 //! How steps run, and why they harm nobody: [`in_place`].
 
@@ -27,7 +28,7 @@ use crate::context::Context;
 use crate::events::BlobCollectionInfo;
 use crate::jobs::compaction_handle::{self, CompactionHandle, Control, Counted, StepWatch};
 use crate::jobs::in_place::{self, Next, Steps, Taken};
-use crate::jobs::punch_due;
+use crate::jobs::{punch, punch_due};
 use crate::obsolete;
 use crate::options::{CollectBlobGarbageOptions, ColumnFamilyOptions};
 use crate::quarantine;
@@ -570,10 +571,9 @@ pub(crate) fn collect(
     };
     let result = in_place::run_all(context, family, control, &mut manual);
     obsolete::purge(context);
-    if result.is_ok() {
-        context.moves_retry.end();
-    }
-    result.inspect_err(|e| compaction_handle::note_failure(context, e))
+    result.inspect_err(|e| compaction_handle::note_failure(context, e))?;
+    context.moves_retry.end();
+    punch::give_up_all(context, family, control)
 }
 
 fn check_ratio(options: &CollectBlobGarbageOptions) -> Result<()> {

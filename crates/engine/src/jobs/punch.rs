@@ -1,5 +1,6 @@
 //! Giving up dead places inside blob files: marks them, announces it, and punches when nobody can need
-//! them any more. See [`crate::holes`] for why that is safe, and [`punch_due`](super::punch_due) for when.
+//! them any more. See [`crate::holes`] for why that is safe, and [`punch_due`](super::punch_due) for when. Who asks for it does it on
+//! his own thread, as far as readers let him; the background does what they leave.
 //!
 //! One job of a family at a time, in two parts with a wait between them that holds nothing. What
 //! is met on the way costs no data and stops nothing: the file is left alone until the next open. Files whose values are better
@@ -20,7 +21,8 @@ use crate::column_family::{ColumnFamilyData, Holes, HolesOfFile};
 use crate::compact::collect::Lull;
 use crate::context::Context;
 use crate::filename;
-use crate::holes;
+use crate::holes::{self, Picked};
+use crate::jobs::compaction_handle::Control;
 use crate::jobs::punch_due::{
     Ends, can_begin, find_files, flushes_come, is_better_moved, is_left, leave_to_moving,
 };
@@ -33,6 +35,10 @@ use crate::version_set::Change;
 
 /// Holes after which it is looked whether flushes come.
 const HOLES_PER_LOOK: usize = 64;
+/// Who asks for holes waits so long, and so often, for a thread that looks for work or a get to be done with a version. Readers
+/// that stay longer may be his own.
+const READERS_MICROS: u64 = 1000;
+const READERS_LOOKS: u32 = 1000;
 
 /// Work on the blob files of a family that a thread has taken.
 pub(crate) struct PunchJob {
@@ -41,7 +47,7 @@ pub(crate) struct PunchJob {
 }
 
 enum Part {
-    Mark(Arc<Version>, Vec<FileNo>),
+    Mark(Arc<Version>, Picked),
     Punch(Vec<HolesOfFile>),
 }
 
@@ -72,18 +78,21 @@ fn take(context: &Context, family: &Arc<ColumnFamilyData>, lull: Lull) -> Option
     loop {
         let version = 'state: {
             let mut state = family.state();
+            let is_asked = state.are_holes_asked();
             match &mut state.holes {
                 Holes::Running => return None,
                 Holes::Waiting(era, files, _) => {
                     if !era.is_over() || !context.hole_punching.is_allowed() {
                         return None;
                     }
-                    if is_left(context, family, lull) {
+                    if !is_asked && is_left(context, family, lull) {
                         // So is what was found garbage since.
                         break 'state state.version.clone();
                     }
-                    let files = std::mem::take(files);
-                    if !family.options().punches_holes() {
+                    let mut files = std::mem::take(files);
+                    // Who asks for the others waits for these.
+                    files.iter_mut().for_each(|f| f.is_asked |= is_asked);
+                    if !is_asked && !family.options().punches_holes() {
                         // They are looked for again when it is on.
                         for file in &files {
                             if let Some(blob) = state.version.blob_files().get(&file.number) {
@@ -99,23 +108,25 @@ fn take(context: &Context, family: &Arc<ColumnFamilyData>, lull: Lull) -> Option
                 Holes::Idle => state.version.clone(),
             }
         };
-        let files = find_files(context, family, &version, lull);
-        if files.is_empty() || family.is_dropped() {
+        let picked = find_files(context, family, &version, lull);
+        if picked.files.is_empty() || family.is_dropped() {
             return None;
         }
-        if is_better_moved(context, family, lull) {
+        if !picked.is_asked && is_better_moved(context, family, lull) {
+            let files = picked.files.iter();
             leave_to_moving(
                 context,
                 family,
                 lull,
-                files.iter().filter_map(|n| version.blob_files().get(n)),
+                files.filter_map(|n| version.blob_files().get(n)),
             );
             return None;
         }
         let mut state = family.state();
         if matches!(state.holes, Holes::Idle) && Arc::ptr_eq(&state.version, &version) {
             state.holes = Holes::Running;
-            return Some(Part::Mark(version, files));
+            state.holes_asked.retain(|n| !picked.files.contains(n));
+            return Some(Part::Mark(version, picked));
         }
     }
 }
@@ -165,6 +176,73 @@ fn run_all(context: &Context) -> Result<()> {
     Ok(())
 }
 
+/// Gives up all dead places of a family that are whole blocks, for who asks for it. What readers and backups still need
+/// goes when they have ended, by the background.
+///
+/// # Errors
+/// Those of `control`; what a mark met, or the MANIFEST.
+pub(crate) fn give_up_all(
+    context: &Context,
+    family: &Arc<ColumnFamilyData>,
+    control: &Control,
+) -> Result<()> {
+    let version = family.version();
+    let asked = version.blob_files().iter();
+    let asked = asked.filter(|(_, blob)| holes::is_asked_about(blob));
+    family.state().holes_asked.extend(asked.map(|(&n, _)| n));
+    drop(version);
+    let given_up = give_up_asked(context, family, control);
+    if given_up.is_err() {
+        family.state().holes_asked.clear();
+        // It stops nothing, unless it is something that the MANIFEST met.
+        context.tell_failure();
+    }
+    obsolete::purge(context);
+    given_up
+}
+
+fn give_up_asked(
+    context: &Context,
+    family: &Arc<ColumnFamilyData>,
+    control: &Control,
+) -> Result<()> {
+    let mut looks = 0;
+    loop {
+        let seen = context.progress.count();
+        control.check(context, family)?;
+        if control.is_paused() {
+            context.progress.wait_after(seen);
+            continue;
+        }
+        if let Some(part) = take(context, family, context.lull()) {
+            let (family, part) = (family.clone(), Some(part));
+            PunchJob { family, part }.run(context)?;
+            context.progress.raise();
+            continue;
+        }
+        {
+            let mut state = family.state();
+            let version = state.version.clone();
+            let blob = |n: &FileNo| version.blob_files().get(n);
+            state
+                .holes_asked
+                .retain(|n| blob(n).is_some_and(|b| holes::is_asked_about(b)));
+            if !state.are_holes_asked() && !matches!(state.holes, Holes::Running) {
+                return Ok(());
+            }
+            if matches!(state.holes, Holes::Waiting(..)) {
+                looks += 1;
+            }
+        }
+        if looks > READERS_LOOKS {
+            // What is asked for is still to be done.
+            context.work.raise();
+            return Ok(());
+        }
+        context.progress.wait_after_for(seen, READERS_MICROS);
+    }
+}
+
 /// How many of the `punched` bytes of a file still take space: all of them where a snapshot of the file system
 /// has the blocks, for one. A file that is compressed takes less than it tells, so none are missed there.
 fn kept_bytes(file: &Metadata, punched: u64) -> u64 {
@@ -182,11 +260,12 @@ impl PunchJob {
     /// What the MANIFEST met.
     pub(crate) fn run(mut self, context: &Context) -> Result<()> {
         let done = match self.part.take() {
-            Some(Part::Mark(version, files)) => {
-                let alone = |&n: &FileNo| self.has_one_name(context, &version, n);
-                let files: Vec<FileNo> = files.into_iter().filter(alone).collect();
-                let _listed = self.list(context, &files, 0, "Mark");
-                self.mark(context, version, &files)
+            Some(Part::Mark(version, mut picked)) => {
+                picked
+                    .files
+                    .retain(|&n| self.has_one_name(context, &version, n));
+                let _listed = self.list(context, &picked.files, 0, "Mark");
+                self.mark(context, version, &picked)
             }
             Some(Part::Punch(files)) => {
                 let numbers: Vec<FileNo> = files.iter().map(|f| f.number).collect();
@@ -231,12 +310,12 @@ impl PunchJob {
         context.activity.list(id, RunningJob::new(begun, bytes))
     }
 
-    /// Finds the places in `files` and announces that they go.
-    fn mark(&self, context: &Context, version: Arc<Version>, files: &[FileNo]) -> Result<()> {
-        if files.is_empty() {
+    /// Finds the places in files and announces that they go.
+    fn mark(&self, context: &Context, version: Arc<Version>, picked: &Picked) -> Result<()> {
+        if picked.files.is_empty() {
             return Ok(());
         }
-        let found = self.find(context, &version, files)?;
+        let found = self.find(context, &version, picked)?;
         if found.is_empty() {
             return Ok(());
         }
@@ -287,8 +366,9 @@ impl PunchJob {
         &self,
         context: &Context,
         version: &Version,
-        files: &[FileNo],
+        picked: &Picked,
     ) -> Result<Vec<HolesOfFile>> {
+        let files = &picked.files;
         let tables = &self.family.tables;
         let marked = holes::mark(tables, version, files, &mut || match context.is_closing() {
             true => Err(Error::aborted("database closes")),
@@ -344,6 +424,7 @@ impl PunchJob {
                     extents,
                     bytes,
                     made: 0,
+                    is_asked: picked.is_asked,
                 });
             }
         }
@@ -442,7 +523,7 @@ impl PunchJob {
             return (Ends::Here, 0);
         }
         let path = filename::blob_path(&context.dir, file.number);
-        let (ends, made) = self.punch_extents(context, &version, blob, &file.extents, since, job);
+        let (ends, made) = self.punch_extents(context, &version, blob, file, since, job);
         let rest = file.extents.split_off(made);
         let punched: u64 = file.extents.iter().map(|e| e.size).sum();
         file.extents = rest;
@@ -470,18 +551,18 @@ impl PunchJob {
         context: &Context,
         version: &Version,
         blob: &BlobFileMeta,
-        extents: &[Extent],
+        file: &HolesOfFile,
         since: u64,
         job: &Arc<RunningJob>,
     ) -> (Ends, usize) {
         let path = filename::blob_path(&context.dir, blob.addition().number);
         let mut lull = Lull::None;
-        for (at, extent) in extents.iter().enumerate() {
+        for (at, extent) in file.extents.iter().enumerate() {
             let goes_on = context.hole_punching.is_allowed();
             if !goes_on || context.is_closing() || self.family.is_dropped() {
                 return (Ends::Here, at);
             }
-            if !self.family.options().punches_holes() {
+            if !file.is_asked && !self.family.options().punches_holes() {
                 // It is looked at again when it is on.
                 blob.file.note_seen(0);
                 return (Ends::Here, at);
@@ -490,7 +571,7 @@ impl PunchJob {
                 // All families are asked.
                 lull = context.lull();
             }
-            if is_better_moved(context, &self.family, lull) {
+            if !file.is_asked && is_better_moved(context, &self.family, lull) {
                 let all = version.blob_files().values();
                 return (leave_to_moving(context, &self.family, lull, all), at);
             }
@@ -512,7 +593,7 @@ impl PunchJob {
             let punching = &context.hole_punching;
             punching.note_call(extent.size, micros, is_beside);
         }
-        (Ends::Here, extents.len())
+        (Ends::Here, file.extents.len())
     }
 
     /// Has the MANIFEST say that so many bytes of files were given up; of 0 that they are about to
@@ -564,7 +645,10 @@ mod tests {
         let context = &db.core().context;
         let family = context.set.families().remove(0);
         let version = family.version();
-        let files: Vec<FileNo> = version.blob_files().keys().copied().collect();
+        let picked = Picked {
+            files: version.blob_files().keys().copied().collect(),
+            is_asked: false,
+        };
         {
             let mut state = family.state();
             state.holes = Holes::Running;
@@ -578,7 +662,7 @@ mod tests {
         }
         let job = PunchJob {
             family: family.clone(),
-            part: Some(Part::Mark(version.clone(), files)),
+            part: Some(Part::Mark(version.clone(), picked)),
         };
         job.run(context).unwrap();
         assert!(Arc::ptr_eq(&family.version(), &version));

@@ -4,13 +4,12 @@
 
 use std::sync::Arc;
 
-use orogen_base::FileNo;
 use orogen_env::IoPriority;
 
 use crate::column_family::{ColumnFamilyData, Holes};
 use crate::compact::collect::Lull;
 use crate::context::Context;
-use crate::holes;
+use crate::holes::{self, Picked};
 use crate::version::BlobFileMeta;
 use crate::version::version::Version;
 
@@ -38,11 +37,12 @@ pub(crate) fn find_files(
     family: &ColumnFamilyData,
     version: &Version,
     lull: Lull,
-) -> Vec<FileNo> {
+) -> Picked {
     let now = context.clock.now_micros();
     // Where nobody moves their values none are left to that.
     let leaves_waiting = flushes_come(lull) && may_move(context, family);
-    holes::pick(version, &family.options(), leaves_waiting, now)
+    let asked = family.state().holes_asked.clone();
+    holes::pick(version, &family.options(), &asked, leaves_waiting, now)
 }
 
 /// True while holes are left because flushes come.
@@ -120,7 +120,7 @@ pub(crate) fn is_busy(family: &ColumnFamilyData, context: &Context, lull: Lull) 
             Holes::Running => return true,
             Holes::Waiting(era, ..) => {
                 let is_ready = era.is_over() && context.hole_punching.is_allowed();
-                if !is_ready || !is_left(context, family, lull) {
+                if !is_ready || state.are_holes_asked() || !is_left(context, family, lull) {
                     return is_ready;
                 }
                 state.version.clone()
@@ -128,14 +128,18 @@ pub(crate) fn is_busy(family: &ColumnFamilyData, context: &Context, lull: Lull) 
             Holes::Idle => state.version.clone(),
         }
     };
-    !find_files(context, family, &version, lull).is_empty()
+    !find_files(context, family, &version, lull).files.is_empty()
 }
 
 /// True if holes could be made, and are left because flushes come.
 fn waits_for_quiet(family: &ColumnFamilyData, context: &Context, lull: Lull) -> bool {
-    let is_ready = match &family.state().holes {
-        Holes::Waiting(era, ..) => era.is_over() && context.hole_punching.is_allowed(),
-        Holes::Idle | Holes::Running => false,
+    let is_ready = {
+        let state = family.state();
+        let is_ready = match &state.holes {
+            Holes::Waiting(era, ..) => era.is_over() && context.hole_punching.is_allowed(),
+            Holes::Idle | Holes::Running => false,
+        };
+        is_ready && !state.are_holes_asked()
     };
     is_ready && is_left(context, family, lull)
 }

@@ -13,8 +13,8 @@ use orogen_base::perf::{PerfContext, PerfCounter, PerfLevel};
 use orogen_engine::backup::{BackupEngine, BackupOptions};
 use orogen_engine::repair;
 use orogen_engine::{
-    BottommostLevelCompaction, ColumnFamily, CompactRangeOptions, Db, FlushOptions, JobKind,
-    JobState, Options, ReadOptions, VerifyOptions,
+    BottommostLevelCompaction, CollectBlobGarbageOptions, ColumnFamily, CompactRangeOptions, Db,
+    FlushOptions, JobKind, JobState, Options, ReadOptions, VerifyOptions,
 };
 use orogen_env::fs::{read_file, write_file};
 use orogen_env::{
@@ -169,6 +169,130 @@ fn dead_values_take_no_space_and_the_others_are_there() {
         }
         assert_no_strays(&fs, &db);
     }
+}
+
+/// One large value of seven is dead: 3 MiB of 21, which nobody looks for by himself.
+fn some_are_dead(fs: &MemFileSystem, options: &Options) -> (Db, u64) {
+    let db = Db::open(DIR, options).expect("opens");
+    let family = db.default_column_family();
+    for n in 0..42 {
+        db.put(&key(n), &vec![b'a'; 512 << 10])
+            .expect("the disk is well");
+    }
+    db.flush().expect("the disk is well");
+    for n in (0..42).step_by(7) {
+        db.delete(&key(n)).expect("the disk is well");
+    }
+    compact_all(&db, &family);
+    db.wait_for_background_work().expect("the disk is well");
+    let (full, given_up) = space(fs, &db);
+    assert!(full > 21 << 20 && given_up == 0, "nobody has asked");
+    (db, full)
+}
+
+/// The options for it as they are by default, but for the sizes.
+fn seldom(fs: &MemFileSystem) -> Options {
+    let mut options = punching(fs);
+    let own = Options::default().cf;
+    options.cf.write_buffer_size = 64 << 20;
+    options.cf.blob_file_size = own.blob_file_size;
+    options.cf.blob_gc_auto = own.blob_gc_auto;
+    options.cf.blob_hole_punching_threshold = own.blob_hole_punching_threshold;
+    options.cf.blob_hole_punching_min_bytes = own.blob_hole_punching_min_bytes;
+    options
+}
+
+#[test]
+fn who_asks_gets_every_whole_hole_whatever_the_settings() {
+    for how in [
+        "default",
+        "no holes",
+        "no compactions",
+        "no threads",
+        "not at all",
+    ] {
+        let fs = MemFileSystem::new();
+        let mut options = seldom(&fs);
+        options.cf.blob_hole_punching = how != "no holes" && how != "not at all";
+        options.cf.disable_auto_compactions = how == "no compactions" || how == "not at all";
+        options.cf.blob_gc_auto = how != "not at all";
+        options.db.max_background_gc = usize::from(how != "no threads");
+        let (db, full) = some_are_dead(&fs, &options);
+        let family = db.default_column_family();
+        let asked = CollectBlobGarbageOptions::default();
+        db.collect_blob_garbage(&asked, &family)
+            .expect("the disk is well");
+        let (disk, given_up) = space(&fs, &db);
+        // All but the parts of two blocks of each.
+        let whole = 6 * ((512 << 10) - 8192);
+        assert!(full - disk >= whole && given_up >= whole, "{how}: {disk}");
+        assert_exact(&db, &family);
+        assert_eq!(scan(&db, &family).len(), 36);
+        // A second call finds nothing.
+        let made = db.statistics().get(Ticker::BlobHoles);
+        db.collect_blob_garbage(&asked, &family)
+            .expect("the disk is well");
+        assert_eq!(db.statistics().get(Ticker::BlobHoles), made, "{how}");
+    }
+}
+
+#[test]
+fn who_asks_beside_a_reader_or_a_checkpoint_gets_what_they_leave() {
+    let fs = MemFileSystem::new();
+    let mut options = seldom(&fs);
+    options.cf.blob_hole_punching = false;
+    let (db, full) = some_are_dead(&fs, &options);
+    let family = db.default_column_family();
+    let asked = CollectBlobGarbageOptions::default();
+    let mut iter = db.iter(&ReadOptions::default(), &family).unwrap();
+    iter.seek_to_first();
+    db.collect_blob_garbage(&asked, &family).unwrap();
+    assert_eq!(space(&fs, &db).0, full, "a reader is there");
+    while iter.valid() {
+        iter.next();
+    }
+    iter.status().unwrap();
+    drop(iter);
+    // It was asked for, and comes when the reader has gone.
+    wait_until(|| space(&fs, &db).0 < full, "no space came back");
+    db.wait_for_background_work().unwrap();
+
+    let (before, _) = space(&fs, &db);
+    for n in (1..42).step_by(7) {
+        db.delete(&key(n)).unwrap();
+    }
+    compact_all(&db, &family);
+    db.checkpoint(Path::new("/copy")).unwrap();
+    db.collect_blob_garbage(&asked, &family).unwrap();
+    db.wait_for_background_work().unwrap();
+    assert_eq!(space(&fs, &db).0, before, "the checkpoint has the files");
+    assert_exact(&db, &family);
+    assert_eq!(scan(&db, &family).len(), 30);
+}
+
+#[test]
+fn who_asks_is_told_of_a_shortage_and_may_ask_again() {
+    let fs = MemFileSystem::new();
+    let faulty = FaultFileSystem::new(Arc::new(fs.clone()));
+    let mut options = seldom(&fs);
+    options.cf.blob_hole_punching = false;
+    options.db.fs = Arc::new(faulty.clone());
+    options.db.bgerror_resume_retry_interval = 16_000;
+    let (db, full) = some_are_dead(&fs, &options);
+    let family = db.default_column_family();
+    let asked = CollectBlobGarbageOptions::default();
+    // What is announced finds no space.
+    let fault = Fault::no_space().on(&[OpKind::Append]);
+    faulty.faults().add(fault.path_with("MANIFEST"));
+    let failed = db.collect_blob_garbage(&asked, &family).unwrap_err();
+    assert_eq!(failed.kind(), ErrorKind::NoSpace);
+    met_a_shortage(&faulty, &db);
+    assert_eq!(space(&fs, &db), (full, 0));
+    faulty.faults().clear();
+    wait_until(|| db.put(b"a", b"1").is_ok(), "no writes are taken");
+    db.collect_blob_garbage(&asked, &family).unwrap();
+    assert!(space(&fs, &db).0 < full);
+    assert_exact(&db, &family);
 }
 
 #[test]
