@@ -94,6 +94,8 @@ pub(crate) struct Sums {
     pub(crate) bytes: u64,
     pub(crate) garbage_values: u64,
     pub(crate) garbage_bytes: u64,
+    /// What is left of the files beside holes.
+    kept_bytes: u64,
     /// Files whose garbage is no more than so many percent and more than the bound before.
     by_garbage: [u64; GARBAGE_PERCENTS.len()],
 }
@@ -109,6 +111,7 @@ impl Sums {
             sums.bytes += f.total_blob_bytes;
             sums.garbage_values += f.garbage_blob_count;
             sums.garbage_bytes += f.garbage_blob_bytes;
+            sums.kept_bytes += f.kept_bytes;
             let bound = f.garbage_percent_le();
             let part = GARBAGE_PERCENTS.iter().position(|&p| p >= bound);
             sums.by_garbage[part.unwrap_or(GARBAGE_PERCENTS.len() - 1)] += 1;
@@ -116,11 +119,12 @@ impl Sums {
         })
     }
 
-    /// Bytes of all values for each byte that a pointer leads to; 0 if there is none.
+    /// Bytes that the files keep on the disk for each byte that a pointer leads to; 0 if there is none. This is what
+    /// `max_space_amp` bounds.
     fn space_amplification(&self) -> f64 {
         match self.bytes.saturating_sub(self.garbage_bytes) {
             0 => 0.0,
-            live => self.bytes as f64 / live as f64,
+            live => self.kept_bytes as f64 / live as f64,
         }
     }
 

@@ -37,6 +37,9 @@ pub struct LiveBlobFile {
     /// Bytes of dead values whose space was given up inside the file, without the padding around them;
     /// `None` if it is what was written.
     pub given_up_bytes: Option<u64>,
+    /// About the bytes that are left: of records that were not given up, and of padding and meta records. This is what
+    /// [`max_space_amp`](crate::ColumnFamilyOptions::max_space_amp) goes by.
+    pub kept_bytes: u64,
 }
 
 impl LiveBlobFile {
@@ -56,6 +59,7 @@ impl LiveBlobFile {
             garbage_blob_count: blob.garbage_blob_count,
             garbage_blob_bytes: blob.garbage_blob_bytes,
             given_up_bytes: blob.given_up_bytes,
+            kept_bytes: blob.disk_bytes().saturating_add(blob.padding_bytes()),
         }
     }
 }

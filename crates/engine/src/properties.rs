@@ -229,8 +229,8 @@ pub(crate) fn number(context: &Context, family: &ColumnFamilyData, name: &str) -
             version.total_bytes()
         }
         "num-blob-files" => version.blob_files().len() as u64,
-        "live-blob-file-size" => blob_bytes(version),
-        "total-blob-file-size" => blob_bytes(version) + obsolete_blobs(context).1,
+        "live-blob-file-size" => blob_file_bytes(version),
+        "total-blob-file-size" => blob_file_bytes(version) + obsolete_blobs(context).1,
         "live-blob-file-garbage-size" => version
             .blob_files()
             .values()
@@ -439,11 +439,17 @@ fn blob_files_of(family: &ColumnFamilyData, version: &Version, level: usize) -> 
     numbers.len() as u64
 }
 
-/// As RocksDB tells it.
+/// Bytes of the blob files of a version as wholes, holes included.
+fn blob_file_bytes(version: &Version) -> u64 {
+    let blobs = version.blob_files().values();
+    blobs.map(|b| b.addition().file_size()).sum()
+}
+
+/// As RocksDB tells it: of whole files.
 fn blob_stats(version: &Version) -> String {
     let blobs = version.blob_files().values();
     let garbage: u64 = blobs.map(|b| b.garbage_blob_bytes).sum();
-    let total = blob_bytes(version);
+    let total = blob_file_bytes(version);
     let live = total.saturating_sub(garbage);
     let amplification = if live > 0 {
         total as f64 / live as f64

@@ -640,13 +640,12 @@ impl VersionSet {
             .collect()
     }
 
-    /// Tells of the blob files that wait to be deleted: number, bytes of their records, and how
-    /// often each is held.
+    /// Tells of the blob files that wait to be deleted: number, bytes, and how often each is held.
     pub(crate) fn removed_blobs<T>(&self, tell: impl Fn(FileNo, u64, usize) -> T) -> Vec<T> {
         let removed = self.removed.lock();
         let blobs = removed.blobs.iter().map(|f| (&f.addition, f));
         blobs
-            .map(|(a, f)| tell(a.number, a.total_blob_bytes, Arc::strong_count(f) - 1))
+            .map(|(a, f)| tell(a.number, a.file_size(), Arc::strong_count(f) - 1))
             .collect()
     }
 

@@ -9,7 +9,6 @@
 use std::path::{Path, PathBuf};
 
 use orogen_base::{Error, ErrorKind, FileNo, Result};
-use orogen_blob::format::{FOOTER_LEN, HEADER_LEN};
 
 use crate::context::Context;
 use crate::filename;
@@ -106,10 +105,7 @@ fn table_error(context: &Context, number: FileNo, size: u64) -> Result<Option<Er
 
 fn blob_error(context: &Context, listed: &BlobFileAddition) -> Result<Option<Error>> {
     let path = filename::blob_path(&context.dir, listed.number);
-    let between = listed
-        .total_blob_bytes
-        .saturating_add(listed.overhead_bytes);
-    let size = between.saturating_add((HEADER_LEN + FOOTER_LEN) as u64);
+    let size = listed.file_size();
     let error = match size_of(context, &path)? {
         Some(found) if found >= size => return Ok(None),
         Some(found) => Error::corruption("blob file is shorter than the MANIFEST says")

@@ -368,6 +368,14 @@ impl BlobFileAddition {
         }
     }
 
+    /// Bytes of the whole file.
+    #[must_use]
+    pub fn file_size(&self) -> u64 {
+        let ends = (HEADER_LEN + FOOTER_LEN) as u64;
+        let between = self.total_blob_bytes.saturating_add(self.overhead_bytes);
+        between.saturating_add(ends)
+    }
+
     /// True if this tells of a file with so many values in records of so many bytes, `None` where that is
     /// not known, and so many bytes in all. Where RocksDB wrote the MANIFEST anew, what is ours in the
     /// file is counted among the values.
