@@ -161,8 +161,11 @@ pub struct BlobConversionInfo {
     pub job_id: u64,
     /// Where they go, as [`ConvertTo::name`](crate::ConvertTo::name) has it.
     pub to: &'static str,
-    /// What came of it; when it begins, nothing yet.
+    /// What came of it; when it begins, nothing yet. Where it ended before its time, what was done until then, and
+    /// nothing of what is left.
     pub converted: Converted,
+    /// Why it ended before its time: `Aborted` or `Closed` if somebody ended it. `None` if it came to its end, and when it begins.
+    pub error: Option<Error>,
     /// How long it took.
     pub micros: u64,
 }
@@ -285,7 +288,8 @@ pub trait EventListener: Send + Sync {
     fn on_blob_conversion_begin(&self, info: &BlobConversionInfo) {
         let _ = info;
     }
-    /// A conversion of values has come to its end.
+    /// A conversion of values has ended: [`BlobConversionInfo::error`] tells whether before its time. Each that
+    /// began ends once.
     fn on_blob_conversion_completed(&self, info: &BlobConversionInfo) {
         let _ = info;
     }

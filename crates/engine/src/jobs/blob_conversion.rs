@@ -274,6 +274,7 @@ impl Conversion<'_> {
             job_id: self.id,
             to: self.to.name(),
             converted: converted.clone(),
+            error: None,
             micros,
         };
         let (context, to) = (self.context, self.to.name());
@@ -285,17 +286,21 @@ impl Conversion<'_> {
         context.notify(|l| l.on_blob_conversion_begin(&begun));
         let result = self.run(write);
         let micros = context.clock.now_micros().saturating_sub(start);
-        match result {
-            Ok(()) => {}
-            Err(e) => {
-                context.log.info(format_args!(
-                    "[{name}] blob conversion job={id} to={to} ends before its time, tables={} micros={micros}: {e}",
-                    self.converted.tables_rewritten,
-                ));
-                return Err(e);
-            }
-        }
         let converted = &self.converted;
+        let mut ended = BlobConversionInfo {
+            converted: converted.clone(),
+            micros,
+            ..begun
+        };
+        if let Err(e) = result {
+            context.log.info(format_args!(
+                "[{name}] blob conversion job={id} to={to} ends before its time, tables={} micros={micros}: {e}",
+                converted.tables_rewritten,
+            ));
+            ended.error = Some(e.clone());
+            context.notify(|l| l.on_blob_conversion_completed(&ended));
+            return Err(e);
+        }
         context.log.info(format_args!(
             "[{name}] blob conversion job={id} to={to} tables={} table_bytes_read={} bytes_written={} \
              tables_left={:?} blob_files_left={:?} micros={micros}",
@@ -305,11 +310,6 @@ impl Conversion<'_> {
             converted.tables_left,
             converted.blob_files_left,
         ));
-        let ended = BlobConversionInfo {
-            converted: converted.clone(),
-            micros,
-            ..begun
-        };
         context.notify(|l| l.on_blob_conversion_completed(&ended));
         Ok(ended.converted)
     }

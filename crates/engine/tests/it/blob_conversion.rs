@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use orogen_base::ErrorKind;
+use orogen_base::{Error, ErrorKind};
 use orogen_engine::events::{BlobConversionInfo, Converted, EventListener};
 use orogen_engine::plugin::compaction_filter::{
     CompactionFilter, CompactionFilterFactory, FilterContext, FilterDecision,
@@ -313,6 +313,7 @@ fn it_is_told_how_far_a_conversion_is() {
     let told = seen.0.lock();
     assert_eq!((told.len(), seen.1.load(Ordering::Relaxed)), (1, 1));
     assert_eq!((&told[0].converted, told[0].to), (&converted, "separated"));
+    assert!(told[0].error.is_none());
     assert_eq!(scan(&db, &family), map.into_iter().collect::<Vec<_>>());
     assert_exact(&db, &family);
 }
@@ -321,7 +322,7 @@ fn it_is_told_how_far_a_conversion_is() {
 fn conversions_that_are_given_up_leave_what_they_have_done() {
     for how in ["cancel", "drop", "settings", "close"] {
         let fs = MemFileSystem::new();
-        let (db, family, gate, _, map) = held(&fs);
+        let (db, family, gate, seen, map) = held(&fs);
         let handle = begin(&db, &family);
         gate.wait_for(1);
         let mut closing = None;
@@ -343,6 +344,15 @@ fn conversions_that_are_given_up_leave_what_they_have_done() {
             matches!(kind, ErrorKind::Aborted | ErrorKind::Closed),
             "{how} {kind:?}"
         );
+        // Who heard of the beginning hears of the end.
+        let told = seen.0.lock().clone();
+        assert_eq!(
+            (told.len(), seen.1.load(Ordering::Relaxed)),
+            (1, 1),
+            "{how}"
+        );
+        let why = told[0].error.as_ref().map(Error::kind);
+        assert_eq!(why, Some(kind), "{how}");
         if let Some(closing) = closing {
             ends(&closing).unwrap();
             drop((handle, family, db));
