@@ -89,11 +89,12 @@ pub fn is_behind(plan: &Plan, options: &ColumnFamilyOptions, pointed: &Pointed, 
 /// those of which [`collect::discardable`] is garbage, so that a collection has less to do. All, damaged
 /// ones too, where values come back into tables: what can be read of them does. Fewer where flushes wait for what it
 /// writes. With `pointed`, and while others write, it moves no more for garbage than comes down: level 0 hides what
-/// becomes garbage meanwhile, and grows while it is at it.
+/// becomes garbage meanwhile, and grows while it is at it. Nothing is moved for a ceiling but where it `is_held`.
 #[must_use]
 pub fn emptied(
     version: &Version,
     options: &ColumnFamilyOptions,
+    is_held: bool,
     lull: Lull,
     pointed: Option<&Pointed>,
 ) -> HashSet<FileNo> {
@@ -101,7 +102,11 @@ pub fn emptied(
         return version.blob_files().keys().copied().collect();
     }
     let mut files = oldest(version, options);
-    let rules = Rules::of(version, options).in_lull(lull);
+    let rules = match is_held {
+        true => Rules::of(version, options),
+        false => Rules::without_ceiling(options),
+    };
+    let rules = rules.in_lull(lull);
     let bound = pointed.filter(|_| lull < Lull::Long && !rules.at_any_cost);
     files.extend(match bound {
         Some(p) => collect::discardable_within(version, &rules, &p.all, p.down.bytes()),

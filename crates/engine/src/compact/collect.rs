@@ -144,8 +144,26 @@ impl Rules {
     /// Those of a family's settings, for this version of it.
     #[must_use]
     pub fn of(version: &Version, options: &ColumnFamilyOptions) -> Self {
+        let rules = Self::without_ceiling(options);
+        let ceiling = Ceiling::of(version, options.max_space_amp);
+        let Some(ceiling) = ceiling.filter(|c| c.disk_bytes > c.most_bytes) else {
+            return rules;
+        };
+        // Beyond the ceiling some file has more garbage than the ceiling allows on average.
+        Self {
+            discardable_ratio: rules.discardable_ratio.min(ceiling.garbage_share),
+            min_batch_bytes: 0,
+            at_any_cost: true,
+            after_holes: false,
+            ..rules
+        }
+    }
+
+    /// Those of a family's settings where its ceiling is not held.
+    #[must_use]
+    pub fn without_ceiling(options: &ColumnFamilyOptions) -> Self {
         let is_auto = options.chooses_gc_by_cost();
-        let rules = Self {
+        Self {
             discardable_ratio: match is_auto {
                 true => AUTO_RATIO,
                 false => options.blob_file_discardable_ratio,
@@ -172,18 +190,6 @@ impl Rules {
             by_cost: is_auto,
             made_before: FileNo::MAX,
             spared_level: None,
-        };
-        let ceiling = Ceiling::of(version, options.max_space_amp);
-        let Some(ceiling) = ceiling.filter(|c| c.disk_bytes > c.most_bytes) else {
-            return rules;
-        };
-        // Beyond the ceiling some file has more garbage than the ceiling allows on average.
-        Self {
-            discardable_ratio: rules.discardable_ratio.min(ceiling.garbage_share),
-            min_batch_bytes: 0,
-            at_any_cost: true,
-            after_holes: false,
-            ..rules
         }
     }
 

@@ -70,6 +70,13 @@ impl Context {
         self.can_compact_nothing(&state, &options, &scores)
     }
 
+    /// True if values are moved, and writers slowed, to hold the family's blob files below `max_space_amp`. Who has turned off what
+    /// empties files by itself wants neither.
+    pub(crate) fn holds_ceiling(&self, options: &ColumnFamilyOptions) -> bool {
+        let is_off = options.disable_auto_compactions || self.db_options().max_background_gc == 0;
+        options.max_space_amp > 0.0 && !is_off
+    }
+
     /// Bytes that the blob files take, and those at which writers are slowed: a tenth beyond
     /// `max_space_amp`, and what memtables add. `None` without a bound, or with nothing to be done.
     fn blob_space(
@@ -77,12 +84,9 @@ impl Context {
         state: &FamilyState,
         options: &Arc<ColumnFamilyOptions>,
     ) -> Option<(u64, u64)> {
-        let is_off = options.max_space_amp == 0.0
-            || options.disable_auto_compactions
-            || self.db_options().max_background_gc == 0;
         // Beyond the ceiling no file waits for holes, so what was found in the longest lull holds in shorter ones.
         let is_hopeless = |lull| state.can_collect_nothing(options, lull);
-        if is_off || is_hopeless(Lull::Short) || is_hopeless(Lull::Long) {
+        if !self.holds_ceiling(options) || is_hopeless(Lull::Short) || is_hopeless(Lull::Long) {
             return None;
         }
         let ceiling = Ceiling::of(&state.version, options.max_space_amp)?;

@@ -305,6 +305,7 @@ impl CompactionJob {
                 emptied: Arc::new(compact::blobs::emptied(
                     &self.version,
                     &options,
+                    false,
                     Lull::Long,
                     None,
                 )),
@@ -556,7 +557,8 @@ impl CompactionJob {
         pointed: Option<&Pointed>,
     ) -> Result<Moves> {
         let options = self.family.options();
-        let emptied = compact::blobs::emptied(&self.version, &options, context.lull(), pointed);
+        let (is_held, lull) = (context.holds_ceiling(&options), context.lull());
+        let emptied = compact::blobs::emptied(&self.version, &options, is_held, lull, pointed);
         let tables = &self.family.tables;
         let ordered = compact::locality::moved_by_compaction(
             &self.version,

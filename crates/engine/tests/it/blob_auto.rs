@@ -352,6 +352,37 @@ fn space_is_held_below_the_ceiling() {
     }
 }
 
+#[test]
+fn while_collection_is_held_compactions_move_nothing_for_the_ceiling() {
+    let mut options = automatic(&MemFileSystem::new());
+    options.cf.max_space_amp = 1.1;
+    let db = Db::open(DIR, &options).expect("it opens");
+    let family = db.default_column_family();
+    let held = |is_held: bool| {
+        db.set_db_options(&[("max_background_gc", if is_held { "0" } else { "1" })])
+            .expect("it may change");
+    };
+    held(true);
+    db.set_options(
+        &family,
+        &[("blob_hole_punching", "false"), ("blob_gc_auto", "false")],
+    )
+    .expect("they may change");
+    let moved = || db.statistics().get(Ticker::BlobDbGcNumKeysRelocated);
+    churn(&db, 4);
+    assert_eq!(moved(), 0);
+    assert!(space_amp(&db) > 1.1);
+    assert_eq!(
+        db.int_property(&family, "rocksdb.actual-delayed-write-rate"),
+        Some(0)
+    );
+    // From here on it is held, by compactions too.
+    held(false);
+    churn(&db, 1);
+    assert!(moved() > 0 && space_amp(&db) <= 1.1, "{}", space_amp(&db));
+    assert_exact(&db, &family);
+}
+
 /// Bytes of the blob files, and of the live records in them, for each live byte.
 fn padded_amp(fs: &MemFileSystem, db: &Db) -> (f64, f64) {
     let files = db.live_blob_files();
