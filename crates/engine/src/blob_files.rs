@@ -177,9 +177,13 @@ pub(crate) fn examine(family: &ColumnFamilyData, follow: bool) -> Result<BlobFil
         match tables.count_pointers(file) {
             Ok(counted) => {
                 counts.add_all(&counted);
-                if told.is_ok_and(|told| told != counted) {
-                    let told = "table points to other values than its properties say";
-                    found.note(Error::corruption(told).with("file_number", file.number))?;
+                match told {
+                    Ok(told) if told != counted => {
+                        let told = "table points to other values than its properties say";
+                        found.note(Error::corruption(told).with("file_number", file.number))?;
+                    }
+                    Ok(_) => {}
+                    Err(e) => found.note(e)?,
                 }
             }
             Err(e) => {

@@ -17,12 +17,12 @@ use orogen_blob::extents::dead_extents;
 use orogen_env::{Metadata, threads};
 
 use crate::activity::{JobInfo, JobKind, JobState, Listed, RunningJob};
-use crate::column_family::{ColumnFamilyData, Holes, HolesOfFile};
+use crate::column_family::{ColumnFamilyData, FamilyState, Holes, HolesOfFile};
 use crate::compact::collect::Lull;
 use crate::context::Context;
 use crate::filename;
 use crate::holes::{self, Picked};
-use crate::jobs::compaction_handle::Control;
+use crate::jobs::compaction_handle::{Control, Counted};
 use crate::jobs::punch_due::{
     Ends, can_begin, find_files, flushes_come, is_better_moved, is_left, leave_to_moving,
 };
@@ -37,8 +37,8 @@ use crate::version_set::Change;
 const HOLES_PER_LOOK: usize = 64;
 /// Who asks for holes waits so long, and so often, for a thread that looks for work or a get to be done with a version. Readers
 /// that stay longer may be his own.
-const READERS_MICROS: u64 = 1000;
-const READERS_LOOKS: u32 = 1000;
+const READERS_MICROS: u64 = 5000;
+const READERS_LOOKS: u32 = 200;
 
 /// Work on the blob files of a family that a thread has taken.
 pub(crate) struct PunchJob {
@@ -78,6 +78,7 @@ fn take(context: &Context, family: &Arc<ColumnFamilyData>, lull: Lull) -> Option
     loop {
         let version = 'state: {
             let mut state = family.state();
+            forget_answered(&mut state);
             let is_asked = state.are_holes_asked();
             match &mut state.holes {
                 Holes::Running => return None,
@@ -192,6 +193,8 @@ pub(crate) fn give_up_all(
     family.state().holes_asked.extend(asked.map(|(&n, _)| n));
     drop(version);
     let given_up = give_up_asked(context, family, control);
+    // What is left is for the background, which may have looked in vain meanwhile.
+    context.work.raise();
     if given_up.is_err() {
         family.state().holes_asked.clear();
         // It stops nothing, unless it is something that the MANIFEST met.
@@ -214,19 +217,13 @@ fn give_up_asked(
             context.progress.wait_after(seen);
             continue;
         }
-        if let Some(part) = take(context, family, context.lull()) {
-            let (family, part) = (family.clone(), Some(part));
-            PunchJob { family, part }.run(context)?;
+        if run_one(context, family)? {
             context.progress.raise();
             continue;
         }
         {
             let mut state = family.state();
-            let version = state.version.clone();
-            let blob = |n: &FileNo| version.blob_files().get(n);
-            state
-                .holes_asked
-                .retain(|n| blob(n).is_some_and(|b| holes::is_asked_about(b)));
+            forget_answered(&mut state);
             if !state.are_holes_asked() && !matches!(state.holes, Holes::Running) {
                 return Ok(());
             }
@@ -235,12 +232,42 @@ fn give_up_asked(
             }
         }
         if looks > READERS_LOOKS {
-            // What is asked for is still to be done.
-            context.work.raise();
             return Ok(());
         }
         context.progress.wait_after_for(seen, READERS_MICROS);
     }
+}
+
+/// Does what can be done in a family, if no thread of the background is at it: two jobs of a database never run beside each other,
+/// since one that ends counts on the state that it has left. False if there was nothing.
+fn run_one(context: &Context, family: &Arc<ColumnFamilyData>) -> Result<bool> {
+    struct GivesBack<'a>(&'a Context);
+    impl Drop for GivesBack<'_> {
+        fn drop(&mut self) {
+            self.0.hole_punching.give_thread_back();
+        }
+    }
+    if !context.hole_punching.take_thread() {
+        return Ok(false);
+    }
+    // Dropped behind the job, which may have to end its state.
+    let _gives_back = GivesBack(context);
+    let Some(part) = take(context, family, context.lull()) else {
+        return Ok(false);
+    };
+    let _running = Counted::new(context, family, |s| &mut s.manual_running);
+    let (family, part) = (family.clone(), Some(part));
+    PunchJob { family, part }.run(context)?;
+    Ok(true)
+}
+
+/// Drops those of the files that somebody asked to be looked at which are gone, or have nothing dead any more.
+fn forget_answered(state: &mut FamilyState) {
+    let version = &state.version;
+    let blob = |n: &FileNo| version.blob_files().get(n);
+    state
+        .holes_asked
+        .retain(|n| blob(n).is_some_and(|b| holes::is_asked_about(b)));
 }
 
 /// How many of the `punched` bytes of a file still take space: all of them where a snapshot of the file system
@@ -345,6 +372,10 @@ impl PunchJob {
             if let Some(blob) = version.blob_files().get(&file.number) {
                 blob.file.note_seen(0);
             }
+        }
+        if picked.is_asked {
+            // Whoever asks looks again, and is told.
+            self.family.state().holes_asked.extend(&picked.files);
         }
         // Readers from before are waited for all the same: the next look finds the same places, and knows nothing of them.
         self.wait_for(context, era, Vec::new());

@@ -398,7 +398,7 @@ fn of_a_closed_database_no_backup_is_made() {
     let mut map = Map::new();
     fill(&db, &mut map);
     let backup_options = BackupOptions {
-        fs: Arc::new(fs.clone()),
+        fs: Arc::new(fs),
         ..BackupOptions::default()
     };
     let backups = BackupEngine::open("/backups", backup_options).unwrap();
