@@ -142,9 +142,18 @@ pub(crate) fn check_dirs(
         }
     }
     checked.groups = groups.len() as u64;
-    checked.holes = holes.into_iter().collect();
+    let before = |(group, hole): (u64, Hole)| (group, hole.before);
+    checked.holes = holes.into_iter().map(before).collect();
     checked.holes.sort_unstable();
     Ok(checked)
+}
+
+/// Entries that are missing; of several holes, all that is between.
+struct Hole {
+    /// Index of the last entry before the first one.
+    before: u64,
+    /// Index of the first entry behind the last one.
+    behind: u64,
 }
 
 /// The last entries of each group so far.
@@ -157,7 +166,18 @@ struct Runs {
 }
 
 impl Runs {
-    fn follow(&mut self, holes: &mut HashMap<u64, u64>, group: u64, op: &Op, file: FileId) {
+    fn follow(&mut self, holes: &mut HashMap<u64, Hole>, group: u64, op: &Op, file: FileId) {
+        // What is taken away is not missing any more.
+        match op {
+            Op::Clean => drop(holes.remove(&group)),
+            Op::Compact { index } => {
+                let is_above = |hole: &Hole| hole.behind > *index;
+                if !holes.get(&group).is_none_or(is_above) {
+                    holes.remove(&group);
+                }
+            }
+            _ => {}
+        }
         match op {
             Op::Entries(entries) if !entries.ends.is_empty() => {
                 let last = entries.first + (entries.ends.len() as u64 - 1);
@@ -165,7 +185,9 @@ impl Runs {
                     && before.saturating_add(1) < entries.first
                     && (file.queue == Queue::Append || self.is_damaged_between(at, file))
                 {
-                    holes.entry(group).or_insert(before);
+                    let behind = entries.first;
+                    let hole = Hole { before, behind };
+                    holes.entry(group).or_insert(hole).behind = behind;
                 }
             }
             // Whatever comes next follows on nothing.

@@ -737,6 +737,7 @@ fn a_fence_is_lifted_where_nothing_that_is_missing_counts() {
                 engine.purge_expired_files().unwrap();
             }
         }
+        assert_eq!(checked(&fs).holes.is_empty(), is_lifted, "{command:?}");
         let engine = open(&fs, RecoveryMode::TolerateTailCorruption).unwrap();
         let next = engine.last_index(1).map_or(1, |last| last + 1);
         let written = engine.write(&mut entries(1, next, &["n"]), false);
