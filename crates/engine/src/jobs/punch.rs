@@ -2,7 +2,7 @@
 //! them any more. See [`crate::holes`] for why that is safe, and [`punch_due`](super::punch_due) for when. Who asks for it does it on
 //! his own thread, as far as readers let him; the background does what they leave.
 //!
-//! One job of a family at a time, in two parts with a wait between them that holds nothing. What
+//! One job of the database at a time, in two parts with a wait between them that holds nothing. What
 //! is met on the way costs no data and stops nothing: the file is left alone until the next open. Files whose values are better
 //! moved while flushes come are left until none do.
 //! What the MANIFEST meets is told as any job's is, and readers from before are waited for all the same.

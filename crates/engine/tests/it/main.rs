@@ -30,6 +30,7 @@ mod full_disk;
 mod hazards;
 mod hole_hazards;
 mod holes;
+mod holes_asked;
 mod left_out;
 mod logs;
 mod lost_names;
