@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use orogen_base::sync::Mutex;
 use orogen_base::{Error, Result, memory};
-use orogen_env::{Clock, FileLock, FileSystem, SystemClock};
+use orogen_env::{Clock, FileLock, FileSystem, RateLimiter, SystemClock};
 
 use crate::batch::{Command, LogBatch};
 use crate::blocks::Blocks;
@@ -84,7 +84,7 @@ impl Engine {
         Self::open_with_clock(fs, dir, options, listeners, Arc::new(SystemClock))
     }
 
-    /// As [`Self::open_with_listeners`], and it is by `clock` that [`Options::spill_stall_threshold`] is measured.
+    /// As [`Self::open_with_listeners`], and it is by `clock` that [`Options::spill_stall_threshold`] and [`Options::purge_rate_bytes_per_sec`] are measured.
     ///
     /// # Errors
     /// As [`Self::open`].
@@ -99,7 +99,7 @@ impl Engine {
         let dirs = Dirs::new(dir, options.spill_dir.as_deref())?;
         let meters = Arc::new(Meters::new());
         let threshold = options.spill_stall_threshold;
-        let dirs = Arc::new(dirs.watching(threshold, clock, Arc::clone(&meters)));
+        let dirs = Arc::new(dirs.watching(threshold, Arc::clone(&clock), Arc::clone(&meters)));
         let locks = dirs.open(&**fs)?;
         let table = Arc::new(Table::default());
         let memtables = Arc::new(Memtables::new());
@@ -151,7 +151,9 @@ impl Engine {
             dirs: Arc::clone(&dirs),
             cache: cache.clone(),
         };
-        let purge = Purge::new(new_files.clone(), rewritten);
+        let rate = options.purge_rate_bytes_per_sec;
+        let limiter = (rate > 0).then(|| RateLimiter::new(rate, clock));
+        let purge = Purge::new(new_files.clone(), rewritten, limiter);
         let appender = Appender::open(new_files, Arc::clone(&table), Queue::Append, newest)?;
         Ok(Self {
             options,

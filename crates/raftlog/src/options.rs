@@ -93,7 +93,16 @@ pub struct Options {
     ///
     /// [`Engine::purge_expired_files`]: crate::raw::Engine::purge_expired_files
     pub purge_threshold: u64,
-    /// The same for the rewrite queue, which is then written anew; `None` for a tenth of
+    /// Which part of `purge_threshold` a purge makes free in the append queue, beside what is above it. At most seven tenths of
+    /// the files are emptied, which is what raft-engine always does.
+    ///
+    /// Larger: fewer purges have something to do, and what they move has had less time to be compacted, so they write
+    /// more. Default a sixteenth; 0 to 1.
+    pub purge_headroom_ratio: f64,
+    /// Bytes that a purge writes to the rewrite queue in a second; who purges waits for that. 0 for no limit, the default.
+    pub purge_rate_bytes_per_sec: u64,
+    /// Bytes of the rewrite queue above which a purge makes it shorter, each file counted as a full one: its oldest files go in
+    /// which nothing lives, and if that is not enough it is written anew; `None` for a tenth of
     /// `purge_threshold`, but at least `target_file_size`, which is the default.
     pub purge_rewrite_threshold: Option<u64>,
     /// Which part of what the rewrite queue holds must be garbage before it is written anew.
@@ -123,6 +132,8 @@ impl Default for Options {
             record_alignment: 0,
             enable_log_recycle: true,
             purge_threshold: 10 << 30,
+            purge_headroom_ratio: 1.0 / 16.0,
+            purge_rate_bytes_per_sec: 0,
             purge_rewrite_threshold: None,
             purge_rewrite_garbage_ratio: 0.6,
             read_cache_bytes: 128 << 20,
@@ -164,11 +175,17 @@ impl Options {
                     .with("target_file_size", self.target_file_size),
             );
         }
-        if !(0.0..=1.0).contains(&self.purge_rewrite_garbage_ratio) {
-            return Err(
-                Error::invalid_argument("purge_rewrite_garbage_ratio is out of bounds")
-                    .with("value", self.purge_rewrite_garbage_ratio),
-            );
+        for (name, ratio) in [
+            (
+                "purge_rewrite_garbage_ratio",
+                self.purge_rewrite_garbage_ratio,
+            ),
+            ("purge_headroom_ratio", self.purge_headroom_ratio),
+        ] {
+            if !(0.0..=1.0).contains(&ratio) {
+                return Err(Error::invalid_argument(format!("{name} is out of bounds"))
+                    .with("value", ratio));
+            }
         }
         if !(1..=65537).contains(&self.compression_acceleration) {
             return Err(

@@ -1,10 +1,15 @@
 //! Making the queues shorter: what lives in old files is written again, then they are deleted.
 //!
 //! ```text
-//! append queue:   old files | those up to the watermark, whose entries move | newer ones
+//! append queue:   those to empty, whose entries move | those in which many entries are too many | newer ones
 //! one step:       look at groups -> sync appends -> (read blocks -> write and sync -> memory knows), several times
 //! a purge:        tombstones -> entries and keys -> which files are needed -> sync -> delete
+//! rewrite queue:  dead files at its beginning -> sync -> delete; or all of it, if that is not enough and much is garbage
 //! ```
+//! Files go from the oldest on: of a queue with a gap in its numbers only what is behind the gap is read. So there is no choice
+//! which to empty, only when, and what is moved late has been compacted for the most part: no more are emptied than
+//! [`Options::purge_headroom_ratio`] asks for.
+//!
 //! Read alone, the rewrite queue gives the *shadow* of a group, and what the append queue has from
 //! its oldest file on is done to that. The shadow may hold more than is true only where a record
 //! of the append queue takes it away. So, before such a record is deleted, the rewrite queue gets a
@@ -18,7 +23,8 @@
 //!    newer, or holds an entry or a key that lives there. Nor is one that cuts off a shadow's end: there is
 //!    no tombstone for that, only an entry at the same index.
 //! 4. When the rewrite queue itself is written anew, all that it shows of a group is replaced
-//!    at once: by one record that begins with the group's removal, or by an atomic group of such.
+//!    at once: by one record that begins with the group's removal, or by an atomic group of such. No part of an atomic group
+//!    goes before the rest of it.
 //! 5. No lock is held over a call to the file system but the one that makes this the only purge: writers do not wait
 //!    while it syncs what they have appended.
 //!
@@ -27,15 +33,18 @@
 //! found for its caller are returned by the next one, and count as asked then.
 //!
 //! Groups are taken in the order of their numbers, so that what the rewrite queue holds of one lies
-//! together. When this acts, and which groups it returns: as raft-engine does. Unlike it, the old
+//! together. When this acts, and by which marks it finds the groups that it returns: as raft-engine does; but a group also counts as old if
+//! some of it was moved, and fewer are. Unlike there, the old
 //! are told from the young by files of the append queue only.
 
 mod output;
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::ops::Range;
 use std::sync::Arc;
 
 use orogen_base::{ErrorKind, Result};
+use orogen_env::RateLimiter;
 
 use crate::events::oldest_wanted;
 use crate::files::{Appender, LogFile, NewFiles, Table};
@@ -54,14 +63,29 @@ const ENTRIES_MANY: u64 = 32;
 /// How often in a row the caller is asked to compact a group before its entries are moved.
 const ASKED_MAX: u32 = 9;
 
+/// Files of the append queue that mean something to a purge.
+struct Marks {
+    /// Who has entries in an older one is asked to compact them, if they are many.
+    compact: u64,
+    /// Many up to this one.
+    rewrite: FileId,
+    /// Those up to this one are to be emptied.
+    empty: FileId,
+}
+
 /// What one purge leaves to the next.
 pub(crate) struct Purge {
     new_files: NewFiles,
     newest: Option<(Arc<LogFile>, u64)>,
     /// Appends to the rewrite queue; made when it is first needed.
     rewriter: Option<Appender>,
-    /// Entries and operations that the files of the rewrite queue hold, needed or not.
-    items: u64,
+    /// Entries and operations that each file of the rewrite queue holds, needed or not.
+    items: BTreeMap<u64, u64>,
+    /// Files of the rewrite queue over which an atomic group goes: of none may the front go and the end stay.
+    together: Vec<Range<u64>>,
+    /// Files of the rewrite queue below this number are not counted on any more.
+    first_rewritten: u64,
+    limiter: Option<RateLimiter>,
     /// With fewer of them it is not written anew: damage was met there.
     in_vain_below: u64,
     /// How often in a row the caller was asked to compact a group.
@@ -73,12 +97,15 @@ pub(crate) struct Purge {
 }
 
 impl Purge {
-    pub(crate) fn new(new_files: NewFiles, found: Found) -> Self {
+    pub(crate) fn new(new_files: NewFiles, found: Found, limiter: Option<RateLimiter>) -> Self {
         Self {
             new_files,
             newest: found.newest,
             rewriter: None,
             items: found.items,
+            together: found.together,
+            first_rewritten: 0,
+            limiter,
             in_vain_below: 0,
             asked: HashMap::new(),
             untold: BTreeSet::new(),
@@ -136,12 +163,15 @@ impl Run<'_> {
     ) -> Result<Option<HashMap<u64, u32>>> {
         let mut is_short = true;
         let mut damage = None;
+        if self.is_longer(Queue::Rewrite, self.options.rewrite_threshold()) {
+            self.delete_dead_rewritten()?;
+        }
         if self.is_longer(Queue::Rewrite, self.options.rewrite_threshold()) && self.has_garbage() {
             is_short = false;
             let _timed = meters.rewrite_rewrite.time();
             match self.rewrite_rewritten(groups) {
                 Err(e) if e.kind() == ErrorKind::Corruption => {
-                    self.purge.in_vain_below = self.purge.items.saturating_mul(2);
+                    self.purge.in_vain_below = self.items().saturating_mul(2);
                     damage = Some(e);
                 }
                 other => other?,
@@ -180,8 +210,13 @@ impl Run<'_> {
         count > 1 && count.saturating_mul(self.options.target_file_size) > threshold
     }
 
+    /// What the rewrite queue holds, needed or not.
+    fn items(&self) -> u64 {
+        self.purge.items.values().sum()
+    }
+
     fn has_garbage(&self) -> bool {
-        let items = self.purge.items;
+        let items = self.items();
         let garbage = items.saturating_sub(self.memtables.rewritten());
         items >= self.purge.in_vain_below
             && garbage as f64 > self.options.purge_rewrite_garbage_ratio * items as f64
@@ -225,9 +260,41 @@ impl Run<'_> {
         Ok(())
     }
 
+    /// Deletes the oldest files of the rewrite queue in which nothing lives.
+    fn delete_dead_rewritten(&mut self) -> Result<()> {
+        let Some((first, newest)) = self.table.span(Queue::Rewrite) else {
+            return Ok(());
+        };
+        let slots = self.memtables.slots();
+        let needed = slots.iter().filter(|(_, slot)| slot.is_present());
+        let needed = needed.filter_map(|(_, slot)| slot.read().oldest_rewritten_file());
+        let mut end = needed.min().map_or(newest, |needed| needed.min(newest));
+        for files in self.purge.together.iter().rev() {
+            if files.start < end && end <= files.end {
+                end = files.start;
+            }
+        }
+        if end <= first {
+            return Ok(());
+        }
+        // What made needless what is there must be as durable as its loss.
+        self.sync_appends()?;
+        self.rewriter()?.sync()?;
+        self.delete_rewritten(end)
+    }
+
+    /// Deletes the files of the rewrite queue before number `end`.
+    fn delete_rewritten(&mut self, end: u64) -> Result<()> {
+        // Some may be gone if that fails.
+        self.purge.first_rewritten = end;
+        self.delete_before(Queue::Rewrite, end)?;
+        self.purge.items = self.purge.items.split_off(&end);
+        self.purge.together.retain(|files| files.end >= end);
+        Ok(())
+    }
+
     /// Writes the rewrite queue anew.
     fn rewrite_rewritten(&mut self, groups: &mut BTreeSet<u64>) -> Result<()> {
-        let items = self.purge.items;
         let rewriter = self.rewriter()?;
         rewriter.start_file()?;
         let first = rewriter.file().id.seq;
@@ -245,8 +312,7 @@ impl Run<'_> {
             }
         }
         self.write(&mut batch)?;
-        self.delete_before(Queue::Rewrite, first)?;
-        self.purge.items -= items;
+        self.delete_rewritten(first)?;
         self.purge.in_vain_below = 0;
         Ok(())
     }
@@ -289,14 +355,21 @@ impl Run<'_> {
         let count = active - first + 1;
         let rewrite_mark = (first + count * 7 / 10).min(active - 1);
         let compact_mark = (first + count / 5).min(active - 1);
-        let limit = FileId::new(Queue::Append, rewrite_mark);
+        let marks = Marks {
+            compact: compact_mark,
+            rewrite: FileId::new(Queue::Append, rewrite_mark),
+            empty: FileId::new(
+                Queue::Append,
+                self.empty_mark(first, count).min(rewrite_mark),
+            ),
+        };
         let wanted = oldest_wanted(&self.purge.new_files.listeners);
-        let mut batch = self.batch(limit);
+        let mut batch = self.batch(marks.rewrite);
         let slots = self.memtables.slots();
         self.add_tombstones(&slots, &mut batch)?;
         let mut asked = HashMap::new();
         for (group, slot) in slots {
-            if self.is_to_move(group, &slot, limit, compact_mark, groups, &mut asked) {
+            if let Some(limit) = self.moves_up_to(group, &slot, &marks, groups, &mut asked) {
                 self.move_group(group, limit, &mut batch)?;
                 self.purge.new_files.meters.moved_group();
             }
@@ -307,12 +380,22 @@ impl Run<'_> {
         Ok(Some(asked))
     }
 
+    /// The last file to empty of `count` from `first` on: those above the threshold, and some more, at least one.
+    fn empty_mark(&self, first: u64, count: u64) -> u64 {
+        let (threshold, size) = (self.options.purge_threshold, self.options.target_file_size);
+        let more = (threshold as f64 * self.options.purge_headroom_ratio) as u64;
+        let stay = threshold.saturating_sub(more) / size;
+        first + count.saturating_sub(stay).max(1) - 1
+    }
+
     /// Adds what takes away from the rewrite queue what is there no more.
     fn add_tombstones(&mut self, slots: &[(u64, Arc<Slot>)], batch: &mut Batch) -> Result<()> {
         for (group, slot) in slots {
             let (tombstones, cut) = {
                 let found = slot.read();
-                (found.tombstones(slot.is_present()), found.file_of_cut())
+                let first = self.purge.first_rewritten;
+                let tombstones = found.tombstones(slot.is_present(), first);
+                (tombstones, found.file_of_cut())
             };
             if let Some(file) = cut {
                 batch.cuts.insert(*group, file);
@@ -378,34 +461,35 @@ impl Run<'_> {
         self.rewrite_rewritten(&mut BTreeSet::new())
     }
 
-    /// Whether a group's old entries and keys are to be moved; whether the caller is to compact it.
-    fn is_to_move(
+    /// Up to which file a group's entries and keys are to be moved, if they are; whether the caller is to compact it.
+    fn moves_up_to(
         &self,
         group: u64,
         slot: &Slot,
-        limit: FileId,
-        compact_mark: u64,
+        marks: &Marks,
         groups: &mut BTreeSet<u64>,
         asked: &mut HashMap<u64, u32>,
-    ) -> bool {
+    ) -> Option<FileId> {
         if !slot.is_present() {
-            return false;
+            return None;
         }
         let found = slot.read();
         let oldest = found.oldest_append_file();
-        let has_some = oldest.is_some_and(|file| file <= limit.seq);
+        let has_up_to = |limit: FileId| oldest.is_some_and(|file| file <= limit.seq);
         let rewritten = found.rewritten();
-        let is_old = rewritten > 0 || oldest.is_some_and(|file| file < compact_mark);
-        if is_old && found.has_up_to(ENTRIES_MANY, limit) {
+        let is_old = rewritten > 0 || oldest.is_some_and(|file| file < marks.compact);
+        if is_old && found.has_up_to(ENTRIES_MANY, marks.rewrite) {
             groups.insert(group);
             let times = self.purge.asked.get(&group).copied().unwrap_or(0);
             if times < ASKED_MAX {
                 asked.insert(group, times + 1);
-                return false;
+                return None;
             }
-            return has_some;
+            // It will not be compacted, and is asked for another nine times: what comes next must not wait for it so soon.
+            return has_up_to(marks.rewrite).then_some(marks.rewrite);
         }
-        has_some && !found.has_up_to(ENTRIES_MANY.saturating_add(rewritten), limit)
+        let is_young = found.has_up_to(ENTRIES_MANY.saturating_add(rewritten), marks.rewrite);
+        (has_up_to(marks.empty) && !is_young).then_some(marks.empty)
     }
 
     fn move_group(&mut self, group: u64, limit: FileId, batch: &mut Batch) -> Result<()> {

@@ -13,7 +13,8 @@ mod append_queue;
 mod list;
 
 use std::borrow::Cow;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
+use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -303,8 +304,10 @@ impl Atomic {
 pub(crate) struct Found {
     /// The newest file and where it ends.
     pub(crate) newest: Option<(Arc<LogFile>, u64)>,
-    /// Entries, and operations of other kinds, in all files. Of the rewrite queue only.
-    pub(crate) items: u64,
+    /// Entries, and operations of other kinds, in each file. Of the rewrite queue only.
+    pub(crate) items: BTreeMap<u64, u64>,
+    /// From which file up to which an atomic group goes, of those that lie in several.
+    pub(crate) together: Vec<Range<u64>>,
     /// Files whose records were read, and not their digests.
     pub(crate) files_read: u64,
 }
@@ -345,8 +348,14 @@ pub(crate) fn read_rewrite_queue(
             options,
             |mut items, block| {
                 let mark = take_mark(&mut items)?;
+                let last = block.file.seq;
                 for (items, block) in atomic.take(mark, items, block) {
-                    found.items += items.iter().map(Item::weight).sum::<u64>();
+                    let (seq, weight) =
+                        (block.file.seq, items.iter().map(Item::weight).sum::<u64>());
+                    *found.items.entry(seq).or_default() += weight;
+                    if seq < last && found.together.last() != Some(&(seq..last)) {
+                        found.together.push(seq..last);
+                    }
                     memtables.replay(items, block);
                 }
                 Ok(())

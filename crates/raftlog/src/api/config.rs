@@ -50,7 +50,15 @@ pub struct Config {
     /// Bytes of the append queue above which a purge makes it shorter. Default 10 GiB; at least
     /// `target_file_size`.
     pub purge_threshold: ReadableSize,
-    /// The same for the rewrite queue. Default none: a tenth of `purge_threshold`, but at least
+    /// Which part of `purge_threshold` a purge makes free, beside what is above it; see
+    /// [`raw::Options::purge_headroom_ratio`](crate::raw::Options::purge_headroom_ratio). Default a sixteenth, which is not written down: raft-engine
+    /// has no such setting, and does as it is done here with 1; 0 to 1, to which it is cut.
+    #[serde(skip_serializing_if = "is_headroom_default")]
+    pub purge_headroom_ratio: f64,
+    /// Bytes that a purge writes in a second; 0 for no limit. Default 0, which is not written down: raft-engine has no such setting.
+    #[serde(skip_serializing_if = "is_no_size")]
+    pub purge_rate_bytes_per_sec: ReadableSize,
+    /// The same as `purge_threshold` for the rewrite queue. Default none: a tenth of `purge_threshold`, but at least
     /// `target_file_size`.
     pub purge_rewrite_threshold: Option<ReadableSize>,
     /// Which part of the rewrite queue must be garbage before it is written anew. Default 0.6; 0 to 1, to
@@ -87,6 +95,8 @@ impl Default for Config {
             record_alignment: ReadableSize(raw.record_alignment),
             target_file_size: ReadableSize(raw.target_file_size),
             purge_threshold: ReadableSize(raw.purge_threshold),
+            purge_headroom_ratio: raw.purge_headroom_ratio,
+            purge_rate_bytes_per_sec: ReadableSize(raw.purge_rate_bytes_per_sec),
             purge_rewrite_threshold: None,
             purge_rewrite_garbage_ratio: raw.purge_rewrite_garbage_ratio,
             read_cache_size: ReadableSize(raw.read_cache_bytes as u64),
@@ -112,6 +122,14 @@ fn is_no_size(size: &ReadableSize) -> bool {
 
 fn is_read_cache_default(size: &ReadableSize) -> bool {
     *size == Config::default().read_cache_size
+}
+
+#[expect(
+    clippy::trivially_copy_pass_by_ref,
+    reason = "serde calls it with a reference"
+)]
+fn is_headroom_default(ratio: &f64) -> bool {
+    ratio.to_bits() == Config::default().purge_headroom_ratio.to_bits()
 }
 
 const READ_BLOCK_MIN: ReadableSize = ReadableSize(512);
@@ -203,6 +221,8 @@ impl Config {
             record_alignment: self.record_alignment.0,
             enable_log_recycle: self.enable_log_recycle,
             purge_threshold: self.purge_threshold.0.max(1),
+            purge_headroom_ratio: self.purge_headroom_ratio.clamp(0.0, 1.0),
+            purge_rate_bytes_per_sec: self.purge_rate_bytes_per_sec.0,
             purge_rewrite_threshold: self.purge_rewrite_threshold.map(|size| size.0),
             purge_rewrite_garbage_ratio: self.purge_rewrite_garbage_ratio.clamp(0.0, 1.0),
             read_cache_bytes: usize::try_from(self.read_cache_size.0).unwrap_or(usize::MAX),
@@ -361,7 +381,8 @@ mod tests {
         let config: Config = serde_json::from_str(
             r#"{"dir": "d", "spill-dir": "s", "target-file-size": "1MB", "purge-threshold": 3145728,
                 "format-version": 1, "enable-log-recycle": false, "compression-level": 0,
-                "read-cache-size": "1MB", "spill-stall-threshold-ms": 250, "record-alignment": "4KB"}"#,
+                "read-cache-size": "1MB", "spill-stall-threshold-ms": 250, "record-alignment": "4KB",
+                "purge-headroom-ratio": 0.5, "purge-rate-bytes-per-sec": "2MB"}"#,
         )
         .unwrap();
         assert_eq!(config.target_file_size, ReadableSize::mb(1));
@@ -377,6 +398,8 @@ mod tests {
         assert_eq!(options.compression_acceleration, 1);
         assert_eq!(options.read_cache_bytes, 1 << 20);
         assert_eq!(options.record_alignment, 4096);
+        assert_eq!(options.purge_headroom_ratio.to_bits(), 0.5_f64.to_bits());
+        assert_eq!(options.purge_rate_bytes_per_sec, 2 << 20);
         let text = serde_json::to_string(&config).unwrap();
         assert_eq!(serde_json::from_str::<Config>(&text).unwrap(), config);
         assert!(serde_json::from_str::<Config>(r#"{"format-version": 3}"#).is_err());

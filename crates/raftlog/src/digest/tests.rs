@@ -75,7 +75,7 @@ fn told(memtables: &Memtables) -> Vec<String> {
             slot.is_present(),
             group.span(),
             group.rewritten_items(),
-            group.tombstones(slot.is_present())
+            group.tombstones(slot.is_present(), 1)
         ));
         let span = group.span();
         lines.extend((span.first..span.next).map(|at| format!("{:?}", group.index().locate(at))));

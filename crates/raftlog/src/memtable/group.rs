@@ -7,6 +7,7 @@
 //!
 //! 1. The entries that lie in the rewrite queue are the first `rewritten` ones.
 //! 2. Each of them, and each key that lies there, is part of the shadow, and at the same place.
+//!    What stood in files that went because nothing in them lives may still be part of it.
 //! 3. Only purge changes what the rewrite queue holds; it says so by [`Group::wrote`] after the sync.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -32,8 +33,8 @@ struct Value {
 struct Shadow {
     /// It shows a former life of the group, of which nothing is true.
     is_stale: bool,
-    /// It makes that there is such a group.
-    exists: bool,
+    /// Not 0: the newest file with a record that makes that there is such a group.
+    file: u64,
     /// The entries.
     span: Span,
     /// The keys that it shows and the group has not. Those that both have are marked in the group.
@@ -42,7 +43,7 @@ struct Shadow {
 
 impl Shadow {
     fn shows(&self) -> bool {
-        self.is_stale || self.exists
+        self.is_stale || self.file > 0
     }
 
     fn compact(&mut self, index: u64) {
@@ -67,8 +68,8 @@ impl Shadow {
 /// What purge has written to the rewrite queue.
 #[derive(Debug)]
 pub(crate) enum Written {
-    /// `Clean`, `Compact` or `Delete`.
-    Tombstone(Op),
+    /// `Clean`, `Compact` or `Delete`, in a file.
+    Tombstone(Op, FileId),
     Entries(Piece),
     /// A key whose value was in one file when it was read, and is now in another.
     Key {
@@ -76,6 +77,15 @@ pub(crate) enum Written {
         from: FileId,
         to: FileId,
     },
+}
+
+impl Written {
+    fn file(&self) -> FileId {
+        match self {
+            Self::Tombstone(_, file) | Self::Key { to: file, .. } => *file,
+            Self::Entries(piece) => piece.block.file,
+        }
+    }
 }
 
 /// A key to write again.
@@ -285,7 +295,7 @@ impl Group {
             }
         }
         self.rewritten = self.index.len();
-        self.shadow.exists = true;
+        self.shadow.file = block.file.seq;
         self.shadow.span = self.index.span();
     }
 
@@ -306,8 +316,9 @@ impl Group {
         self.shadow.shows()
     }
 
-    /// What must stand in the rewrite queue before files of the append queue may go.
-    pub(crate) fn tombstones(&self, is_present: bool) -> Vec<Op> {
+    /// What must stand in the rewrite queue before files of the append queue may go. Of the rewrite queue those from number
+    /// `first` on are left.
+    pub(crate) fn tombstones(&self, is_present: bool, first: u64) -> Vec<Op> {
         let mut ops = Vec::new();
         let shadow = &self.shadow;
         if shadow.is_stale {
@@ -323,7 +334,7 @@ impl Group {
             }
         }
         ops.extend(shadow.dead.iter().cloned().map(|key| Op::Delete { key }));
-        let exists = shadow.exists && !shadow.is_stale;
+        let exists = shadow.file >= first.max(1) && !shadow.is_stale;
         if is_present && self.is_empty() && !exists {
             ops.push(Op::Compact { index: 0 });
         }
@@ -351,6 +362,25 @@ impl Group {
             .min()
     }
 
+    /// The oldest file of the rewrite queue that is needed for what it has, or for that it is there.
+    pub(crate) fn oldest_rewritten_file(&self) -> Option<u64> {
+        if self.is_empty() && !self.shadow.is_stale && self.shadow.file > 0 {
+            return Some(self.shadow.file);
+        }
+        let first = self.index.span().first;
+        let entry = match self.rewritten {
+            0 => None,
+            _ => self.index.file_of(first),
+        };
+        let keys = self.keys.values().map(|value| value.file);
+        let keys = keys.filter(|_| self.rewritten_keys > 0);
+        let files = entry.into_iter().chain(keys);
+        files
+            .filter(|file| file.queue == Queue::Rewrite)
+            .map(|file| file.seq)
+            .min()
+    }
+
     /// True if it has `count` entries, counted from 1, up to the end of a file.
     pub(crate) fn has_up_to(&self, count: u64, limit: FileId) -> bool {
         let index = (self.index.span().first).saturating_add(count.saturating_sub(1));
@@ -373,7 +403,7 @@ impl Group {
     /// Knows what purge has written of it, and synced; entries that still lie in files up to `limit`
     /// lie there now.
     pub(crate) fn wrote(&mut self, written: &Written, limit: FileId) {
-        if matches!(written, Written::Tombstone(Op::Clean)) {
+        if matches!(written, Written::Tombstone(Op::Clean, _)) {
             self.shadow = Shadow::default();
             for value in self.keys.values_mut() {
                 value.is_shown = false;
@@ -384,13 +414,13 @@ impl Group {
             // Of its former life, as all that stands there.
             return;
         }
-        self.shadow.exists = true;
+        self.shadow.file = written.file().seq;
         match written {
-            Written::Tombstone(Op::Compact { index }) => self.shadow.compact(*index),
-            Written::Tombstone(Op::Delete { key }) => {
+            Written::Tombstone(Op::Compact { index }, _) => self.shadow.compact(*index),
+            Written::Tombstone(Op::Delete { key }, _) => {
                 self.shadow.dead.remove(key);
             }
-            Written::Tombstone(_) => {}
+            Written::Tombstone(..) => {}
             Written::Entries(piece) => {
                 self.shadow.append(piece.first, piece.next());
                 if let Some(next) = self.index.relocate(piece, limit) {

@@ -233,6 +233,9 @@ impl Run<'_> {
             all.files.extend(records.files);
             all.written.extend(records.written);
         }
+        if let (Some(first), Some(last)) = (all.files.first(), all.files.last()) {
+            self.purge.together.push(first.seq..last.seq);
+        }
         self.tell(all, batch);
         Ok(())
     }
@@ -259,6 +262,10 @@ impl Run<'_> {
 
     /// Makes records of what is in files of a queue and writes them; what memory is to know.
     fn write_drafts(&mut self, drafts: &[Draft], from: Queue) -> Result<Records> {
+        if let Some(limiter) = &self.purge.limiter {
+            let bytes = drafts.iter().map(|draft| draft.size as u64).sum();
+            limiter.request(bytes);
+        }
         let blocks = self.read(drafts)?;
         let mut made = Vec::with_capacity(drafts.len());
         for (draft, block) in drafts.iter().zip(&blocks) {
@@ -272,7 +279,7 @@ impl Run<'_> {
         let mut all = Records::default();
         for made in made {
             let header = made.record.header;
-            self.purge.items += made.items;
+            *self.purge.items.entry(file.seq).or_default() += made.items;
             for (group, mut written) in made.written {
                 match &mut written {
                     Written::Entries(piece) => {
@@ -284,7 +291,7 @@ impl Run<'_> {
                         };
                     }
                     Written::Key { to, .. } => *to = file,
-                    Written::Tombstone(_) => {}
+                    Written::Tombstone(_, to) => *to = file,
                 }
                 all.written.push((group, written));
             }
@@ -374,7 +381,10 @@ fn make(draft: &Draft, block: &[u8], policy: format::Lz4Policy) -> Result<Made> 
     for part in &draft.parts {
         let group = part.group;
         let (op, known) = match &part.what {
-            What::Tombstone(op) => (op.clone(), Written::Tombstone(op.clone())),
+            What::Tombstone(op) => {
+                let nowhere = FileId::new(Queue::Rewrite, 0);
+                (op.clone(), Written::Tombstone(op.clone(), nowhere))
+            }
             What::Pair(Pair { key, value, file }) => {
                 let op = Op::Put {
                     key: key.clone(),

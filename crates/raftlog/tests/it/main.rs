@@ -8,6 +8,7 @@ mod calls;
 mod crash;
 mod digests;
 mod durable;
+mod emptying;
 mod filling;
 mod forks;
 mod full;

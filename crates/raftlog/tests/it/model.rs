@@ -59,8 +59,12 @@ pub(crate) fn spilling() -> Options {
 }
 
 pub(crate) fn open(fs: &MemFileSystem) -> orogen_base::Result<Engine> {
+    open_with(fs, &options())
+}
+
+pub(crate) fn open_with(fs: &MemFileSystem, options: &Options) -> orogen_base::Result<Engine> {
     let fs: Arc<dyn FileSystem> = Arc::new(fs.clone());
-    Engine::open(&fs, dir(), options())
+    Engine::open(&fs, dir(), options.clone())
 }
 
 fn entry(rng: &mut Rng) -> Vec<u8> {
@@ -204,9 +208,18 @@ fn random_histories_give_what_maps_give_also_when_purged_and_opened_again() {
     let mut rng = Rng::new(Rng::seed_or(31));
     let mut moved = 0;
     let mut written_anew = 0;
+    let mut dropped = 0;
     for round in 0..60 {
         let fs = MemFileSystem::new();
         let mut model = Model::new();
+        let only_drops = round % 5 > 2;
+        let options = Options {
+            purge_headroom_ratio: f64::from(round % 3) / 2.0,
+            // The rewrite queue is never written anew, and only what is dead at its beginning goes.
+            purge_rewrite_garbage_ratio: if only_drops { 1.0 } else { 0.3 },
+            ..options()
+        };
+        let open = |fs| open_with(fs, &options);
         let mut engine = open(&fs).unwrap();
         let purges = round % 4;
         for step in 0..200 {
@@ -227,11 +240,19 @@ fn random_histories_give_what_maps_give_also_when_purged_and_opened_again() {
         }
         let first = |queue| engine.file_span(queue).map_or(1, |(first, _)| first);
         moved += u32::from(first(Queue::Append) > 1);
-        written_anew += u32::from(first(Queue::Rewrite) > 1);
+        *(if only_drops {
+            &mut dropped
+        } else {
+            &mut written_anew
+        }) += u32::from(first(Queue::Rewrite) > 1);
         drop(engine);
         let engine = open(&fs).unwrap();
         assert_eq!(content(&engine), model);
         assert_eq!(engine.is_empty(), model.is_empty());
     }
-    assert!(moved > 30 && written_anew > 10, "{moved} {written_anew}");
+    println!("{moved} moved, {written_anew} written anew, {dropped} shortened");
+    assert!(
+        moved > 30 && written_anew > 10 && dropped > 5,
+        "{moved} {written_anew} {dropped}"
+    );
 }

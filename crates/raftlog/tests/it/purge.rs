@@ -77,7 +77,7 @@ pub(crate) fn put(engine: &Engine, group: u64, key: &str) {
     engine.write(&mut batch, false).unwrap();
 }
 
-fn delete(engine: &Engine, group: u64, key: &str) {
+pub(crate) fn delete(engine: &Engine, group: u64, key: &str) {
     let mut batch = LogBatch::default();
     batch.delete(group, key.into());
     engine.write(&mut batch, false).unwrap();
@@ -516,7 +516,6 @@ fn damage_group_2(fs: &MemFileSystem, engine: &Engine) {
 fn damage_in_the_rewrite_queue_does_not_keep_the_append_queue() {
     let (fs, _) = full_of_garbage();
     let engine = open(&fs).unwrap();
-    let first = first_file(&engine, Queue::Rewrite);
     damage_group_2(&fs, &engine);
     let mut told = 0;
     let (_, last) = engine.file_span(Queue::Append).unwrap();
@@ -533,7 +532,6 @@ fn damage_in_the_rewrite_queue_does_not_keep_the_append_queue() {
         }
     }
     assert!(first_file(&engine, Queue::Append) > last);
-    assert_eq!(first_file(&engine, Queue::Rewrite), first);
     assert!((1..5).contains(&told), "{told}");
     for group in 1..4 {
         let read = (1..94).map(|index| engine.get_entry(group, index));
