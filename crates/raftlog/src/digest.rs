@@ -12,6 +12,8 @@
 //! 2. A digest says nothing that the file does not: who has lost it reads the file. So it is never synced, and one
 //!    that is damaged, or of another length or end of the file than there is, is as good as none.
 //! 3. Who cuts a file off removes its digest first.
+//! 4. Nothing is appended to a file of which only the digest was read, unless that knows all bytes of it: damage in the file would take with it what is
+//!    behind.
 //!
 //! The layout is told in `docs/format/raftlog.md`; raft-engine does not look at files of such names.
 
@@ -41,7 +43,7 @@ const LEN_FACTOR_MAX: u64 = 64;
 const LEN_MAX_LEAST: u64 = 1 << 20;
 
 /// Bytes at the end of a file by which it is known again.
-const TAIL_LEN: u64 = 4 << 10;
+pub(crate) const TAIL_LEN: u64 = 4 << 10;
 
 const RUN: u8 = 0;
 const COMPACT: u8 = 1;

@@ -105,7 +105,7 @@ impl Engine {
         let memtables = Arc::new(Memtables::new());
         let rewritten = read_rewrite_queue(&**fs, &dirs, &options, &table, &memtables)?;
         let appended = read_append_queue(&**fs, &dirs, &options, &table, &memtables)?;
-        let newest = appended.newest;
+        let (newest, is_unread) = (appended.newest, appended.is_newest_unread);
         memtables.settle();
         if options.recovery_mode == RecoveryMode::AbsoluteConsistency {
             memtables.check()?;
@@ -154,7 +154,10 @@ impl Engine {
         let rate = options.purge_rate_bytes_per_sec;
         let limiter = (rate > 0).then(|| RateLimiter::new(rate, clock));
         let purge = Purge::new(new_files.clone(), rewritten, limiter);
-        let appender = Appender::open(new_files, Arc::clone(&table), Queue::Append, newest)?;
+        let mut appender = Appender::open(new_files, Arc::clone(&table), Queue::Append, newest)?;
+        if is_unread {
+            appender.seal();
+        }
         Ok(Self {
             options,
             dir: dir.to_owned(),

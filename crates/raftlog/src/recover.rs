@@ -310,6 +310,8 @@ pub(crate) struct Found {
     pub(crate) together: Vec<Range<u64>>,
     /// Files whose records were read, and not their digests.
     pub(crate) files_read: u64,
+    /// The newest file was not looked at, but for its end: it is not to be written on. Of the append queue only.
+    pub(crate) is_newest_unread: bool,
 }
 
 /// From which file on all are the newest: the last one that has records, and those behind it.

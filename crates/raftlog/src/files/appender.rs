@@ -12,6 +12,7 @@
 //!    known.
 //! 5. Where records have an [alignment](crate::format), one that begins at a multiple is written when all before it was
 //!    synced. Zeros behind the last record are none of the file: a full or closed one is cut off before them.
+//! 6. A file that was not read, as its digest was in its place, is not written on: whoever reads it may end it at damage that nobody has seen.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -96,6 +97,8 @@ pub(crate) struct Appender {
     /// What a file that could not be made may have left.
     unfinished: Option<Unfinished>,
     failed_sync: Option<Error>,
+    /// The file was not read, and stays as it is.
+    is_sealed: bool,
     pub(crate) is_closed: bool,
 }
 
@@ -149,8 +152,15 @@ impl Appender {
             has_looked: false,
             unfinished,
             failed_sync: None,
+            is_sealed: false,
             is_closed: false,
         })
+    }
+
+    /// The newest file is to stay as it is, and so is its digest; what is in it was synced.
+    pub(crate) fn seal(&mut self) {
+        self.is_sealed = true;
+        self.is_dirty = false;
     }
 
     /// Where the records of the newest file end.
@@ -258,7 +268,7 @@ impl Appender {
     /// # Errors
     /// Of the file system; this file is then still the one that is appended to.
     pub(crate) fn rotate_if_full(&mut self) -> Result<()> {
-        if self.next >= self.new_files.target_size && self.has_records() {
+        if self.is_sealed || self.next >= self.new_files.target_size && self.has_records() {
             return self.rotate(None);
         }
         let (files, queue) = (&self.new_files, self.file.id.queue);
@@ -379,6 +389,7 @@ impl Appender {
         self.zeroed = written;
         self.table.push(Arc::clone(&file));
         self.tell_full();
+        self.is_sealed = false;
         let header = self.new_files.header;
         self.len = header.version.header_len() as u64;
         self.next = writer.size();
@@ -390,7 +401,7 @@ impl Appender {
     }
 
     fn tell_full(&self) {
-        if self.file.id.queue == Queue::Append {
+        if self.file.id.queue == Queue::Append && !self.is_sealed {
             (self.new_files.on_full)(&self.file, self.len);
         }
     }

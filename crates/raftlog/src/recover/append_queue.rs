@@ -149,13 +149,16 @@ pub(crate) fn read_append_queue(
         } in loaded
         {
             found.files_read += u64::from(is_read);
+            found.is_newest_unread = !is_read && digest.len > digest::TAIL_LEN;
             table.push(Arc::clone(&file));
             found.newest = Some((file, digest.len));
         }
     }
     if let Some((file, _)) = &found.newest {
-        // What is appended to it from here on is not in its digest.
-        digest::remove(fs, file.dir(), file.id)?;
+        if !found.is_newest_unread {
+            // What is appended to it from here on is not in its digest.
+            digest::remove(fs, file.dir(), file.id)?;
+        }
         // raft-engine does not sync the name of the first file that it makes.
         dirs.sync(fs)?;
     }

@@ -325,3 +325,47 @@ fn numbers_that_leave_none_for_the_next_file_are_refused() {
     assert_eq!(told.kind(), ErrorKind::Corruption, "{told}");
     assert!(told.to_string().contains("9999999999999999"));
 }
+
+#[test]
+fn what_is_written_behind_damage_that_a_digest_hides_is_not_lost() {
+    let large = Options {
+        target_file_size: 20_000,
+        purge_threshold: 20_000,
+        ..digesting()
+    };
+    let entry = |at| Rng::new(at).bytes(300);
+    let write = |engine: &Engine, at| {
+        let mut batch = LogBatch::default();
+        batch.add_entries(1, at, &[entry(at)]).unwrap();
+        engine.write(&mut batch, true).unwrap();
+    };
+    // In the header of the first record, and in its block.
+    for damaged in [69 + 3, 69 + 16 + 5] {
+        let fs = disk();
+        let open = |fs: &MemFileSystem| try_open(fs, large.clone()).unwrap();
+        let engine = open(&fs);
+        (1..30).for_each(|at| write(&engine, at));
+        engine.close().unwrap();
+        let log = names(&fs, ".raftlog").pop().unwrap();
+        let mut bytes = read_file(&fs, &log).unwrap();
+        assert!(bytes.len() > 4096 + damaged);
+        bytes[damaged] ^= 1;
+        write_file(&fs, &log, &bytes).unwrap();
+        fs.sync_all();
+        let engine = open(&fs);
+        assert_eq!(engine.files_read_at_open(), 0);
+        engine.sync().unwrap();
+        (30..40).for_each(|at| write(&engine, at));
+        // However it ends.
+        for cut in [PowerCut::KeepAll, PowerCut::DropUnsynced] {
+            let again = open(&fs.crash(cut));
+            assert_eq!(again.last_index(1), Some(39), "{damaged} {cut:?}");
+            for at in 2..40 {
+                let found = again.get_entry(1, at).unwrap();
+                assert!(found == Some(entry(at)), "{damaged} {cut:?} {at}");
+            }
+        }
+        drop(engine);
+        assert_eq!(open(&fs).last_index(1), Some(39));
+    }
+}
