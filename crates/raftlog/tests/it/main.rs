@@ -4,6 +4,7 @@
 
 mod aligned;
 mod between;
+mod bits;
 mod calls;
 mod crash;
 mod digests;
