@@ -15,6 +15,7 @@ mod forks;
 mod full;
 mod long;
 mod manager;
+mod many;
 mod metrics;
 mod model;
 mod purge;
