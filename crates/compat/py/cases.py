@@ -622,6 +622,18 @@ for version in (0, 1):
         f"format_version={version}",
         "checksum_type=1",
     )
+bench_case(
+    "blobs-by-level",
+    "integrated blob files from level 1 on, all values, read ahead by compactions",
+    "benchmarks=fillrandom,compact0,overwrite,flush,waitforcompaction",
+    "enable_blob_files",
+    "min_blob_size=50",
+    "blob_file_starting_level=1",
+    "enable_blob_garbage_collection",
+    "blob_garbage_collection_age_cutoff=0.5",
+    "blob_compaction_readahead_size=65536",
+    features=("blob",),
+)
 bench_case("filter-ribbon", "ribbon 10 bits", WRITE_ALL, "use_ribbon_filter", "bloom_bits=10")
 bench_case(
     "filter-ribbon-partitioned",

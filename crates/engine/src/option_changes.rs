@@ -72,7 +72,7 @@ pub(crate) fn set_blob_mode(
     let size = min_blob_size.to_string();
     let (is_set, changes) = match to {
         ConvertTo::Separated => (
-            now.separates_from() == Some(min_blob_size),
+            now.separates_values() && now.min_blob_size == min_blob_size,
             vec![
                 ("enable_blob_files", "true"),
                 ("blob_run_mode", "kNormal"),

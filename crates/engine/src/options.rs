@@ -521,6 +521,14 @@ pub struct ColumnFamilyOptions {
     pub blob_run_mode: BlobRunMode,
     /// Bytes of a value from which on it goes to a blob file. Default 4 KiB (RocksDB: 0).
     pub min_blob_size: u64,
+    /// The level from which on values go to blob files. A flush writes to level 0; a compaction is judged by the level that
+    /// it writes to, and a table that moves down as it is keeps its values. Default 0: all; may change while the
+    /// database is open. Counts only in [`BlobRunMode::Normal`].
+    ///
+    /// Higher: values that die on their way down are never in a blob file, and are no garbage there; those that live are written
+    /// once more for each level above it. Values of blob files that a collection, or a compaction into a level above it, writes
+    /// anew come back into tables there.
+    pub blob_file_starting_level: usize,
     /// Bytes at which a blob file ends and the next begins. Default 256 MiB.
     pub blob_file_size: u64,
     /// The codec of values in new blob files. Default none.
@@ -670,6 +678,7 @@ impl Default for ColumnFamilyOptions {
             enable_blob_files: false,
             blob_run_mode: BlobRunMode::Normal,
             min_blob_size: 4 << 10,
+            blob_file_starting_level: 0,
             blob_file_size: 256 << 20,
             blob_compression_type: CompressionType::None,
             blob_compression_opts: CompressionOptions::default(),
@@ -858,11 +867,27 @@ impl ColumnFamilyOptions {
         asked.then_some(opts)
     }
 
-    /// Bytes of a value from which on it goes to a blob file; `None`: none does.
+    /// True if large values go to blob files, at one level or another.
     #[must_use]
-    pub fn separates_from(&self) -> Option<u64> {
-        let separates = self.enable_blob_files && self.blob_run_mode == BlobRunMode::Normal;
+    pub fn separates_values(&self) -> bool {
+        self.enable_blob_files && self.blob_run_mode == BlobRunMode::Normal
+    }
+
+    /// Bytes of a value from which on it goes to a blob file where a table of `level` is written; `None`: none does.
+    #[must_use]
+    pub fn separates_from(&self, level: usize) -> Option<u64> {
+        let separates = self.separates_values() && level >= self.blob_file_starting_level;
         separates.then_some(self.min_blob_size)
+    }
+
+    /// True if values of blob files that are written anew with a table of `level` may go to blob files.
+    #[must_use]
+    pub(crate) fn keeps_apart(&self, level: usize) -> bool {
+        match self.blob_run_mode {
+            BlobRunMode::Normal => self.separates_from(level).is_some(),
+            BlobRunMode::ReadOnly => true,
+            BlobRunMode::Fallback => false,
+        }
     }
 
     /// Bytes of a file of `level` (0 counts as 1).

@@ -454,7 +454,7 @@ fn convert(case: &mut Case, to: ConvertTo) {
 #[test]
 fn what_rocksdb_wrote_is_converted_to_and_fro_and_it_goes_on() {
     let dir = scratch("blobs-converted");
-    // Two with blob files, and some of other kinds without.
+    // Three with blob files, and some of other kinds without.
     let wanted = |case: &&Case| {
         let kinds = [
             "blobs",
@@ -475,7 +475,7 @@ fn what_rocksdb_wrote_is_converted_to_and_fro_and_it_goes_on() {
         .iter()
         .filter(|c| c.features().contains(&"blob"))
         .count();
-    assert!(separated == 2 && cases.len() == 9, "{}", cases.len());
+    assert!(separated == 3 && cases.len() == 10, "{}", cases.len());
     let mut to = ConvertTo::Inline;
     for _ in 0..3 {
         several_at_once(cases.iter_mut(), |case| convert(case, to));

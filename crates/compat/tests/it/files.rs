@@ -188,5 +188,5 @@ fn blob_files_hold_the_values_that_tables_point_to() {
         }
         assert!(pointed.is_subset(&walked), "{}", case.name());
     }
-    assert_eq!(cases, 2);
+    assert_eq!(cases, 3);
 }

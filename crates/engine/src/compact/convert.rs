@@ -70,7 +70,7 @@ pub fn survey(
     version: &Version,
     made_before: FileNo,
     but: &HashSet<FileNo>,
-    need: &mut dyn FnMut(&FileMeta) -> Result<Need>,
+    need: &mut dyn FnMut(usize, &FileMeta) -> Result<Need>,
 ) -> Result<Survey> {
     let mut survey = Survey::default();
     for (level, file) in version.iter_files() {
@@ -81,7 +81,7 @@ pub fn survey(
         let candidate = Candidate {
             level,
             file: file.clone(),
-            need: need(file)?,
+            need: need(level, file)?,
         };
         if candidate.need == Need::Nothing {
             continue;

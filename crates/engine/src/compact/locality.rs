@@ -61,7 +61,7 @@ use orogen_base::{FileNo, Result};
 
 use super::collect::{Lull, Selected, Step};
 use super::plan::{Plan, Reason};
-use crate::options::{BlobRunMode, ColumnFamilyOptions};
+use crate::options::ColumnFamilyOptions;
 use crate::version::blob_reach::{BlobReach, Stretch, depth};
 use crate::version::{FileMeta, Version};
 
@@ -74,19 +74,10 @@ const AUTO_DEPTH: u64 = 8;
 /// Where nobody has said a depth: longer values are read about as fast wherever they lie.
 const AUTO_VALUE_BYTES: u64 = 8192;
 
-/// True if values of blob files that are written anew go to blob files.
-fn stay_apart(options: &ColumnFamilyOptions) -> bool {
-    match options.blob_run_mode {
-        BlobRunMode::Normal => options.enable_blob_files,
-        BlobRunMode::ReadOnly => true,
-        BlobRunMode::Fallback => false,
-    }
-}
-
-/// The depth that compactions may give to tables of the last level; `None`: any.
+/// The depth that compactions may give to tables of the last level, which is `last`; `None`: any.
 #[must_use]
-pub fn limit(options: &ColumnFamilyOptions) -> Option<u64> {
-    let is_on = stay_apart(options) && options.range_merge && options.max_sorted_runs > 0;
+pub fn limit(options: &ColumnFamilyOptions, last: usize) -> Option<u64> {
+    let is_on = options.keeps_apart(last) && options.range_merge && options.max_sorted_runs > 0;
     is_on.then_some(options.max_sorted_runs)
 }
 
@@ -113,8 +104,9 @@ impl InPlace {
 
 /// What is rewritten in place; `None`: nothing is.
 #[must_use]
-pub fn in_place(options: &ColumnFamilyOptions, lull: Lull) -> Option<InPlace> {
-    if let Some(depth_max) = limit(options) {
+pub fn in_place(version: &Version, options: &ColumnFamilyOptions, lull: Lull) -> Option<InPlace> {
+    let last = last_level(version)?;
+    if let Some(depth_max) = limit(options, last) {
         return Some(InPlace {
             depth_max,
             value_bytes: u64::MAX,
@@ -125,7 +117,7 @@ pub fn in_place(options: &ColumnFamilyOptions, lull: Lull) -> Option<InPlace> {
     let is_bounded = options.max_space_amp > 0.0;
     let depth_max = options.max_sorted_runs.min(AUTO_DEPTH);
     let is_on = lull == Lull::Long
-        && stay_apart(options)
+        && options.keeps_apart(last)
         && options.chooses_gc_by_cost()
         && !is_asked
         && !is_bounded
@@ -294,8 +286,9 @@ pub fn moved_by_compaction(
     let output_level = plan.output_level;
     let last = version.num_non_empty_levels().saturating_sub(1);
     let last = last.max(output_level);
-    let merges = stay_apart(options) && options.level_merge && output_level + 1 >= last;
-    let max = limit(options).filter(|_| output_level == last);
+    let merges =
+        options.keeps_apart(output_level) && options.level_merge && output_level + 1 >= last;
+    let max = limit(options, output_level).filter(|_| output_level == last);
     let is_off = !merges && max.is_none();
     if is_off || output_level == 0 || version.blob_files().is_empty() {
         return Ok(HashSet::new());

@@ -130,7 +130,7 @@ fn is_due_beside(context: &Context, family: &ColumnFamilyData, lull: Lull, is_fe
     }
     let is_chosen = || collect::choose(&version, &rules, &HashSet::new()).is_some();
     collect::may_rewrite(&version, &rules) && is_chosen()
-        || locality::in_place(&options, lull)
+        || locality::in_place(&version, &options, lull)
             .is_some_and(|limit| may_order(&version, &options, limit))
 }
 
@@ -174,7 +174,7 @@ pub(crate) fn next(context: &Context) -> Result<Option<CollectionJob>> {
         };
         let is_fed = context.is_fed(&family, lull);
         let rules = rules_of(context, &version, &options, lull, is_fed);
-        let order = locality::in_place(&options, lull);
+        let order = locality::in_place(&version, &options, lull);
         let asker = Asker::Background { order };
         let picked = pick(context, &family, &version, &rules, asker);
         let mut is_busy = matches!(picked, Ok(Picked::Busy));
@@ -268,7 +268,7 @@ fn as_far_as(
 ) -> Lull {
     let looked_for = |lull| {
         let rules = rules_of(context, version, options, lull, false);
-        let order = locality::in_place(options, lull);
+        let order = locality::in_place(version, options, lull);
         (rules.discardable_ratio, rules.flushes_come, order)
     };
     let longer = [Lull::Long, Lull::Short].into_iter().filter(|l| *l > lull);

@@ -241,7 +241,9 @@ impl Steps for Conversion<'_> {
         let bound = self.made_before.unwrap_or(FileNo::MAX);
         match self.pick(version, bound)? {
             Picked::Step(step, bytes) => self.step(step, bytes).map(|()| Next::Again),
-            Picked::Nothing if self.made_before.is_some() => self.judge().map(|()| Next::Done),
+            Picked::Nothing if self.made_before.is_some() => {
+                self.judge(version).map(|()| Next::Done)
+            }
             Picked::Again => Ok(Next::Again),
             Picked::Nothing | Picked::Busy => Ok(Next::Wait),
         }
@@ -324,7 +326,7 @@ impl Conversion<'_> {
     }
 
     /// What a table needs, as far as that is known.
-    fn need(&self, file: &FileMeta) -> Result<Need> {
+    fn need(&self, level: usize, file: &FileMeta) -> Result<Need> {
         let tables = &self.family.tables;
         match self.to {
             ConvertTo::Inline => {
@@ -338,14 +340,17 @@ impl Conversion<'_> {
                 Ok(Need::Rewrite(file.size.saturating_add(values)))
             }
             ConvertTo::Separated => {
+                let Some(min) = self.family.options().separates_from(level) else {
+                    return Ok(Need::Nothing);
+                };
                 let bound = match self.learned.get(&file.number) {
                     Some(&learned) => Some(learned),
                     None => tables.told_inline_value_size_bound(file)?,
                 };
-                Ok(match (bound, self.family.options().separates_from()) {
-                    (None, _) => Need::Look(file.size),
-                    (Some(bound), Some(min)) if bound > min => Need::Rewrite(file.size),
-                    _ => Need::Nothing,
+                Ok(match bound {
+                    None => Need::Look(file.size),
+                    Some(bound) if bound > min => Need::Rewrite(file.size),
+                    Some(_) => Need::Nothing,
                 })
             }
         }
@@ -354,7 +359,7 @@ impl Conversion<'_> {
     /// Takes the next step, if `version` is still the newest.
     fn pick(&mut self, version: &Arc<Version>, made_before: FileNo) -> Result<Picked> {
         let mut damaged = Vec::new();
-        let mut need = |file: &FileMeta| match self.need(file) {
+        let mut need = |level, file: &FileMeta| match self.need(level, file) {
             Err(e) if e.kind() == ErrorKind::Corruption => {
                 damaged.push((file.number, e));
                 Ok(Need::Nothing)
@@ -523,11 +528,18 @@ impl Conversion<'_> {
     }
 
     /// Compares what there is with what was wanted.
-    fn judge(&mut self) -> Result<()> {
-        let version = self.family.state().version.clone();
+    fn judge(&mut self, version: &Version) -> Result<()> {
+        // Values that were written later, above the level from which on they go to blob files, may have come below it in
+        // tables that moved as they were: there they stay until a compaction comes by.
+        let moves_count =
+            self.to == ConvertTo::Inline || self.family.options().blob_file_starting_level == 0;
+        let bound = self.made_before.filter(|_| !moves_count);
         let mut left: Vec<FileNo> = Vec::new();
-        for (_, file) in version.iter_files() {
-            match self.need(file) {
+        for (level, file) in version.iter_files() {
+            if bound.is_some_and(|bound| file.number >= bound) {
+                continue;
+            }
+            match self.need(level, file) {
                 Ok(Need::Nothing) => {}
                 Ok(_) => left.push(file.number),
                 Err(e) if e.kind() == ErrorKind::Corruption => left.push(file.number),
@@ -559,6 +571,6 @@ enum Picked {
 fn wants(options: &ColumnFamilyOptions, to: ConvertTo) -> bool {
     match to {
         ConvertTo::Inline => options.blob_run_mode == BlobRunMode::Fallback,
-        ConvertTo::Separated => options.separates_from().is_some(),
+        ConvertTo::Separated => options.separates_values(),
     }
 }

@@ -689,7 +689,7 @@ impl CompactionJob {
             carry: moves.carry.clone(),
             breaks: moves.breaks.clone(),
             source: Some(source.clone()),
-            ..blob_options(context, &self.family)
+            ..blob_options(context, &self.family, self.plan.output_level)
         };
         let (snapshots, checked_since) = context.snapshots.for_job();
         let rules = CompactionIterOptions {

@@ -268,7 +268,7 @@ pub(crate) fn write_level0_table(
         epoch_number,
         blobs: BlobOutputOptions {
             keeper: keeper(family).filter(|_| job.is_some()),
-            ..blob_options(context, family)
+            ..blob_options(context, family, 0)
         },
     };
     let written = match middle(context, &options.blobs, memtables, input())? {
@@ -520,12 +520,19 @@ pub(crate) fn table_options(
     }
 }
 
-/// Where the large values of new tables go. What is to be written anew is for the job to add.
-pub(crate) fn blob_options(context: &Context, family: &ColumnFamilyData) -> BlobOutputOptions {
+/// Where the large values of new tables of a level go. What is to be written anew is for the job to add.
+pub(crate) fn blob_options(
+    context: &Context,
+    family: &ColumnFamilyData,
+    level: usize,
+) -> BlobOutputOptions {
     let options = family.options();
     BlobOutputOptions {
-        min_blob_size: options.separates_from(),
-        dictionary: options.blob_dictionary(),
+        min_blob_size: options.separates_from(level),
+        // Where nothing goes to a blob file nothing need wait for one.
+        dictionary: options
+            .blob_dictionary()
+            .filter(|_| options.keeps_apart(level)),
         keep_apart: options.blob_run_mode == BlobRunMode::ReadOnly,
         blob_file_size: options.blob_file_size,
         file: BlobFileBuilderOptions {

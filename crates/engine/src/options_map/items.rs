@@ -590,6 +590,12 @@ pub(crate) static FAMILY: &[Item<Cf>] = &[
     ),
     item!(Cf, MUTABLE, "enable_blob_files", enable_blob_files),
     item!(Cf, MUTABLE, "min_blob_size", min_blob_size),
+    item!(
+        Cf,
+        MUTABLE,
+        "blob_file_starting_level",
+        int blob_file_starting_level
+    ),
     item!(Cf, MUTABLE, "blob_file_size", blob_file_size),
     item!(Cf, MUTABLE, "blob_compression_type", blob_compression_type),
     item!(

@@ -76,6 +76,7 @@ fn numbers_are_such_as_rocksdb_can_hold() {
         level0_stop_writes_trigger: usize::MAX,
         max_write_buffer_number: usize::MAX,
         target_file_size_multiplier: u64::MAX,
+        blob_file_starting_level: usize::MAX,
         ..ColumnFamilyOptions::default()
     };
     cf.table.block_restart_interval = u32::MAX;
@@ -91,6 +92,7 @@ fn numbers_are_such_as_rocksdb_can_hold() {
         "level0_stop_writes_trigger",
         "max_write_buffer_number",
         "target_file_size_multiplier",
+        "blob_file_starting_level",
         "block_restart_interval",
     ] {
         assert!(text.contains(&format!("  {name}=2147483647\n")), "{name}");
@@ -130,6 +132,7 @@ fn what_is_printed_is_read_back() {
         disable_auto_compactions: true,
         ttl: 7,
         max_compaction_bytes: 1 << 30,
+        blob_file_starting_level: 3,
         ..cf.clone()
     };
     other.table.filter_bits_per_key = 9.9;

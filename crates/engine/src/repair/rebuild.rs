@@ -96,7 +96,7 @@ impl Rebuild<'_> {
                 edit.add_file(*level, file.clone());
                 points_to.add_all(&table.points_to);
             } else {
-                let blobs = self.blob_options(id, family);
+                let blobs = self.blob_options(id, family, *level);
                 let left = self.rewrite(id, family, table, blobs)?;
                 points_to.add_all(&left.pointers_kept);
                 left.add_to(*level, edit);
@@ -137,11 +137,11 @@ impl Rebuild<'_> {
     }
 
     /// Values of damaged blob files are written anew.
-    fn blob_options(&self, id: u32, family: &FamilyPlan) -> BlobOutputOptions {
+    fn blob_options(&self, id: u32, family: &FamilyPlan, level: usize) -> BlobOutputOptions {
         let cf = &family.options;
         let source: Arc<Blobs> = self.plan.blobs.clone();
         BlobOutputOptions {
-            min_blob_size: cf.separates_from(),
+            min_blob_size: cf.separates_from(level),
             blob_file_size: cf.blob_file_size,
             file: self.new.blob_file_options(family.as_new(id)),
             relocate: Arc::new(source.relocate().clone()),
@@ -221,7 +221,7 @@ impl Rebuild<'_> {
             level,
             epoch_number: 1,
         };
-        let blobs = self.blob_options(id, family);
+        let blobs = self.blob_options(id, family, level);
         let mut writer = self.writer(id, family, at, &tombstones, blobs);
         let mut once = Once::default();
         merge_entries(

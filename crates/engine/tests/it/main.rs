@@ -19,6 +19,7 @@ mod blob_modes;
 mod blob_reads;
 mod blob_shortage;
 mod blob_skips;
+mod blob_starting_level;
 mod blobs;
 mod checkpoint;
 mod compaction;

@@ -158,6 +158,7 @@ pub(super) fn family(rng: &mut Rng, fixed: &Fixed) -> ColumnFamilyOptions {
     o.level_merge = rng.chance(1, 3);
     o.range_merge = rng.chance(1, 2);
     o.max_sorted_runs = *rng.pick(&[0, 1, 2, 4, 20]);
+    o.blob_file_starting_level = *rng.pick(&[0, 0, 1, 2, 6]);
     o
 }
 
@@ -174,7 +175,7 @@ fn compression(rng: &mut Rng) -> CompressionOptions {
 }
 
 /// What is changed while the database is open, and to what.
-pub(super) const CHANGES: [(&str, &[&str]); 37] = [
+pub(super) const CHANGES: [(&str, &[&str]); 38] = [
     ("write_buffer_size", &["4k", "16k", "1m"]),
     ("max_write_buffer_number", &["2", "3", "6"]),
     ("level0_file_num_compaction_trigger", &["1", "2", "5"]),
@@ -250,12 +251,13 @@ pub(super) const CHANGES: [(&str, &[&str]); 37] = [
     ("level_merge", &["true", "false"]),
     ("range_merge", &["true", "false"]),
     ("max_sorted_runs", &["0", "1", "3"]),
+    ("blob_file_starting_level", &["0", "1", "6"]),
 ];
 
 /// Settings of large values, those that RocksDB has and those that are ours, as text.
 pub(super) fn blob_settings(o: &ColumnFamilyOptions) -> String {
     format!(
-        "{} {:?} {} {} {:?} {:?} {} {:?} {} {} {} {} {} {} {} {} {} {} {} {} {}",
+        "{} {:?} {} {} {:?} {:?} {} {:?} {} {} {} {} {} {} {} {} {} {} {} {} {} {}",
         o.enable_blob_files,
         o.blob_run_mode,
         o.min_blob_size,
@@ -276,7 +278,8 @@ pub(super) fn blob_settings(o: &ColumnFamilyOptions) -> String {
         o.merge_small_file_threshold,
         o.level_merge,
         o.range_merge,
-        o.max_sorted_runs
+        o.max_sorted_runs,
+        o.blob_file_starting_level
     )
 }
 

@@ -225,6 +225,7 @@ fn options(seed: u64, shape: Shape) -> Options {
             BlobRunMode::Fallback,
         ]);
         o.db.flush_halves_bytes = *rng.pick(&[0, u64::MAX]);
+        o.cf.blob_file_starting_level = *rng.pick(&[0, 0, 1, 6]);
     }
     o
 }

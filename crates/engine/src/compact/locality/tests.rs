@@ -3,6 +3,7 @@ use orogen_testkit::Rng;
 
 use super::*;
 use crate::compact::leveled::{RangePick, RangeRequest, pick_range};
+use crate::options::BlobRunMode;
 use crate::version::blob_reach::{FileReach, Stretch};
 use crate::version::builder::VersionBuilder;
 use crate::version::edit::VersionEdit;
@@ -289,6 +290,11 @@ fn level_merge_moves_what_comes_down_into_the_last_two_levels() {
     v.blob_files()[&12].file.damaged.set(true);
     assert_eq!(by_compaction(&v, &on, (5, 6), &[]), [13]);
     let mut off = on;
+    // Where they would come back into tables they are left where they are.
+    off.blob_file_starting_level = 6;
+    assert_eq!(by_compaction(&v, &off, (5, 6), &[]), [13]);
+    assert_eq!(by_compaction(&v, &off, (4, 5), &[]), []);
+    off.blob_file_starting_level = 0;
     off.enable_blob_files = false;
     assert_eq!(by_compaction(&v, &off, (5, 6), &[]), []);
     // What is apart stays apart, or comes back: that is no matter of order.
@@ -315,6 +321,11 @@ fn range_merge_keeps_the_last_level_below_the_limit() {
     assert_eq!(at(0, (5, 6)), []);
     // Not above.
     assert_eq!(at(1, (4, 5)), []);
+    let mut deeper = options(false, 2);
+    deeper.blob_file_starting_level = 6;
+    assert_eq!(by_compaction(&v, &deeper, (5, 6), &[]), [12, 13]);
+    deeper.blob_file_starting_level = 7;
+    assert_eq!(by_compaction(&v, &deeper, (5, 6), &[]), []);
     assert_eq!(at(1, (6, 6)), []);
     let with = |max, emptied: &[FileNo]| by_compaction(&v, &options(false, max), (5, 6), emptied);
     assert_eq!(with(3, &[13]), []);
@@ -333,7 +344,7 @@ fn range_merge_keeps_the_last_level_below_the_limit() {
 }
 
 fn selected(version: &Version, options: &ColumnFamilyOptions, bytes: u64) -> String {
-    let limit = in_place(options, Lull::Long).expect("it is on");
+    let limit = in_place(version, options, Lull::Long).expect("it is on");
     let turns: Vec<FileNo> = (0..40).map(|i| 10 + i % 4).collect();
     let mut reach = |_: &FileMeta| Ok(reach_with(&turns, bytes));
     match select(version, options, limit, &mut reach).unwrap() {
@@ -401,13 +412,14 @@ fn without_being_asked_only_short_values_are_put_in_order_and_only_in_a_long_lul
         enable_blob_files: true,
         ..ColumnFamilyOptions::default()
     };
-    let auto = in_place(&on, Lull::Long).expect("it is on");
+    let v = version("L6\n4: a..c blob=10\n5: d..m blob=10\n", &BLOBS);
+    let auto = in_place(&v, &on, Lull::Long).expect("it is on");
     assert!(!auto.is_asked());
     assert_eq!(auto.depth_max, 8);
     for lull in [Lull::None, Lull::Short] {
-        assert_eq!(in_place(&on, lull), None);
+        assert_eq!(in_place(&v, &on, lull), None);
     }
-    let changes: [fn(&mut ColumnFamilyOptions); 8] = [
+    let changes: [fn(&mut ColumnFamilyOptions); 9] = [
         |o| o.enable_blob_files = false,
         |o| o.blob_run_mode = BlobRunMode::Fallback,
         |o| o.blob_gc_auto = false,
@@ -416,20 +428,24 @@ fn without_being_asked_only_short_values_are_put_in_order_and_only_in_a_long_lul
         |o| o.level_merge = true,
         |o| o.max_space_amp = 1.5,
         |o| o.max_sorted_runs = 0,
+        |o| o.blob_file_starting_level = 7,
     ];
     for (n, change) in changes.iter().enumerate() {
         let mut options = on.clone();
         change(&mut options);
-        assert_eq!(in_place(&options, Lull::Long), None, "{n}");
+        assert_eq!(in_place(&v, &options, Lull::Long), None, "{n}");
     }
     let mut asked = on.clone();
     asked.range_merge = true;
     for lull in [Lull::None, Lull::Short, Lull::Long] {
-        let limit = in_place(&asked, lull).expect("it is on");
+        let limit = in_place(&v, &asked, lull).expect("it is on");
         assert!(limit.is_asked());
         assert_eq!(limit.depth_max, 20);
     }
-    let v = version("L6\n4: a..c blob=10\n5: d..m blob=10\n", &BLOBS);
+    asked.blob_file_starting_level = 6;
+    assert!(in_place(&v, &asked, Lull::None).is_some());
+    asked.blob_file_starting_level = 7;
+    assert_eq!(in_place(&v, &asked, Lull::None), None);
     v.files(6).iter().for_each(|f| f.blob_depth.set(9));
     let mut few = on;
     few.max_sorted_runs = 3;
@@ -441,7 +457,7 @@ fn without_being_asked_only_short_values_are_put_in_order_and_only_in_a_long_lul
     ] {
         assert_eq!(selected(&v, &few, bytes), told, "{bytes}");
     }
-    let limit = in_place(&few, Lull::Long).expect("it is on");
+    let limit = in_place(&v, &few, Lull::Long).expect("it is on");
     assert!(!may_be_due(&v, limit));
     // Who asks for order asks for that of long values, too, and of a greater depth.
     assert!(may_be_due(&v, asked_for(limit.depth_max + 1)));
