@@ -560,6 +560,11 @@ pub struct ColumnFamilyOptions {
     /// The part of the oldest blob file that is garbage from which on the tables that point into it
     /// are compacted for that alone. 0.0 to 1.0; 1.0, the default: they never are.
     pub blob_garbage_collection_force_threshold: f64,
+    /// Bytes that the system is asked for ahead of each blob file out of which a compaction or a collection takes values, filters
+    /// and merges them, from the second value in a row on, whether they are in memory or not; after the first time no more than
+    /// 8 times what was taken. 0, the default: as scans do it, from 32 KiB to 256 KiB once a value had to be waited for
+    /// (RocksDB: nothing).
+    pub blob_compaction_readahead_size: u64,
     /// Keep values of blob files, decompressed, in the block cache, with the lowest priority: they
     /// take what blocks leave, and a tenth. Default false.
     ///
@@ -686,6 +691,7 @@ impl Default for ColumnFamilyOptions {
             enable_blob_garbage_collection: false,
             blob_garbage_collection_age_cutoff: 0.25,
             blob_garbage_collection_force_threshold: 1.0,
+            blob_compaction_readahead_size: 0,
             blob_cache: false,
             prepopulate_blob_cache: PrepopulateBlobCache::Disable,
             blob_hole_punching: true,

@@ -509,15 +509,25 @@ impl FamilyTables {
 pub(crate) struct VersionBlobs {
     tables: Arc<FamilyTables>,
     version: Arc<Version>,
+    readahead: Readahead,
     rows: Mutex<BlobRows>,
     damaged: Mutex<Option<Error>>,
 }
 
 impl VersionBlobs {
-    pub(crate) fn new(tables: Arc<FamilyTables>, version: Arc<Version>) -> Self {
+    /// `readahead_size` are the bytes that are asked for ahead in each file; 0: as cursors do it.
+    pub(crate) fn new(
+        tables: Arc<FamilyTables>,
+        version: Arc<Version>,
+        readahead_size: u64,
+    ) -> Self {
         Self {
             tables,
             version,
+            readahead: match usize::try_from(readahead_size).unwrap_or(usize::MAX) {
+                0 => Readahead::Auto,
+                bytes => Readahead::Fixed(bytes),
+            },
             rows: Mutex::new(BlobRows::of_job()),
             damaged: Mutex::default(),
         }
@@ -534,7 +544,7 @@ impl VersionBlobs {
             .blob_reader(&self.version, pointer.file)
             .and_then(|reader| {
                 let mut rows = self.rows.lock();
-                read(reader, rows.of(&self.tables, pointer.file, Readahead::Auto))
+                read(reader, rows.of(&self.tables, pointer.file, self.readahead))
             });
         match result {
             Ok(value) => Ok(Some(value)),

@@ -586,7 +586,7 @@ impl BlobFileReader {
             Heading::Forward => stretch.end,
             Heading::Backward => stretch.start,
         };
-        ahead.hint_len = (ahead.hint_len * 2).min(ahead.len_max);
+        ahead.hint_len = ahead.hint_len.saturating_mul(2).min(ahead.len_max);
     }
 
     /// Reads a window that begins with `extent`, backward one that ends with it, unless there is no memory for it,

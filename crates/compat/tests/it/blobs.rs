@@ -16,7 +16,7 @@ use orogen_testkit::Rng;
 
 use crate::open::is_supported;
 use crate::store::{assert_holds, options};
-use crate::{scratch, several_at_once, written_by_rocksdb};
+use crate::{case, scratch, several_at_once, written_by_rocksdb};
 
 /// How the space of dead values comes back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -449,6 +449,30 @@ fn convert(case: &mut Case, to: ConvertTo) {
     db.verify_checksums().unwrap();
     db.close().unwrap();
     case.set_written_by_orogen().unwrap();
+}
+
+#[test]
+fn what_rocksdb_was_told_of_levels_and_readahead_is_read_and_handed_back() {
+    let dir = scratch("blobs-by-level");
+    let case = case("blobs-by-level").copy(&dir).unwrap();
+    let told = |options: &Options| {
+        let cf = options.family("default");
+        assert_eq!(
+            (
+                cf.blob_file_starting_level,
+                cf.blob_compaction_readahead_size
+            ),
+            (1, 65536)
+        );
+    };
+    let loaded = Db::load_latest_options(case.db(), &Options::default()).unwrap();
+    told(&loaded);
+    // The file is ours from here on.
+    let db = Db::open(case.db(), &loaded).unwrap();
+    assert_holds(&db, &case);
+    db.close().unwrap();
+    told(&Db::load_latest_options(case.db(), &Options::default()).unwrap());
+    programs::judge(&[case]).unwrap();
 }
 
 #[test]

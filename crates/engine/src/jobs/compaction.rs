@@ -682,7 +682,9 @@ impl CompactionJob {
                 })
             });
         let tables = self.family.tables.clone();
-        let source = Arc::new(VersionBlobs::new(tables, self.version.clone()));
+        let readahead_size = options.blob_compaction_readahead_size;
+        let source = VersionBlobs::new(tables, self.version.clone(), readahead_size);
+        let source = Arc::new(source);
         let blobs = BlobOutputOptions {
             relocate: moves.emptied.clone(),
             order: moves.ordered.clone(),

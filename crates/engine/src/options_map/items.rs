@@ -619,6 +619,12 @@ pub(crate) static FAMILY: &[Item<Cf>] = &[
     item!(
         Cf,
         MUTABLE,
+        "blob_compaction_readahead_size",
+        blob_compaction_readahead_size
+    ),
+    item!(
+        Cf,
+        MUTABLE,
         "prepopulate_blob_cache",
         |o| name_in(&PREPOPULATE, &o.prepopulate_blob_cache),
         |o, v| {

@@ -133,6 +133,7 @@ fn what_is_printed_is_read_back() {
         ttl: 7,
         max_compaction_bytes: 1 << 30,
         blob_file_starting_level: 3,
+        blob_compaction_readahead_size: 2 << 20,
         ..cf.clone()
     };
     other.table.filter_bits_per_key = 9.9;

@@ -7,7 +7,10 @@ use std::sync::Arc;
 use orogen_base::Result;
 use orogen_base::perf::{PerfContext, PerfCounter, PerfLevel};
 use orogen_base::slice_transform::FixedPrefix;
-use orogen_engine::{Db, Options, ReadOptions};
+use orogen_engine::{
+    BottommostLevelCompaction, CollectBlobGarbageOptions, CompactRangeOptions, Db, Options,
+    ReadOptions,
+};
 use orogen_env::MemFileSystem;
 use orogen_env::fs::RandomAccessFile;
 use orogen_testkit::Rng;
@@ -351,4 +354,106 @@ fn values_that_have_to_be_waited_for_are_asked_for_ahead() {
         device.pages.len() + device.coming.len()
     };
     assert!(loaded <= 3 * 20, "{loaded} pages");
+}
+
+/// A blob file that notes how many bytes are asked for ahead.
+struct Asked {
+    file: Arc<dyn RandomAccessFile>,
+    lens: Arc<Mutex<Vec<u64>>>,
+}
+
+impl RandomAccessFile for Asked {
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        self.file.read_at(offset, buf)
+    }
+
+    fn prefetch(&self, _: u64, len: u64) {
+        self.lens.lock().push(len);
+    }
+
+    fn size(&self) -> Result<u64> {
+        self.file.size()
+    }
+
+    fn path(&self) -> &Path {
+        self.file.path()
+    }
+}
+
+#[test]
+fn what_moves_values_reads_as_far_ahead_as_it_is_told() {
+    let fs = MemFileSystem::new();
+    let lens: Arc<Mutex<Vec<u64>>> = Arc::default();
+    let theirs = lens.clone();
+    let through = HookFileSystem::read_through(&fs, move |file| {
+        match file.path().extension().is_some_and(|e| e == "blob") {
+            true => {
+                let lens = theirs.clone();
+                Arc::new(Asked { file, lens })
+            }
+            false => file,
+        }
+    });
+    let db = filled(&fs, |options| {
+        options.db.fs = Arc::new(through);
+        // One table: each is a row of its own where it is rewritten in place.
+        options.cf.target_file_size_base = 1 << 20;
+    });
+    let family = db.default_column_family();
+    let mut written_over = 0..VALUES;
+    let mut collect = |by_compaction: bool, n: &str| {
+        let mut changes = vec![("blob_compaction_readahead_size", n)];
+        if by_compaction {
+            changes.push(("enable_blob_garbage_collection", "true"));
+            changes.push(("blob_garbage_collection_age_cutoff", "1.0"));
+        } else {
+            changes.push(("enable_blob_garbage_collection", "false"));
+        }
+        db.set_options(&family, &changes).expect("they may change");
+        let files = db.live_blob_files();
+        let largest = files.iter().max_by_key(|f| f.total_blob_count);
+        let before = largest.expect("there is one").number;
+        lens.lock().clear();
+        match by_compaction {
+            true => {
+                let all = CompactRangeOptions {
+                    bottommost_level_compaction: BottommostLevelCompaction::Force,
+                    ..CompactRangeOptions::default()
+                };
+                db.compact_range(&all, &family, None, None)
+            }
+            false => {
+                let n = written_over.next().expect("there are more");
+                db.put(&key(n), &value(n)).expect("the disk is well");
+                db.compact_range(&Default::default(), &family, None, None)
+                    .expect("the disk is well");
+                let all = CollectBlobGarbageOptions {
+                    discardable_ratio: 0.0,
+                    ..CollectBlobGarbageOptions::default()
+                };
+                db.collect_blob_garbage(&all, &family)
+            }
+        }
+        .expect("the disk is well");
+        let files = db.live_blob_files();
+        assert!(files.iter().all(|f| f.number != before), "nothing moved");
+        std::mem::take(&mut *lens.lock())
+    };
+    let bytes = (VALUES * VALUE_LEN) as u64;
+    for by_compaction in [true, false] {
+        // All is in memory, and nothing has to be waited for.
+        assert_eq!(collect(by_compaction, "0"), []);
+        for n in ["100000", "1000000000", "18446744073709551615"] {
+            let lens = collect(by_compaction, n);
+            let n: u64 = n.parse().expect("a number");
+            assert!(lens.iter().all(|&len| len <= n), "{lens:?}");
+            assert_eq!(
+                lens.len() as u64,
+                bytes.div_ceil(n).max(1) + u64::from(n < bytes),
+                "{lens:?}"
+            );
+            let some = (10 * VALUE_LEN) as u64;
+            assert!(lens.iter().sum::<u64>() >= bytes - some, "{lens:?}");
+        }
+    }
 }

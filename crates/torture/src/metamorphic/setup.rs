@@ -175,7 +175,7 @@ fn compression(rng: &mut Rng) -> CompressionOptions {
 }
 
 /// What is changed while the database is open, and to what.
-pub(super) const CHANGES: [(&str, &[&str]); 38] = [
+pub(super) const CHANGES: [(&str, &[&str]); 39] = [
     ("write_buffer_size", &["4k", "16k", "1m"]),
     ("max_write_buffer_number", &["2", "3", "6"]),
     ("level0_file_num_compaction_trigger", &["1", "2", "5"]),
@@ -252,6 +252,7 @@ pub(super) const CHANGES: [(&str, &[&str]); 38] = [
     ("range_merge", &["true", "false"]),
     ("max_sorted_runs", &["0", "1", "3"]),
     ("blob_file_starting_level", &["0", "1", "6"]),
+    ("blob_compaction_readahead_size", &["0", "4k", "1m"]),
 ];
 
 /// Settings of large values, those that RocksDB has and those that are ours, as text.
