@@ -447,7 +447,13 @@ impl CompactionFilter for Held {
 }
 
 /// Makes them once it is armed.
-struct Holds(Arc<Gate>, Arc<AtomicBool>);
+pub(crate) struct Holds(Arc<Gate>, Arc<AtomicBool>);
+
+impl Holds {
+    pub(crate) fn new(gate: Arc<Gate>, armed: Arc<AtomicBool>) -> Self {
+        Self(gate, armed)
+    }
+}
 
 impl CompactionFilterFactory for Holds {
     fn name(&self) -> &str {

@@ -457,3 +457,80 @@ fn what_moves_values_reads_as_far_ahead_as_it_is_told() {
         }
     }
 }
+
+#[test]
+fn values_that_are_asked_for_together_are_read_together_where_they_are_neighbours() {
+    let fs = MemFileSystem::new();
+    let reads: Arc<Mutex<Vec<usize>>> = Arc::default();
+    let theirs = reads.clone();
+    let through = HookFileSystem::read_through(&fs, move |file| {
+        match file.path().extension().is_some_and(|e| e == "blob") {
+            true => {
+                let reads = theirs.clone();
+                Arc::new(Counted { file, reads })
+            }
+            false => file,
+        }
+    });
+    let db = filled(&fs, |options| options.db.fs = Arc::new(through));
+    let family = db.default_column_family();
+    // The file is open from here on.
+    let first = db.get(&key(0)).expect("well");
+    assert_eq!(first.as_deref(), Some(&value(0)[..]));
+    let ask = |asked: &[usize]| {
+        reads.lock().clear();
+        let keys: Vec<Vec<u8>> = asked.iter().map(|&n| key(n)).collect();
+        let keys: Vec<&[u8]> = keys.iter().map(Vec::as_slice).collect();
+        let found = db.multi_get(&ReadOptions::default(), &family, &keys);
+        for (&n, found) in asked.iter().zip(found) {
+            assert_eq!(found.expect("well").as_deref(), Some(&value(n)[..]));
+        }
+        std::mem::take(&mut *reads.lock())
+    };
+    let alone = ask(&[7]);
+    assert_eq!(alone.len(), 1, "{alone:?}");
+    let record = alone[0];
+    // In a row, and in any order.
+    let row: Vec<usize> = (500..600).collect();
+    let mut shuffled = row.clone();
+    Rng::new(1).shuffle(&mut shuffled);
+    for asked in [row, shuffled] {
+        assert_eq!(ask(&asked), [100 * record]);
+    }
+    // What lies between is read with them while it is short.
+    let few: Vec<usize> = (500..600).step_by(5).collect();
+    assert_eq!(ask(&few), [96 * record]);
+    // Here and there.
+    let apart: Vec<usize> = (0..VALUES).step_by(100).collect();
+    assert_eq!(ask(&apart), [record].repeat(apart.len()));
+    // Neighbours among others.
+    let mut mixed = ask(&[1500, 3, 1501, 4, 1502, 900]);
+    mixed.sort_unstable();
+    assert_eq!(mixed, [record, 2 * record, 3 * record]);
+    // Many are asked for some at a time.
+    let all: Vec<usize> = (0..VALUES).collect();
+    let reads = ask(&all);
+    assert!((4..VALUES / 100).contains(&reads.len()), "{reads:?}");
+    assert_eq!(reads.iter().sum::<usize>(), VALUES * record);
+}
+
+/// A blob file whose reads are counted.
+struct Counted {
+    file: Arc<dyn RandomAccessFile>,
+    reads: Arc<Mutex<Vec<usize>>>,
+}
+
+impl RandomAccessFile for Counted {
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        self.reads.lock().push(buf.len());
+        self.file.read_at(offset, buf)
+    }
+
+    fn size(&self) -> Result<u64> {
+        self.file.size()
+    }
+
+    fn path(&self) -> &Path {
+        self.file.path()
+    }
+}
