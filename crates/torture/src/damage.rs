@@ -8,7 +8,8 @@
 //! 1. nothing panics or hangs;
 //! 2. every answer is an error, or what was written;
 //! 3. damage in the log may take writes from its end, and only whole batches: what a crash cut
-//!    off and what was damaged later cannot be told apart there.
+//!    off and what was damaged later cannot be told apart there;
+//! 4. where a blob file is damaged, values that the damage is not in are answered (`rest.rs`).
 //!
 //! Two kinds of damage cannot be found in RocksDB's formats, and their wrong answers are counted,
 //! not refused: a MANIFEST that is cut off between two records, or in which several bits together
@@ -21,6 +22,7 @@
 //! Ways: a flipped bit, two or three, a scrambled row of bits; a file cut off; something behind the end; two pieces of a file exchanged
 //! (sectors, or whole blocks of a table); a file in the place of another.
 
+mod rest;
 mod tables;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -147,7 +149,7 @@ pub const WAYS_BESIDE_HOLES: [Way; 6] = [
 ];
 
 /// What must hold, in a few words.
-const RULE: &str = "an error, or what was written; wrong answers only at places that the format leaves unprotected";
+const RULE: &str = "an error, or what was written; wrong answers only at places that the format leaves unprotected; beside a damaged value all others";
 
 /// What is tried.
 #[derive(Clone, Debug)]
@@ -243,6 +245,7 @@ pub(crate) struct Reference {
     history: Vec<Contents>,
     /// Every value that a key ever had, by family.
     written: BTreeSet<(String, Vec<u8>, Vec<u8>)>,
+    places: rest::Places,
 }
 
 /// One change of one file.
@@ -267,6 +270,8 @@ struct Counts {
     unchanged: AtomicU64,
     tail_lost: AtomicU64,
     unprotected: AtomicU64,
+    /// Values that were answered beside a damaged blob file.
+    beside: AtomicU64,
 }
 
 /// Damages the reference database in one way.
@@ -339,6 +344,7 @@ pub fn run(way: Way, config: &Config) -> Figure {
             ("unchanged", counts.unchanged.into_inner() as f64),
             ("log_tail_lost", counts.tail_lost.into_inner() as f64),
             ("wrong_unprotected", counts.unprotected.into_inner() as f64),
+            ("answered_beside", counts.beside.into_inner() as f64),
         ],
         failures,
     }
@@ -599,8 +605,10 @@ impl Reference {
             files: Vec::new(),
             history,
             written,
+            places: rest::Places::default(),
         };
         reference.list_files(&owners)?;
+        reference.find_values()?;
         Ok(reference)
     }
 
@@ -816,6 +824,10 @@ impl Reference {
                 );
                 if !fits {
                     return Err(format!("the wrong kind of error: {e}"));
+                }
+                if self.knows_the_rest(file) {
+                    let answered = self.ask_for_the_rest(file, change, how.compacts, how.only)?;
+                    counts.beside.fetch_add(answered, Ordering::Relaxed);
                 }
                 counts.refused.fetch_add(1, Ordering::Relaxed)
             }
