@@ -8,6 +8,7 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use orogen_base::{Error, ErrorKind, FileNo, Result, memory};
 use orogen_env::fs::write_file;
@@ -175,7 +176,9 @@ pub(crate) fn write_head(
         context.set.db_id().as_bytes(),
     )?;
     let families: Vec<_> = moment.families.iter().map(|(f, _, _)| f.clone()).collect();
-    let text = options_map::to_text(&context.db_options(), &options_map::current(&families));
+    let has_dictionaries = context.has_dictionaries.load(Ordering::Relaxed);
+    let settings = options_map::current(&families);
+    let text = options_map::to_text(&context.db_options(), &settings, has_dictionaries);
     write_file(
         fs,
         &filename::options_path(dir, moment.next_file),

@@ -120,6 +120,8 @@ pub(crate) struct Context {
     pub(crate) waiting_for_purges: AtomicU64,
     /// The LOG tells that RocksDB cannot read new blob files.
     pub(crate) told_of_dictionary: AtomicBool,
+    /// Blob files may have dictionaries: some had when the database was opened, or settings have asked for them since.
+    pub(crate) has_dictionaries: AtomicBool,
     next_memtable_id: AtomicU64,
     next_job_id: AtomicU64,
 }
@@ -238,6 +240,7 @@ impl Context {
             idle_logs_noted: AtomicU64::new(0),
             waiting_for_purges: AtomicU64::new(0),
             told_of_dictionary: AtomicBool::new(false),
+            has_dictionaries: AtomicBool::new(false),
             next_memtable_id: AtomicU64::new(1),
             next_job_id: AtomicU64::new(1),
         }

@@ -39,8 +39,17 @@ pub(crate) fn current(families: &[Arc<ColumnFamilyData>]) -> Vec<NamedFamily> {
     each.collect()
 }
 
-/// The settings as the text of an OPTIONS file.
-pub(crate) fn to_text(db: &DbOptions, families: &[NamedFamily]) -> String {
+/// In a line of ours: a blob file has a dictionary, or may come to have one.
+const READABLE_BY_ROCKSDB: &str = "readable_by_rocksdb";
+
+/// True if settings ask for blob files that RocksDB cannot read.
+pub(crate) fn ask_for_dictionaries(families: &[NamedFamily]) -> bool {
+    families.iter().any(|(_, o)| o.blob_dictionary().is_some())
+}
+
+/// The settings as the text of an OPTIONS file. `has_dictionaries`: RocksDB may not read all blob files, whatever the
+/// settings ask for now.
+pub(crate) fn to_text(db: &DbOptions, families: &[NamedFamily], has_dictionaries: bool) -> String {
     fn fill<T>(section: &mut Section, items: &[Item<T>], options: &T) {
         for item in items {
             section.append(item.name, (item.print)(options));
@@ -55,9 +64,8 @@ pub(crate) fn to_text(db: &DbOptions, families: &[NamedFamily]) -> String {
     let section = file.add(SectionKind::Db, "");
     fill(section, items::DB, db);
     fill_own(section, items::OWN_DB, db);
-    if families.iter().any(|(_, o)| o.blob_dictionary().is_some()) {
-        // For whoever looks at it; nobody reads it back.
-        section.set_own("readable_by_rocksdb", "false");
+    if has_dictionaries || ask_for_dictionaries(families) {
+        section.set_own(READABLE_BY_ROCKSDB, "false");
     }
     for (name, options) in families {
         let section = file.add(SectionKind::ColumnFamily, name);
@@ -383,6 +391,12 @@ pub(crate) fn load_newest(
 }
 
 impl StoredOptions {
+    /// False if blob files had dictionaries when it was written, or could come to have some.
+    pub(crate) fn is_readable_by_rocksdb(&self) -> bool {
+        let told = self.0.db().and_then(|db| db.get_own(READABLE_BY_ROCKSDB));
+        told != Some("false")
+    }
+
     /// Where the logs are, if not beside the tables.
     pub(crate) fn wal_dir(&self) -> Option<String> {
         let path = self.0.db()?.get_text("wal_dir")?;

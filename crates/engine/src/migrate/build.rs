@@ -533,7 +533,7 @@ impl Build<'_, '_> {
             .values()
             .map(|f| (f.name.clone(), Arc::new(f.options.clone())))
             .collect();
-        let text = options_map::to_text(&self.options.db, &families);
+        let text = options_map::to_text(&self.options.db, &families, false);
         let path = filename::options_path(self.to, self.new.number());
         write_file(fs, &path, text.as_bytes())
     }

@@ -10,10 +10,12 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use orogen_base::key::InternalKeyComparator;
 use orogen_base::{Error, ErrorKind, FileNo, Result, UserComparator};
+use orogen_blob::format::VERSION_WITH_DICTIONARY;
 use orogen_env::fs::{make_dir, read_file, write_file};
 use orogen_env::{FileLock, FileSystem};
 use orogen_sst::BlockCache;
@@ -308,6 +310,10 @@ fn finish_open(
     let on_disk = context.fs.list(&context.dir)?;
     let stored = options_map::load_newest(&*context.fs, &context.dir, &on_disk)?;
     register_families(context, options, found, stored.as_ref(), &on_disk)?;
+    if stored.as_ref().is_some_and(|s| !s.is_readable_by_rocksdb()) {
+        let has_some = has_dictionaries(context);
+        context.has_dictionaries.store(has_some, Ordering::Relaxed);
+    }
     let missing: Vec<(&String, &ColumnFamilyOptions)> = options
         .families
         .iter()
@@ -647,6 +653,20 @@ fn start_clean(
     context.set.apply(changes)
 }
 
+/// True if a blob file has a dictionary, or does not open.
+fn has_dictionaries(context: &Context) -> bool {
+    context.set.families().iter().any(|family| {
+        let version = family.version();
+        let mut numbers = version.blob_files().keys();
+        numbers.any(
+            |&number| match family.tables.blob_reader(&version, number) {
+                Ok(reader) => reader.header().version == VERSION_WITH_DICTIONARY,
+                Err(_) => true,
+            },
+        )
+    })
+}
+
 /// Writes the settings of all families as RocksDB's OPTIONS file; returns its number.
 ///
 /// # Errors
@@ -657,7 +677,12 @@ pub(crate) fn write_options_file(
     families: &[NamedFamily],
 ) -> Result<FileNo> {
     let number = context.set.new_file_number();
-    let text = options_map::to_text(db, families);
+    if options_map::ask_for_dictionaries(families) {
+        // A job that has begun may write some even if they are not asked for any more.
+        context.has_dictionaries.store(true, Ordering::Relaxed);
+    }
+    let has_dictionaries = context.has_dictionaries.load(Ordering::Relaxed);
+    let text = options_map::to_text(db, families, has_dictionaries);
     let temporary = filename::temporary_options_path(&context.dir, number);
     let path = filename::options_path(&context.dir, number);
     let named = write_file(&*context.fs, &temporary, text.as_bytes())

@@ -85,7 +85,7 @@ fn numbers_are_such_as_rocksdb_can_hold() {
         max_subcompactions: usize::MAX,
         ..DbOptions::default()
     };
-    let text = to_text(&db, &[("default".to_owned(), Arc::new(cf.clone()))]);
+    let text = to_text(&db, &[("default".to_owned(), Arc::new(cf.clone()))], false);
     for name in [
         "max_subcompactions",
         "level0_slowdown_writes_trigger",

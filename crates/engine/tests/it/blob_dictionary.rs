@@ -394,13 +394,6 @@ fn without_it_compactions_bring_files_back_that_rocksdb_reads() {
     assert!(files(&fs, &db).1 > 0);
     let stored = Db::load_latest_options(DIR, &options).unwrap();
     assert_eq!(stored.family("default").blob_compression_opts, DICTIONARY);
-    let text = |fs: &MemFileSystem| {
-        let names = fs.list(Path::new(DIR)).unwrap();
-        let newest = names.iter().filter(|n| n.starts_with("OPTIONS")).max();
-        let bytes = read_file(fs, &Path::new(DIR).join(newest.unwrap())).unwrap();
-        String::from_utf8(bytes).unwrap()
-    };
-    assert!(text(&fs).contains("#orogen readable_by_rocksdb=false"));
     db.set_options(
         &family,
         &[
@@ -410,7 +403,6 @@ fn without_it_compactions_bring_files_back_that_rocksdb_reads() {
         ],
     )
     .unwrap();
-    assert!(!text(&fs).contains("readable_by_rocksdb"));
     compact(&db);
     let (all, with) = files(&fs, &db);
     assert!(all > 0 && with == 0, "{with} of {all}");
@@ -422,6 +414,76 @@ fn without_it_compactions_bring_files_back_that_rocksdb_reads() {
     fill(&db, &mut map, &mut rng, 0..2_000);
     compact(&db);
     assert_eq!(files(&fs, &db).1, 0);
+    assert_holds(&db, &map);
+}
+
+/// What the newest OPTIONS file of a directory says of RocksDB.
+fn is_marked(fs: &MemFileSystem, dir: &str) -> bool {
+    let names = fs.list(Path::new(dir)).expect("the disk is well");
+    let newest = names.iter().filter(|n| n.starts_with("OPTIONS")).max();
+    let path = Path::new(dir).join(newest.expect("there is one"));
+    let bytes = read_file(fs, &path).expect("the disk is well");
+    let text = String::from_utf8(bytes).expect("it is text");
+    text.contains("\n  #orogen readable_by_rocksdb=false\n")
+}
+
+#[test]
+fn a_directory_is_marked_as_long_as_a_file_has_a_dictionary() {
+    let fs = MemFileSystem::new();
+    let mut options = with_dictionary(&fs);
+    options.cf.blob_compression_opts.max_dict_bytes = 0;
+    drop(Db::open(DIR, &options).unwrap());
+    assert!(!is_marked(&fs, DIR));
+    let db = Db::open(DIR, &with_dictionary(&fs)).unwrap();
+    assert!(is_marked(&fs, DIR), "it may have one from here on");
+    drop(db);
+    // None came of it.
+    let db = Db::open(DIR, &options).unwrap();
+    assert!(!is_marked(&fs, DIR));
+    let family = db.default_column_family();
+    let set = |db: &Db, bytes: &str| {
+        let value = format!("{{max_dict_bytes={bytes};}}");
+        let family = db.default_column_family();
+        db.set_options(&family, &[("blob_compression_opts", &value)])
+            .unwrap();
+    };
+    set(&db, "16384");
+    assert!(is_marked(&fs, DIR));
+    let (mut map, mut rng) = (Map::new(), Rng::new(6));
+    fill(&db, &mut map, &mut rng, 0..2_000);
+    // No new file will have one; those that are there do.
+    set(&db, "0");
+    assert!(files(&fs, &db).1 > 0);
+    assert!(is_marked(&fs, DIR));
+    drop((family, db));
+    for _ in 0..2 {
+        let db = Db::open(DIR, &options).unwrap();
+        assert!(files(&fs, &db).1 > 0);
+        assert!(is_marked(&fs, DIR));
+    }
+    let reader = Db::open_read_only(DIR, &options).unwrap();
+    reader.checkpoint("/read").unwrap();
+    assert!(is_marked(&fs, "/read"));
+    drop(reader);
+    let db = Db::open(DIR, &options).unwrap();
+    db.checkpoint("/copy").unwrap();
+    assert!(is_marked(&fs, "/copy"));
+    let family = db.default_column_family();
+    db.set_options(
+        &family,
+        &[
+            ("enable_blob_garbage_collection", "true"),
+            ("blob_garbage_collection_age_cutoff", "1.0"),
+        ],
+    )
+    .unwrap();
+    compact(&db);
+    let (all, with) = files(&fs, &db);
+    assert!(all > 0 && with == 0, "{with} of {all}");
+    assert_holds(&db, &map);
+    drop((family, db));
+    let db = Db::open(DIR, &options).unwrap();
+    assert!(!is_marked(&fs, DIR));
     assert_holds(&db, &map);
 }
 
