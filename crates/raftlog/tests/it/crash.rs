@@ -3,6 +3,11 @@
 //! The promise: after a crash an engine holds what it held after some batch: none is torn, none
 //! before it is missing, and the last one that was synced is there. A call that fails changes
 //! nothing that can be seen.
+//!
+//! Each history is run in all [`SETTINGS`], and the directories it leaves are opened in the same: with the first in every other point where it
+//! is cut off or a call fails, with the others in every sixth, beginning with another one for each seed. Where absolute
+//! consistency is asked for, a record that is cut off is an error, and the directory is opened as one that tolerates it then.
+//! Digests are made by a thread of their own, so with them not all calls come in the same order each time.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,7 +17,7 @@ use orogen_env::{
     Clock, Fault, FaultFileSystem, Faults, FileSystem, ManualClock, MemFileSystem, OpKind,
     PowerCut, TailFill,
 };
-use orogen_raftlog::raw::{Command, Engine, LogBatch, Options, Queue, RewriteSteps};
+use orogen_raftlog::raw::{Command, Engine, LogBatch, Options, Queue, RecoveryMode, RewriteSteps};
 use orogen_testkit::rng::Rng;
 
 use crate::model::{
@@ -32,11 +37,57 @@ enum Dirs {
 
 const THRESHOLD: Duration = Duration::from_millis(10);
 
-impl Dirs {
+/// How a directory is opened by who writes, and after that.
+#[derive(Clone, Copy, Debug)]
+struct Setting {
+    dirs: Dirs,
+    mode: RecoveryMode,
+    digests: bool,
+}
+
+/// Modes, and whether there are digests.
+const SETTINGS: [(RecoveryMode, bool); 6] = [
+    (RecoveryMode::TolerateTailCorruption, false),
+    (RecoveryMode::TolerateTailCorruption, true),
+    (RecoveryMode::TolerateAnyCorruption, false),
+    (RecoveryMode::TolerateAnyCorruption, true),
+    (RecoveryMode::AbsoluteConsistency, false),
+    (RecoveryMode::AbsoluteConsistency, true),
+];
+
+/// Numbers of calls at which something happens with a setting in the history of a seed.
+fn points(setting: usize, seed: u64) -> impl Iterator<Item = u64> {
+    let (first, step) = match setting {
+        0 => (seed % 2, 2),
+        _ => ((setting as u64 + seed) % 6, 6),
+    };
+    (first + 1..).step_by(step)
+}
+
+impl Setting {
+    fn all(dirs: Dirs) -> impl Iterator<Item = (usize, Self)> {
+        let of = move |(mode, digests)| Self {
+            dirs,
+            mode,
+            digests,
+        };
+        SETTINGS.into_iter().map(of).enumerate()
+    }
+
+    fn is_absolute(self) -> bool {
+        self.mode == RecoveryMode::AbsoluteConsistency
+    }
+
     fn options(self) -> Options {
-        match self {
-            Self::One => options(),
-            Self::Two | Self::Slow => spilling(),
+        let options = match self.dirs {
+            Dirs::One => options(),
+            Dirs::Two | Dirs::Slow => spilling(),
+        };
+        Options {
+            recovery_mode: self.mode,
+            enable_log_digests: self.digests,
+            recovery_threads: 2,
+            ..options
         }
     }
 
@@ -49,7 +100,7 @@ impl Dirs {
     ) -> orogen_base::Result<Engine> {
         let options = Options {
             record_alignment,
-            spill_stall_threshold: (self == Self::Slow).then_some(THRESHOLD),
+            spill_stall_threshold: (self.dirs == Dirs::Slow).then_some(THRESHOLD),
             ..self.options()
         };
         Engine::open_with_clock(fs, dir(), options, Vec::new(), Arc::clone(clock))
@@ -60,6 +111,36 @@ impl Dirs {
         Engine::open(&fs, dir(), self.options())
     }
 
+    /// Opens what a power cut has left; with another mode if a cut-off record is an error. Counts those.
+    fn open_after(
+        self,
+        fs: &MemFileSystem,
+        cut: PowerCut,
+        refused: &mut u64,
+        what: &str,
+    ) -> Engine {
+        let leaves_whole = matches!(
+            cut,
+            PowerCut::KeepAll | PowerCut::DropUnsynced | PowerCut::Names { .. }
+        );
+        match self.open(fs) {
+            Ok(engine) => engine,
+            Err(e) if self.is_absolute() && !leaves_whole => {
+                assert_eq!(e.kind(), ErrorKind::Corruption, "{what}: {e}");
+                *refused += 1;
+                let tolerant = Self {
+                    mode: RecoveryMode::TolerateTailCorruption,
+                    ..self
+                };
+                let engine = tolerant.open(fs);
+                engine.unwrap_or_else(|e| panic!("{what}: {e}"))
+            }
+            Err(e) => panic!("{what}: {e}"),
+        }
+    }
+}
+
+impl Dirs {
     /// Has the directories tell anew whether they have space, and now and then an append to one find none; or the first be slow now and then.
     fn worsen(self, faults: &Faults, rng: &mut Rng, clock: &Arc<dyn Clock>) {
         faults.clear();
@@ -127,7 +208,7 @@ impl Outcome {
 const STEPS: usize = 60;
 
 /// Writes random batches, some synced, purges, and opens again now and then; goes on after errors.
-fn run(fs: &Arc<dyn FileSystem>, dirs: Dirs, seed: u64, check: Option<&Faults>) -> Outcome {
+fn run(fs: &Arc<dyn FileSystem>, setting: Setting, seed: u64, check: Option<&Faults>) -> Outcome {
     // Before it has failed a call, one of those that check would.
     let check = || check.is_some_and(|faults| faults.injected() > 0);
     let worse = FaultFileSystem::new(Arc::clone(fs));
@@ -144,10 +225,10 @@ fn run(fs: &Arc<dyn FileSystem>, dirs: Dirs, seed: u64, check: Option<&Faults>) 
     };
     // Files of one directory have other alignments.
     let mut alignments = [0, 512, 0, 0].into_iter().cycle().skip(seed as usize % 4);
-    let mut open = || dirs.open_on(&arc, &clock, alignments.next().unwrap_or(0));
+    let mut open = || setting.open_on(&arc, &clock, alignments.next().unwrap_or(0));
     let mut engine = open().ok();
     for step in 0..STEPS {
-        dirs.worsen(worse.faults(), &mut rng, &clock);
+        setting.dirs.worsen(worse.faults(), &mut rng, &clock);
         if step % 9 == 8
             && let Some(engine) = engine.take()
         {
@@ -224,6 +305,8 @@ fn run(fs: &Arc<dyn FileSystem>, dirs: Dirs, seed: u64, check: Option<&Faults>) 
 #[derive(Debug, Default)]
 struct Met {
     points: u64,
+    /// Cuts after which a directory was refused for absolute consistency.
+    refused: u64,
     /// Histories in which the rewrite queue was written anew.
     written_anew: u32,
     /// Files made in the second directory, and in all, by the whole histories.
@@ -233,59 +316,79 @@ struct Met {
 fn cut_everywhere(dirs: Dirs, seeds: std::ops::Range<u64>) -> Met {
     let mut met = Met::default();
     for seed in seeds {
-        let mut at = 0;
-        loop {
-            at += 1;
-            let fs = disk();
-            fs.crash_after(at);
-            let arc: Arc<dyn FileSystem> = Arc::new(fs.clone());
-            let out = run(&arc, dirs, seed, None);
-            if !fs.is_power_off() {
-                assert!(out.has_deleted[0], "seed {seed}");
-                met.written_anew += u32::from(out.has_deleted[1]);
-                for (sum, made) in met.made.iter_mut().zip(out.made) {
-                    *sum += made;
+        for (number, setting) in Setting::all(dirs) {
+            for at in points(number, seed) {
+                let fs = disk();
+                fs.crash_after(at);
+                let arc: Arc<dyn FileSystem> = Arc::new(fs.clone());
+                let out = run(&arc, setting, seed, None);
+                if !fs.is_power_off() {
+                    assert!(out.has_deleted[0], "seed {seed} {setting:?}");
+                    met.written_anew += u32::from(out.has_deleted[1]);
+                    for (sum, made) in met.made.iter_mut().zip(out.made) {
+                        *sum += made;
+                    }
+                    break;
                 }
-                break;
-            }
-            met.points += 1;
-            let tail = |fill| PowerCut::Tail { seed: at, fill };
-            for cut in [
-                PowerCut::KeepAll,
-                PowerCut::DropUnsynced,
-                PowerCut::Torn { seed: at },
-                PowerCut::Torn {
-                    seed: at + 1_000_000,
-                },
-                PowerCut::Names { seed: at },
-                tail(TailFill::Zeros),
-                tail(TailFill::Garbage),
-                tail(TailFill::Stale),
-            ] {
-                let disk = fs.crash(cut);
-                let engine = dirs.open(&disk);
-                let engine = engine.unwrap_or_else(|e| panic!("{seed} {at} {cut:?}: {e}"));
-                let found = content(&engine);
-                let least = if cut == PowerCut::KeepAll {
-                    out.states.len() - 1
-                } else {
-                    out.synced
-                };
-                assert!(out.allows(&found, least), "{seed} {at} {cut:?}");
-                // What is there stays, and what is written behind it too, also when purged.
-                let mut after = found.clone();
-                let mut batch = random_batch(&mut Rng::new(at), &mut after, 0);
-                engine.write(&mut batch, true).unwrap();
-                if at % 2 == 0 {
-                    engine.purge_expired_files().unwrap();
-                }
-                let engine = dirs.open(&disk.crash(PowerCut::DropUnsynced)).unwrap();
-                assert_eq!(content(&engine), after, "{seed} {at} {cut:?}");
+                met.points += 1;
+                cut_at(
+                    &fs,
+                    setting,
+                    at,
+                    &out,
+                    &mut met.refused,
+                    &format!("{seed} {at} {setting:?}"),
+                );
             }
         }
     }
     println!("{dirs:?}: {met:?}");
     met
+}
+
+/// Cuts the power of a disk, and looks at what is left.
+fn cut_at(
+    fs: &MemFileSystem,
+    setting: Setting,
+    at: u64,
+    out: &Outcome,
+    refused: &mut u64,
+    what: &str,
+) {
+    let tail = |fill| PowerCut::Tail { seed: at, fill };
+    for cut in [
+        PowerCut::KeepAll,
+        PowerCut::DropUnsynced,
+        PowerCut::Torn { seed: at },
+        PowerCut::Torn {
+            seed: at + 1_000_000,
+        },
+        PowerCut::Names { seed: at },
+        tail(TailFill::Zeros),
+        tail(TailFill::Garbage),
+        tail(TailFill::Stale),
+    ] {
+        let what = format!("{what} {cut:?}");
+        let disk = fs.crash(cut);
+        let engine = setting.open_after(&disk, cut, refused, &what);
+        let found = content(&engine);
+        let least = if cut == PowerCut::KeepAll {
+            out.states.len() - 1
+        } else {
+            out.synced
+        };
+        assert!(out.allows(&found, least), "{what}");
+        // What is there stays, and what is written behind it too, also when purged.
+        let mut after = found.clone();
+        let mut batch = random_batch(&mut Rng::new(at), &mut after, 0);
+        engine.write(&mut batch, true).unwrap();
+        if at.is_multiple_of(2) {
+            engine.purge_expired_files().unwrap();
+        }
+        let engine = setting.open(&disk.crash(PowerCut::DropUnsynced));
+        let engine = engine.unwrap_or_else(|e| panic!("{what}: {e}"));
+        assert_eq!(content(&engine), after, "{what}");
+    }
 }
 
 #[test]
@@ -311,44 +414,48 @@ fn after_a_power_cut_a_log_that_left_a_slow_directory_is_whole() {
 }
 
 fn cut_opens(dirs: Dirs, seeds: std::ops::Range<u64>) -> u64 {
-    let mut points = 0;
+    let (mut points, mut refused) = (0, 0);
     for seed in seeds {
-        // Cuts that fall into purges too; each other one would take long.
-        for at in (1..).step_by(7) {
-            let fs = disk();
-            fs.crash_after(at);
-            let arc: Arc<dyn FileSystem> = Arc::new(fs.clone());
-            let out = run(&arc, dirs, seed, None);
-            if !fs.is_power_off() {
-                break;
-            }
-            let first = fs.crash(PowerCut::Torn { seed: at });
-            let found = content(&dirs.open(&first.fork()).unwrap());
-            assert!(out.allows(&found, out.synced), "{seed} {at}");
-            for calls in 0.. {
-                let disk = first.fork();
-                disk.crash_after(calls);
-                let opened = dirs.open(&disk);
-                let is_off = disk.is_power_off();
-                drop(opened);
-                for cut in [PowerCut::DropUnsynced, PowerCut::Torn { seed: calls }] {
-                    let again = dirs.open(&disk.crash(cut));
-                    let again =
-                        again.unwrap_or_else(|e| panic!("{seed} {at} {calls} {cut:?}: {e}"));
-                    let found = content(&again);
-                    assert!(
-                        out.allows(&found, out.synced),
-                        "{seed} {at} {calls} {cut:?}"
-                    );
-                }
-                points += 1;
-                if !is_off {
+        for (number, setting) in Setting::all(dirs) {
+            // Cuts that fall into purges too; each other one would take long.
+            for at in (1 + 7 * (number as u64)..).step_by(7 * SETTINGS.len()) {
+                let fs = disk();
+                fs.crash_after(at);
+                let arc: Arc<dyn FileSystem> = Arc::new(fs.clone());
+                let out = run(&arc, setting, seed, None);
+                if !fs.is_power_off() {
                     break;
+                }
+                let what = format!("{seed} {at} {setting:?}");
+                // A record that is cut off is an error of absolute consistency, however often it is opened.
+                let first = fs.crash(match setting.is_absolute() {
+                    true => PowerCut::DropUnsynced,
+                    false => PowerCut::Torn { seed: at },
+                });
+                let found = content(&setting.open(&first.fork()).unwrap());
+                assert!(out.allows(&found, out.synced), "{what}");
+                for calls in 0.. {
+                    let disk = first.fork();
+                    disk.crash_after(calls);
+                    let opened = setting.open(&disk);
+                    let is_off = disk.is_power_off();
+                    drop(opened);
+                    for cut in [PowerCut::DropUnsynced, PowerCut::Torn { seed: calls }] {
+                        let what = format!("{what} {calls} {cut:?}");
+                        // Who closes writes padding, which may be cut off.
+                        let again = disk.crash(cut);
+                        let again = setting.open_after(&again, cut, &mut refused, &what);
+                        assert!(out.allows(&content(&again), out.synced), "{what}");
+                    }
+                    points += 1;
+                    if !is_off {
+                        break;
+                    }
                 }
             }
         }
     }
-    println!("{dirs:?}: {points} cuts while it is opened");
+    println!("{dirs:?}: {points} cuts while it is opened, {refused} directories refused");
     points
 }
 
@@ -383,42 +490,56 @@ fn fail_everywhere(dirs: Dirs, seeds: std::ops::Range<u64>) -> u64 {
     let mut calls = 0;
     for kind in 0..4 {
         for seed in seeds.clone() {
-            for n in 1.. {
-                let mem = disk();
-                let fs = FaultFileSystem::over_memory(mem.clone());
-                fs.faults().lose_names();
-                let fault = match kind {
-                    0 => Fault::io(),
-                    1 => Fault::no_space().on(&[OpKind::Append]).short(7),
-                    2 => Fault::no_space(),
-                    _ => Fault::io().after_effect(),
-                };
-                fs.faults().add(fault.nth(n));
-                let arc: Arc<dyn FileSystem> = Arc::new(fs.clone());
-                let out = run(&arc, dirs, seed, Some(fs.faults()));
-                if fs.faults().injected() == 0 {
-                    break;
-                }
-                calls += 1;
-                let name = format!("kind {kind} seed {seed} n {n}");
-                // A process that died and one whose machine lost power.
-                let engine = dirs.open(&mem.crash(PowerCut::KeepAll)).unwrap();
-                let found = content(&engine);
-                if out.failed_sync {
-                    assert!(out.allows(&found, out.synced), "{name}");
-                } else {
-                    assert_eq!(Some(&found), out.states.last(), "{name}");
-                }
-                for cut in [PowerCut::DropUnsynced, PowerCut::Names { seed: n }] {
-                    let engine = dirs.open(&mem.crash(cut));
-                    let engine = engine.unwrap_or_else(|e| panic!("{name} {cut:?}: {e}"));
-                    assert!(out.allows(&content(&engine), out.synced), "{name} {cut:?}");
+            for (number, setting) in Setting::all(dirs) {
+                for n in points(number, seed) {
+                    if !fail_at(kind, seed, n, setting) {
+                        break;
+                    }
+                    calls += 1;
                 }
             }
         }
     }
     println!("{dirs:?}: {calls} calls failed");
     calls
+}
+
+/// Has one call of a history fail, and looks at what is left; false if there is no such call.
+fn fail_at(kind: u32, seed: u64, n: u64, setting: Setting) -> bool {
+    let mem = disk();
+    let fs = FaultFileSystem::over_memory(mem.clone());
+    fs.faults().lose_names();
+    let fault = match kind {
+        0 => Fault::io(),
+        1 => Fault::no_space().on(&[OpKind::Append]).short(7),
+        2 => Fault::no_space(),
+        _ => Fault::io().after_effect(),
+    };
+    fs.faults().add(fault.nth(n));
+    let arc: Arc<dyn FileSystem> = Arc::new(fs.clone());
+    let out = run(&arc, setting, seed, Some(fs.faults()));
+    if fs.faults().injected() == 0 {
+        return false;
+    }
+    let name = format!("kind {kind} seed {seed} n {n} {setting:?}");
+    let open = |cut| {
+        let engine = setting.open(&mem.crash(cut));
+        engine.unwrap_or_else(|e| panic!("{name} {cut:?}: {e}"))
+    };
+    // A process that died and one whose machine lost power.
+    let found = content(&open(PowerCut::KeepAll));
+    if out.failed_sync {
+        assert!(out.allows(&found, out.synced), "{name}");
+    } else {
+        assert_eq!(Some(&found), out.states.last(), "{name}");
+    }
+    for cut in [PowerCut::DropUnsynced, PowerCut::Names { seed: n }] {
+        assert!(
+            out.allows(&content(&open(cut)), out.synced),
+            "{name} {cut:?}"
+        );
+    }
+    true
 }
 
 #[test]
