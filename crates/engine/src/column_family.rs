@@ -62,6 +62,8 @@ pub(crate) struct FamilyState {
     pub(crate) holes: Holes,
     /// Blob files that somebody has asked to be looked at for them.
     pub(crate) holes_asked: BTreeSet<FileNo>,
+    /// Those that wait do so for long: files that were made since are left to who moves values.
+    pub(crate) holes_wait_long: bool,
 }
 
 /// For what nothing in blob files was found that could be collected.
@@ -85,11 +87,15 @@ pub(crate) enum Holes {
     /// A job looks for them, or gives them up.
     Running,
     /// They are given up when no version of this era is held.
-    Waiting(
-        Era,
-        Vec<HolesOfFile>,
-        #[expect(dead_code, reason = "it is counted")] Option<Waits>,
-    ),
+    Waiting {
+        era: Era,
+        files: Vec<HolesOfFile>,
+        #[expect(dead_code, reason = "it is counted")]
+        counted: Option<Waits>,
+        since_micros: u64,
+        /// Files from this number on were made since.
+        made_since: FileNo,
+    },
 }
 
 /// Places of a file that are to be given up.
@@ -207,6 +213,7 @@ impl ColumnFamilyData {
                 jobs_ended: 0,
                 holes: Holes::Idle,
                 holes_asked: BTreeSet::new(),
+                holes_wait_long: false,
             }),
             current: ArcSwap::from_pointee(current),
             clock,
@@ -374,7 +381,7 @@ impl FamilyState {
     /// True if somebody has asked for holes that were not made.
     pub(crate) fn are_holes_asked(&self) -> bool {
         let waits = match &self.holes {
-            Holes::Waiting(_, files, _) => files.iter().any(|f| f.is_asked),
+            Holes::Waiting { files, .. } => files.iter().any(|f| f.is_asked),
             Holes::Idle | Holes::Running => false,
         };
         waits || !self.holes_asked.is_empty()

@@ -211,7 +211,7 @@ pub(crate) fn jobs(context: &Context) -> Vec<JobInfo> {
             let bytes = state.imm.iter().map(|m| m.table.memory_usage() as u64);
             jobs.push(queued(JobKind::Flush, bytes.sum(), reason));
         }
-        if let Holes::Waiting(era, files, _) = &state.holes {
+        if let Holes::Waiting { era, files, .. } = &state.holes {
             let reason = match era.is_over() {
                 true => "quiet",
                 false => "readers",

@@ -571,7 +571,7 @@ impl VersionSet {
                 None => {}
             }
             let mut state = family.state();
-            if let Holes::Waiting(era, files, _) = &mut state.holes {
+            if let Holes::Waiting { era, files, .. } = &mut state.holes {
                 // What goes as a whole needs no holes.
                 files.retain(|f| version.blob_files().contains_key(&f.number));
                 if family.is_dropped() || (files.is_empty() && era.is_over()) {

@@ -25,6 +25,7 @@ use crate::holes::{self, Picked};
 use crate::jobs::compaction_handle::{Control, Counted};
 use crate::jobs::punch_due::{
     Ends, can_begin, find_files, flushes_come, is_better_moved, is_left, leave_to_moving,
+    note_long_waits,
 };
 use crate::obsolete;
 use crate::quarantine;
@@ -82,7 +83,7 @@ fn take(context: &Context, family: &Arc<ColumnFamilyData>, lull: Lull) -> Option
             let is_asked = state.are_holes_asked();
             match &mut state.holes {
                 Holes::Running => return None,
-                Holes::Waiting(era, files, _) => {
+                Holes::Waiting { era, files, .. } => {
                     if !era.is_over() || !context.hole_punching.is_allowed() {
                         return None;
                     }
@@ -138,6 +139,7 @@ pub(crate) fn spawn_if_due(context: &Arc<Context>) {
         return;
     }
     let (families, lull) = (context.set.families(), context.lull());
+    families.iter().for_each(|f| note_long_waits(context, f));
     if !families.iter().any(|f| can_begin(f, context, lull)) || !context.hole_punching.take_thread()
     {
         return;
@@ -227,7 +229,7 @@ fn give_up_asked(
             if !state.are_holes_asked() && !matches!(state.holes, Holes::Running) {
                 return Ok(());
             }
-            if matches!(state.holes, Holes::Waiting(..)) {
+            if matches!(state.holes, Holes::Waiting { .. }) {
                 looks += 1;
             }
         }
@@ -388,8 +390,15 @@ impl PunchJob {
         // None began if all of the files were gone when it was announced.
         if !state.version.era.is(&era) && !self.family.is_dropped() {
             // Else nobody's end is waited for.
-            let waits = (!era.is_over()).then(|| context.hole_punching.wait());
-            state.holes = Holes::Waiting(era, files, waits);
+            let counted = (!era.is_over()).then(|| context.hole_punching.wait());
+            let last = state.version.blob_files().keys().next_back();
+            state.holes = Holes::Waiting {
+                era,
+                files,
+                counted,
+                since_micros: context.clock.now_micros(),
+                made_since: last.map_or(0, |n| n + 1),
+            };
         }
     }
 
@@ -651,7 +660,7 @@ mod tests {
     use super::*;
     use crate::column_family::NothingToCollect;
     use crate::{Db, Options, ReadOptions, WriteOptions};
-    use orogen_env::{Clock as _, MemFileSystem, SystemClock};
+    use orogen_env::{Clock as _, ManualClock, MemFileSystem, SystemClock};
     use std::time::Duration;
 
     #[test]
@@ -698,6 +707,48 @@ mod tests {
         job.run(context).unwrap();
         assert!(Arc::ptr_eq(&family.version(), &version));
         assert!(family.state().nothing_to_collect.is_none());
+        db.close().unwrap();
+    }
+
+    #[test]
+    fn files_made_since_do_not_wait_for_holes_while_a_reader_is_waited_for() {
+        let mut options = Options::default();
+        let clock = Arc::new(ManualClock::new());
+        options.db.clock = clock.clone();
+        options.db.fs = Arc::new(MemFileSystem::new());
+        options.db.create_if_missing = true;
+        options.cf.enable_blob_files = true;
+        options.cf.min_blob_size = 100;
+        let db = Db::open("/db", &options).unwrap();
+        for n in 0..2 {
+            db.put(&[n], &[n; 20_000]).unwrap();
+            db.flush().unwrap();
+        }
+        let context = &db.core().context;
+        let family = context.set.families().remove(0);
+        let made_since = *family.version().blob_files().keys().nth(1).unwrap();
+        let held = || {
+            note_long_waits(context, &family);
+            let version = family.version();
+            let files = version.blob_files().values();
+            files
+                .map(|b| b.file.holes_wait_for_others.get())
+                .collect::<Vec<_>>()
+        };
+        let waiting = |era: &Era, since_micros| Holes::Waiting {
+            era: era.clone(),
+            files: Vec::new(),
+            counted: None,
+            since_micros,
+            made_since,
+        };
+        let reader = Era::default();
+        family.state().holes = waiting(&reader, clock.now_micros());
+        assert_eq!(held(), [false, false], "it does not wait for long yet");
+        clock.advance(Duration::from_secs(3));
+        assert_eq!(held(), [false, true]);
+        drop(reader);
+        assert_eq!(held(), [false, false]);
         db.close().unwrap();
     }
 

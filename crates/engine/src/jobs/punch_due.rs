@@ -16,6 +16,9 @@ use crate::version::version::Version;
 /// Looks so often whether what is held has gone: a point read that was the last tells nobody.
 const WAIT_MICROS: u64 = 200_000;
 
+/// Where marked places are kept by a reader or a backup for longer than this, values of files that were made since are moved.
+const LONG_WAIT_MICROS: u64 = 2_000_000;
+
 /// What becomes of holes of a file that were not made.
 pub(crate) enum Ends {
     /// Nothing: there are none, or they are looked for again when there is a reason.
@@ -107,6 +110,41 @@ pub(crate) fn leave_to_moving<'a>(
     }
 }
 
+/// Leaves files to those who move values while marked places have waited long for a reader or a backup: nothing is marked in others
+/// before they are given up. Only files that were made since, as moving values of those that the reader holds frees nothing.
+pub(crate) fn note_long_waits(context: &Context, family: &ColumnFamilyData) {
+    let mut state = family.state();
+    let made_since = match &state.holes {
+        Holes::Waiting {
+            era,
+            since_micros,
+            made_since,
+            ..
+        } => {
+            let is_kept = !era.is_over() || !context.hole_punching.is_allowed();
+            let waited = context.clock.now_micros().saturating_sub(*since_micros);
+            (is_kept && waited >= LONG_WAIT_MICROS).then_some(*made_since)
+        }
+        Holes::Idle | Holes::Running => None,
+    };
+    if made_since.is_none() && !state.holes_wait_long {
+        return;
+    }
+    let mut changes = false;
+    for (_, blob) in state.version.blob_files().range(made_since.unwrap_or(0)..) {
+        let waits = made_since.is_some();
+        let mark = &blob.file.holes_wait_for_others;
+        if mark.get() != waits {
+            mark.set(waits);
+            changes = true;
+        }
+    }
+    state.holes_wait_long = made_since.is_some();
+    if changes {
+        state.nothing_to_collect = None;
+    }
+}
+
 pub(crate) fn can_begin(family: &ColumnFamilyData, context: &Context, lull: Lull) -> bool {
     let is_running = matches!(family.state().holes, Holes::Running);
     !is_running && is_busy(family, context, lull)
@@ -118,7 +156,7 @@ pub(crate) fn is_busy(family: &ColumnFamilyData, context: &Context, lull: Lull) 
         let state = family.state();
         match &state.holes {
             Holes::Running => return true,
-            Holes::Waiting(era, ..) => {
+            Holes::Waiting { era, .. } => {
                 let is_ready = era.is_over() && context.hole_punching.is_allowed();
                 if !is_ready || state.are_holes_asked() || !is_left(context, family, lull) {
                     return is_ready;
@@ -136,7 +174,7 @@ fn waits_for_quiet(family: &ColumnFamilyData, context: &Context, lull: Lull) -> 
     let is_ready = {
         let state = family.state();
         let is_ready = match &state.holes {
-            Holes::Waiting(era, ..) => era.is_over() && context.hole_punching.is_allowed(),
+            Holes::Waiting { era, .. } => era.is_over() && context.hole_punching.is_allowed(),
             Holes::Idle | Holes::Running => false,
         };
         is_ready && !state.are_holes_asked()
@@ -147,7 +185,7 @@ fn waits_for_quiet(family: &ColumnFamilyData, context: &Context, lull: Lull) -> 
 /// Microseconds after which it is to be looked again.
 pub(crate) fn idle_micros(context: &Context) -> u64 {
     let (families, lull) = (context.set.families(), context.lull());
-    let waits = |f: &&Arc<ColumnFamilyData>| matches!(f.state().holes, Holes::Waiting(..));
+    let waits = |f: &&Arc<ColumnFamilyData>| matches!(f.state().holes, Holes::Waiting { .. });
     let mut waiting = families.iter().filter(waits).peekable();
     let some_wait = waiting.peek().is_some();
     // Of an end that is waited for, and of who keeps holes out of files, nobody tells.

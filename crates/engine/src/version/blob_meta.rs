@@ -81,6 +81,8 @@ pub struct BlobFile {
     pub(crate) leave_holes: CompactionMark,
     /// Set when moving its values is better than holes while flushes come: none are made before they do not.
     pub(crate) holes_wait_for_quiet: CompactionMark,
+    /// Set while none are looked for in it, since those of others have waited long for a reader.
+    pub(crate) holes_wait_for_others: CompactionMark,
     seen: Seen,
 }
 
@@ -139,6 +141,7 @@ impl BlobFile {
             damaged: CompactionMark::default(),
             leave_holes: CompactionMark::default(),
             holes_wait_for_quiet: CompactionMark::default(),
+            holes_wait_for_others: CompactionMark::default(),
             seen: Seen::default(),
         }
     }
@@ -250,13 +253,13 @@ impl BlobFileMeta {
     }
 
     /// True if holes are expected to bring more: not once almost all of the garbage was there when
-    /// dead places were looked for, nor where the file is left alone, for good or while flushes come, nor of records that are shorter than a block, on average,
+    /// dead places were looked for, nor where the file is left alone, for good or while flushes come or readers are waited for, nor of records that are shorter than a block, on average,
     /// since a dead one between two that live gives nothing back. One that was found to have other names waits: moving its
     /// values frees nothing either while they are there, and it is looked at again.
     #[must_use]
     pub fn waits_for_holes(&self, flushes_come: bool) -> bool {
         let is_left = flushes_come && self.file.holes_wait_for_quiet.get();
-        if self.file.leave_holes.get() || is_left {
+        if self.file.leave_holes.get() || self.file.holes_wait_for_others.get() || is_left {
             return false;
         }
         let addition = &self.file.addition;

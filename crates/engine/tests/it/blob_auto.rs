@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use orogen_base::metrics::Ticker;
 use orogen_base::sync::Mutex;
-use orogen_engine::{Db, JobInfo, JobKind, LiveBlobFile, Options, filename};
+use orogen_engine::{Db, JobInfo, JobKind, LiveBlobFile, Options, ReadOptions, filename};
 use orogen_env::{
     Clock, FileSystem, IoPriority, ManualClock, MemFileSystem, Metadata, RateLimiter, SystemClock,
 };
@@ -46,7 +46,10 @@ fn churn(db: &Db, rounds: usize) {
 
 /// Bytes that the blob files take, for each that is live.
 fn space_amp(db: &Db) -> f64 {
-    let files = db.live_blob_files();
+    amp_of(&db.live_blob_files())
+}
+
+fn amp_of(files: &[LiveBlobFile]) -> f64 {
     let disk: u64 = files
         .iter()
         .map(|f| f.total_blob_bytes - f.given_up_bytes.unwrap_or(0))
@@ -96,6 +99,62 @@ fn values_are_moved_where_holes_cost_too_much() {
     assert!((64..=64 + 1).contains(&few), "{few} holes");
     assert!(moved > 100, "{moved} values moved");
     assert!(amp < 2.0, "{amp}");
+}
+
+#[test]
+fn files_made_since_are_emptied_while_holes_wait_for_a_reader() {
+    let fs = MemFileSystem::new();
+    let clock = Arc::new(ManualClock::new());
+    let mut options = automatic(&fs);
+    options.db.clock = clock.clone();
+    let db = Db::open(DIR, &options).unwrap();
+    churn(&db, 0);
+    db.flush().unwrap();
+    let family = db.default_column_family();
+    let mut iter = db.iter(&ReadOptions::default(), &family).unwrap();
+    iter.seek_to_first();
+    let before: Vec<_> = (0..300).map(key).collect();
+    // Garbage is marked, and waits for the iterator.
+    churn(&db, 1);
+    let waits = |job: &JobInfo| job.kind == JobKind::HolePunching && job.reason == "readers";
+    until(|| db.jobs().iter().any(waits));
+    let last = db.live_blob_files().iter().map(|f| f.number).max();
+    // Each tenth value lives on in files of which all else is written over.
+    for round in 0..10 {
+        for n in (0..300).filter(|n| n % 10 >= round) {
+            let value = [n as u8 ^ round as u8; 9000];
+            db.put(&key(n), &value).unwrap();
+        }
+        db.flush().unwrap();
+        db.compact_range(&Default::default(), &family, None, None)
+            .unwrap();
+    }
+    clock.advance(Duration::from_secs(60));
+    let made_since = || {
+        let files = db.live_blob_files().into_iter();
+        files.filter(|f| Some(f.number) > last).collect::<Vec<_>>()
+    };
+    until(|| amp_of(&made_since()) < 2.0);
+    assert!(db.jobs().iter().any(waits), "the iterator is held");
+    let moved = db.statistics().get(Ticker::BlobDbGcNumKeysRelocated);
+    assert!(moved > 0, "{moved} values moved");
+    for key in &before {
+        assert!(iter.key() == &key[..]);
+        iter.next();
+    }
+    iter.status().unwrap();
+    drop(iter);
+    // Holes are looked for in them again once there is nobody to wait for.
+    until(|| !db.jobs().iter().any(waits));
+    for n in (0..300).step_by(2) {
+        db.put(&key(n), &[1; 9000]).unwrap();
+    }
+    db.flush().unwrap();
+    db.compact_range(&Default::default(), &family, None, None)
+        .unwrap();
+    until(|| made_since().iter().any(|f| f.given_up_bytes > Some(0)));
+    assert_exact(&db, &family);
+    assert_no_strays(&fs, &db);
 }
 
 /// Writes each `step`-th of 1,000 values of 9,000 bytes, and has it compacted; a moment passes.
