@@ -257,6 +257,21 @@ impl<F, P> Engine<F, P> {
         Ok(self.manager.raw.write(&mut log_batch.0, sync)?)
     }
 
+    /// Writes a batch as [`Self::write`] does without `sync`, and calls `on_durable` once it survives a power loss, or with the error
+    /// of the sync that should have done that. raft-engine has no such call. Who calls it, when, and what it may do:
+    /// [`raw::Engine::write_async`](crate::raw::Engine::write_async).
+    ///
+    /// # Errors
+    /// As [`Self::write`]; [`Error::Other`] if the system has no thread left. `on_durable` is not called then.
+    pub fn write_async(
+        &self,
+        log_batch: &mut LogBatch,
+        on_durable: impl FnOnce(Result<()>) + Send + 'static,
+    ) -> Result<usize> {
+        let on_durable = |synced: orogen_base::Result<()>| on_durable(synced.map_err(Error::from));
+        Ok(self.manager.raw.write_async(&mut log_batch.0, on_durable)?)
+    }
+
     /// Makes all that was written survive a power loss.
     ///
     /// # Errors
@@ -451,6 +466,14 @@ impl<F, P> Engine<F, P> {
     #[must_use]
     pub fn path(&self) -> &str {
         &self.dir
+    }
+
+    /// Syncs and closes. To drop an engine does the same and tells nobody what it met; raft-engine has no such call.
+    ///
+    /// # Errors
+    /// As [`Self::sync`]; it is closed in any case.
+    pub fn close(self) -> Result<()> {
+        Ok(self.manager.raw.close()?)
     }
 }
 

@@ -99,6 +99,36 @@ fn entries_come_back_and_ranges_outside_are_told_apart() {
 }
 
 #[test]
+fn who_writes_is_told_later_that_it_is_durable_and_who_closes_what_that_met() {
+    let temp = TempDir::new("raftlog-api");
+    let engine = Engine::open(config(temp.path())).unwrap();
+    let (tell, told) = std::sync::mpsc::channel();
+    for index in 1..=20 {
+        let mut batch = LogBatch::default();
+        batch
+            .add_entries::<Entries>(7, &entries(index, 1, 100))
+            .unwrap();
+        let tell = tell.clone();
+        let on_durable = move |synced: Result<()>| tell.send((index, synced.is_ok())).unwrap();
+        assert!(engine.write_async(&mut batch, on_durable).unwrap() > 100);
+        assert!(batch.is_empty());
+        assert_eq!(engine.last_index(7), Some(index));
+    }
+    // One that is refused is not told of.
+    let mut apart = LogBatch::default();
+    apart
+        .add_entries::<Entries>(7, &entries(30, 1, 100))
+        .unwrap();
+    let refused = engine.write_async(&mut apart, |_| panic!("it was not written"));
+    assert!(matches!(refused, Err(Error::InvalidArgument(_))));
+    drop(tell);
+    assert!(told.iter().eq((1..=20).map(|index| (index, true))));
+    engine.close().unwrap();
+    let engine = Engine::open(config(temp.path())).unwrap();
+    assert_eq!(engine.last_index(7), Some(20));
+}
+
+#[test]
 fn what_cannot_be_is_refused_and_can_be_mended() {
     let temp = TempDir::new("raftlog-api");
     let engine = Engine::open(config(temp.path())).unwrap();
