@@ -24,6 +24,7 @@
 //!
 //! The engine on the dying disk must not panic or hang, and must not fail before the power does.
 
+use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -298,22 +299,22 @@ pub(crate) fn run_script(script: &Script, fs: &MemFileSystem) -> Result<Progress
     let mut progress = Progress::default();
     let options = script.options_on(Arc::new(fs.clone()));
     let open = || Db::open(DIR, &options);
-    let died = |doing: &str, e: Error| {
+    let died = |doing: &dyn fmt::Debug, e: Error| {
         if fs.is_power_off() {
             Ok(())
         } else {
-            Err(format!("{doing} failed with the power on: {e}"))
+            Err(format!("{doing:?} failed with the power on: {e}"))
         }
     };
     let mut db = match open() {
         Ok(db) => db,
-        Err(e) => return died("open", e).map(|()| progress),
+        Err(e) => return died(&"open", e).map(|()| progress),
     };
     progress.opened = true;
     for step in &script.steps {
         progress.begin(step);
         if let Err(e) = call(&db, step, &options) {
-            return died(&format!("{step:?}"), e).map(|()| progress);
+            return died(step, e).map(|()| progress);
         }
         // A database that has failed closes without an error and without a flush.
         if !(fs.is_power_off() && matches!(step, Step::Reopen)) {
@@ -322,13 +323,13 @@ pub(crate) fn run_script(script: &Script, fs: &MemFileSystem) -> Result<Progress
         if matches!(step, Step::Reopen) {
             db = match open() {
                 Ok(db) => db,
-                Err(e) => return died("reopen", e).map(|()| progress),
+                Err(e) => return died(&"reopen", e).map(|()| progress),
             };
         }
     }
     match db.close() {
         Ok(()) => Ok(progress),
-        Err(e) => died("close", e).map(|()| progress),
+        Err(e) => died(&"close", e).map(|()| progress),
     }
 }
 

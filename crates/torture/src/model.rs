@@ -3,8 +3,8 @@
 //! All families of scripts have the same merge operator: operands are joined with commas.
 
 use std::collections::BTreeMap;
-use std::collections::hash_map::DefaultHasher;
-use std::hash::{Hash, Hasher};
+
+use orogen_base::checksum::hash_xxh3;
 
 use crate::engine::WriteBatch;
 use crate::script::Step;
@@ -159,10 +159,11 @@ pub fn print_of<K: AsRef<[u8]>, V: AsRef<[u8]>>(pairs: impl Iterator<Item = (K, 
 /// A number for one pair; a family's is their sum.
 #[must_use]
 pub fn print_of_pair(key: &[u8], value: &[u8]) -> u64 {
-    let mut hasher = DefaultHasher::new();
-    key.hash(&mut hasher);
-    value.hash(&mut hasher);
-    hasher.finish()
+    // Bits are mixed behind that: else values that changed places would give the same sum. By the end of splitmix64.
+    let both = hash_xxh3(key).wrapping_mul(3) ^ hash_xxh3(value).rotate_left(31);
+    let both = (both ^ both >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let both = (both ^ both >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+    both ^ both >> 31
 }
 
 #[cfg(test)]
