@@ -47,6 +47,9 @@ pub struct BlobFileReaderOptions {
     pub file_number: FileNo,
     /// The family that the file belongs to, which its header is compared with; `None`: any.
     pub column_family_id: Option<u32>,
+    /// The file belongs to a database that takes no files but those that it reads, as far as it knows: a header that is not
+    /// known then counts as damaged. It has no checksum, so a newer program's looks the same.
+    pub is_listed: bool,
     /// Where reads are counted.
     pub statistics: Option<Arc<Statistics>>,
 }
@@ -151,7 +154,8 @@ impl BlobFileReader {
     ///
     /// # Errors
     /// `Corruption` if it is no blob file, damaged, or of another family; `NotSupported` if its
-    /// values expire or its version is newer; `Io`.
+    /// values expire or its version is newer, which is the source of a `Corruption` if it
+    /// [is listed](BlobFileReaderOptions::is_listed); `Io`.
     pub fn open(
         file: Arc<dyn RandomAccessFile>,
         size: u64,
@@ -184,7 +188,13 @@ impl BlobFileReader {
         }
         let mut bytes = [0; HEADER_LEN];
         file.read_exact_at(0, &mut bytes)?;
-        let header = FileHeader::decode(&bytes).map_err(at)?;
+        let header = FileHeader::decode(&bytes).map_err(|e| match e.kind() {
+            ErrorKind::NotSupported if options.is_listed => at(Error::corruption(
+                "header of a blob file is damaged, or that of a newer program",
+            ))
+            .caused_by(e),
+            _ => at(e),
+        })?;
         if let Some(id) = options.column_family_id
             && id != header.column_family_id
         {

@@ -70,7 +70,7 @@ pub(super) fn reader_options() -> BlobFileReaderOptions {
     BlobFileReaderOptions {
         file_number: NUMBER,
         column_family_id: Some(3),
-        statistics: None,
+        ..BlobFileReaderOptions::default()
     }
 }
 
@@ -907,6 +907,18 @@ fn files_of_other_families_and_kinds_are_refused() {
         let e = open(&bad).err().unwrap();
         assert_eq!(e.kind(), kind, "{at}: {e}");
         assert!(e.context("file").is_some());
+        let listed = BlobFileReaderOptions {
+            is_listed: true,
+            ..reader_options()
+        };
+        let size = bad.len() as u64;
+        let damage = BlobFileReader::open(file_of(&bad), size, listed)
+            .err()
+            .unwrap();
+        assert_eq!(damage.kind(), ErrorKind::Corruption, "{at}: {damage}");
+        assert!(damage.context("file").is_some() && damage.context("offset") == Some("0"));
+        // What is not known is told all the same.
+        assert!(damage.to_string().contains(e.message()), "{damage}");
     }
 }
 

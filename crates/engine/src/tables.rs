@@ -208,6 +208,7 @@ impl FamilyTables {
         let options = BlobFileReaderOptions {
             file_number: number,
             column_family_id: Some(self.family_id),
+            is_listed: true,
             statistics: Some(self.statistics.clone()),
         };
         let reader = BlobFileReader::open(opened, size, options)?;

@@ -33,7 +33,7 @@ fn rocksdbs_files_hold_what_it_was_given() {
         let options = BlobFileReaderOptions {
             file_number: NUMBER,
             column_family_id: Some(0),
-            statistics: None,
+            ..BlobFileReaderOptions::default()
         };
         let file = file_of(&bytes);
         let reader = BlobFileReader::open(file, bytes.len() as u64, options).unwrap();

@@ -141,7 +141,7 @@ fn files_of_rocksdb_are_read_record_by_record() {
             let options = BlobFileReaderOptions {
                 file_number: 9,
                 column_family_id: Some(0),
-                statistics: None,
+                ..BlobFileReaderOptions::default()
             };
             let reader = BlobFileReader::open(file, size, options).unwrap();
             assert_eq!(reader.header().codec, codec);

@@ -122,7 +122,7 @@ fn open_blob_file(db: &Path, number: u64) -> BlobFileReader {
     let options = BlobFileReaderOptions {
         file_number: number,
         column_family_id: Some(0),
-        statistics: None,
+        ..BlobFileReaderOptions::default()
     };
     BlobFileReader::open(file, size, options).unwrap()
 }

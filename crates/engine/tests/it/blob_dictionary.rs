@@ -31,7 +31,7 @@ const DICTIONARY: CompressionOptions = CompressionOptions {
     checksum: false,
 };
 
-fn with_dictionary(fs: &MemFileSystem) -> Options {
+pub(crate) fn with_dictionary(fs: &MemFileSystem) -> Options {
     let mut options = separated(fs);
     options.cf.write_buffer_size = 8 << 20;
     options.cf.target_file_size_base = 4 << 20;
@@ -47,7 +47,7 @@ fn key(n: usize) -> Vec<u8> {
 }
 
 /// About 1 KiB of what services keep of their users.
-fn profile(rng: &mut Rng, n: usize) -> Vec<u8> {
+pub(crate) fn profile(rng: &mut Rng, n: usize) -> Vec<u8> {
     let hex = |rng: &mut Rng, len: usize| -> String {
         rng.bytes(len).iter().map(|b| format!("{b:02x}")).collect()
     };

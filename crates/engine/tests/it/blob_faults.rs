@@ -15,14 +15,15 @@ use orogen_engine::plugin::compaction_filter::{
 };
 use orogen_engine::plugin::merge_operator::StringAppend;
 use orogen_engine::{
-    BLOB_DAMAGES_LISTED_MAX, BlobFileCheck, ColumnFamily, Db, FlushOptions, Options, ReadOptions,
-    UserKeyRange,
+    BLOB_DAMAGES_LISTED_MAX, BlobFileCheck, CollectBlobGarbageOptions, ColumnFamily, Db,
+    FlushOptions, Options, ReadOptions, UserKeyRange,
 };
 use orogen_env::fs::{read_file, write_file};
 use orogen_env::{Fault, FaultFileSystem, FileSystem, MemFileSystem, OpKind};
 use orogen_sst::CompressionType;
 use orogen_testkit::Rng;
 
+use crate::blob_dictionary::{profile, with_dictionary};
 use crate::blobs::{assert_exact, assert_no_strays, compact_all, key, separated, w};
 use crate::steer::{Gate, ends, on_thread};
 use crate::support::{DIR, scan, scan_backward};
@@ -240,6 +241,181 @@ fn a_missing_file_costs_its_values_and_nothing_else() {
     assert_exact(&db, &family);
     db.checkpoint("/copy").unwrap();
     db.verify_checksums().unwrap();
+}
+
+/// Two families of the same values, with several files each, and the options.
+fn two_families(codec: CompressionType, is_with_dictionary: bool) -> (MemFileSystem, Options) {
+    let fs = MemFileSystem::new();
+    let mut options = match is_with_dictionary {
+        true => with_dictionary(&fs),
+        false => separated(&fs),
+    };
+    options.cf.blob_file_size = if is_with_dictionary {
+        60 << 10
+    } else {
+        8 << 10
+    };
+    options.cf.blob_compression_type = codec;
+    options.cf.disable_auto_compactions = true;
+    options.cf.enable_blob_garbage_collection = true;
+    options.cf.blob_garbage_collection_age_cutoff = 1.0;
+    let db = Db::open(DIR, &options).expect("opens");
+    let default = db.default_column_family();
+    let other = db.create_column_family("other", options.cf.clone());
+    let other = other.expect("there is none");
+    let mut rng = Rng::new(2);
+    for n in 0..if is_with_dictionary { 400 } else { 40 } {
+        let value = match is_with_dictionary {
+            true => profile(&mut rng, n),
+            false => rng.bytes(500),
+        };
+        for family in [&default, &other] {
+            db.put_opt(&w(), family, &key(n), &value)
+                .expect("the disk is well");
+        }
+    }
+    for family in [default, other] {
+        db.flush_opt(&FlushOptions::default(), std::slice::from_ref(&family))
+            .expect("the disk is well");
+    }
+    db.close().expect("closes");
+    (fs, options)
+}
+
+fn numbers_of(db: &Db, family: &str) -> Vec<u64> {
+    let files = db.live_blob_files().into_iter();
+    let files = files.filter(|f| f.column_family == family);
+    files.map(|f| f.number).collect()
+}
+
+/// Whether each value is read, which is the one that was written.
+fn read_all(db: &Db, family: &ColumnFamily, written: &[Vec<u8>]) -> Vec<bool> {
+    let read = written.iter().enumerate().map(|(n, value)| {
+        match db.get_opt(&ReadOptions::default(), family, &key(n)) {
+            Ok(found) => {
+                assert_eq!(found.as_deref(), Some(&value[..]), "{n}");
+                true
+            }
+            Err(e) => {
+                assert_eq!(e.kind(), ErrorKind::Corruption, "{e}");
+                assert!(e.to_string().contains(".blob"), "{e}");
+                false
+            }
+        }
+    });
+    read.collect()
+}
+
+#[test]
+fn a_flipped_bit_in_a_header_costs_the_values_of_its_file_and_nothing_else() {
+    for (codec, has_dictionary) in [
+        (CompressionType::None, false),
+        (CompressionType::Lz4, false),
+        (CompressionType::Zstd, true),
+    ] {
+        let (whole, options) = two_families(codec, has_dictionary);
+        let open = |fs: &MemFileSystem| {
+            let mut options = options.clone();
+            options.db.fs = Arc::new(fs.clone());
+            Db::open(DIR, &options).unwrap()
+        };
+        let db = open(&whole.fork());
+        let written: Vec<Vec<u8>> = scan(&db, &db.default_column_family())
+            .into_iter()
+            .map(|(_, value)| value)
+            .collect();
+        let (number, file_count) = (
+            numbers_of(&db, "default")[0],
+            numbers_of(&db, "default").len(),
+        );
+        assert!(file_count > 1);
+        drop(db);
+        let header = read_file(&whole, &blob_path(number)).unwrap();
+        assert_eq!(header[4], 1 + u8::from(has_dictionary), "its version");
+        for bit in 0..HEADER_LEN * 8 {
+            // All bits of the bytes that say how to read the file, one of the others.
+            let byte = bit / 8;
+            let is_sampled = bit % 8 == byte % 8;
+            if !(is_sampled || byte == 4 || byte == 12 || byte == 13) {
+                continue;
+            }
+            let fs = whole.fork();
+            let mut bytes = header.clone();
+            bytes[byte] ^= 1 << (bit % 8);
+            write_file(&fs, &blob_path(number), &bytes).unwrap();
+            let db = open(&fs);
+            let families = [
+                db.default_column_family(),
+                db.column_family("other").unwrap(),
+            ];
+            for family in &families {
+                compact_all(&db, family);
+            }
+            let told: Vec<u64> = db.damaged_blob_files().iter().map(|d| d.number).collect();
+            assert_eq!(told, [number], "bit {bit}");
+            let read = read_all(&db, &families[0], &written);
+            assert!(read.contains(&false) && read.contains(&true), "bit {bit}");
+            assert!(!read_all(&db, &families[1], &written).contains(&false));
+            for family in &families {
+                db.put_opt(&w(), family, b"more", &[b'm'; 500]).unwrap();
+                db.flush_opt(&FlushOptions::default(), std::slice::from_ref(family))
+                    .unwrap();
+                compact_all(&db, family);
+                let found = db.get_opt(&ReadOptions::default(), family, b"more");
+                assert_eq!(found.unwrap().as_deref(), Some(&[b'm'; 500][..]));
+            }
+            assert_eq!(read_all(&db, &families[0], &written), read, "bit {bit}");
+            // The others were emptied, this one never is.
+            let left = numbers_of(&db, "default");
+            assert!(left.contains(&number) && left[0] == number, "{left:?}");
+            let scrubbed = db.scrub(&Default::default(), &mut |_, _| {}).unwrap();
+            assert_eq!(scrubbed.damaged_blob_files, [number], "bit {bit}");
+            db.close().unwrap();
+            drop((families, db));
+            // What was wrong may have been the device, and is not for ever.
+            assert!(read_file(&fs, &blob_path(number)).unwrap() == bytes);
+            write_file(&fs, &blob_path(number), &header).unwrap();
+            let db = open(&fs);
+            let family = db.default_column_family();
+            assert!(!read_all(&db, &family, &written).contains(&false));
+        }
+    }
+}
+
+#[test]
+fn values_of_a_newer_program_are_told_as_such_and_stay_as_they_are() {
+    let (fs, options) = two_families(CompressionType::None, false);
+    let mut newer = Vec::new();
+    for name in fs.list(Path::new(DIR)).unwrap() {
+        if name.ends_with(".blob") {
+            let path = Path::new(DIR).join(name);
+            let mut bytes = read_file(&fs, &path).unwrap();
+            bytes[4] = 9;
+            write_file(&fs, &path, &bytes).unwrap();
+            newer.push((path, bytes));
+        }
+    }
+    let db = Db::open(DIR, &options).unwrap();
+    let family = db.default_column_family();
+    let listed = db.live_blob_files();
+    assert_eq!(listed.len(), newer.len());
+    compact_all(&db, &family);
+    let told = db.get(&key(1)).unwrap_err().to_string();
+    let why = "not supported: blob file has a version that is not known version=9";
+    assert!(told.contains(why) && told.contains(".blob"), "{told}");
+    let told = &db.damaged_blob_files()[0].error;
+    assert!(told.to_string().contains(why), "{told}");
+    let nothing_left = CollectBlobGarbageOptions {
+        discardable_ratio: 0.0,
+        ..CollectBlobGarbageOptions::default()
+    };
+    db.collect_blob_garbage(&nothing_left, &family).unwrap();
+    assert_eq!(db.live_blob_files(), listed);
+    db.put(&key(1), b"new").unwrap();
+    db.close().unwrap();
+    for (path, bytes) in newer {
+        assert!(read_file(&fs, &path).unwrap() == bytes);
+    }
 }
 
 #[test]
