@@ -2,7 +2,7 @@
 
 use orogen_base::{Error, Result};
 
-use crate::format::{HEADER_LEN, HOLE_BLOCK};
+use crate::format::{HEADER_LEN, HOLE_BLOCK, VERSION_WITH_DICTIONARY};
 use crate::meta::Extent;
 use crate::pointer::BlobPointer;
 use crate::reader::BlobFileReader;
@@ -43,8 +43,13 @@ impl Extent {
 ///
 /// # Errors
 /// `Corruption` if live records overlap or lie outside the file, and if the file has meta records
-/// that cannot be read: nothing of it may then be given up. `Io`.
+/// that cannot be read, or a dictionary and nothing that leads to it: nothing of it may then be given up. `Io`.
 pub fn dead_extents(reader: &BlobFileReader, live: &mut [Extent]) -> Result<Vec<Extent>> {
+    if reader.is_plain() && reader.header().version == VERSION_WITH_DICTIONARY {
+        // The dictionary is found as the first record, but the other meta records would be taken for dead ones.
+        let error = Error::corruption("end of a blob file with a dictionary leads to none");
+        return Err(reader.locate(error, reader.records_end()));
+    }
     live.sort_unstable();
     let index = reader.meta_index()?;
     let meta: Vec<Extent> = index.iter().flat_map(|i| i.extents()).collect();

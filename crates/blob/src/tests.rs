@@ -640,6 +640,30 @@ fn what_nothing_points_to_is_dead_and_nothing_else() {
 }
 
 #[test]
+fn of_a_file_with_a_dictionary_nothing_is_dead_without_its_index() {
+    let mut rng = Rng::new(12);
+    let records = records(&mut rng, 8, 300);
+    let mut options = options(CompressionType::Zstd);
+    options.dictionary = Some(b"fox jumps over the lazy dog".to_vec().into());
+    let (whole, pointers, _) = build(options, &records);
+    let live = pointers[5].record_extent(records[5].0.len()).unwrap();
+    let reader = open(&whole).unwrap();
+    assert!(extents::dead_extents(&reader, &mut [live]).is_ok());
+    let end = whole.len() - format::FOOTER_LEN - 10 - format::LOCATOR_LEN;
+    for bit in 20 * 8..28 * 8 {
+        let mut bad = whole.clone();
+        bad[end + bit / 8] ^= 1 << (bit % 8);
+        let reader = open(&bad).unwrap();
+        // Values are read: the dictionary is the first record.
+        let got = reader.get(pointers[5], &records[5].0, true).unwrap();
+        assert!(got == records[5].1[..]);
+        let error = extents::dead_extents(&reader, &mut [live]).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Corruption, "{bit}: {error}");
+        assert!(error.context("file").is_some() && error.context("offset").is_some());
+    }
+}
+
+#[test]
 fn records_without_their_middle_are_told_from_damage() {
     let mut rng = Rng::new(11);
     for is_ours in [true, false] {

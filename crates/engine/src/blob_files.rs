@@ -8,7 +8,6 @@ use std::collections::BTreeSet;
 
 use orogen_base::{Error, ErrorKind, FileNo, Result};
 use orogen_blob::HOLE_BLOCK;
-use orogen_blob::extents::dead_extents;
 use orogen_sst::TableReadOptions;
 
 use crate::column_family::ColumnFamilyData;
@@ -284,8 +283,7 @@ fn find_dead(tables: &FamilyTables, version: &Version, part: &mut [BlobFileCheck
         let (Some(live), Some(file)) = (marked.get_mut(&check.number), &check.file) else {
             continue;
         };
-        let reader = tables.blob_reader(version, check.number);
-        let dead = reader.and_then(|reader| dead_extents(reader, live));
+        let dead = tables.dead_extents(version, check.number, live);
         // A file that cannot be read is told of where it is read.
         check.punchable_bytes = dead.ok().map(|dead| {
             // The file system that has the file now may have longer blocks than the one it came from.

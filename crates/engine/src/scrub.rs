@@ -129,6 +129,7 @@ impl<'a> BlobVerifier<'a> {
     /// The first damage, with file and offset; `Io`; those of `goes_on`.
     pub(crate) fn verify(&mut self, number: FileNo, advance: &mut dyn FnMut(u64)) -> Result<()> {
         self.verify_records(number, advance)?;
+        self.tables.check_end(self.version, number)?;
         // What the header says, and has no checksum for, is said here, too.
         match self.tables.blob_reader(self.version, number)?.properties() {
             Err(e) if e.kind() == ErrorKind::NotSupported => Ok(()),

@@ -20,10 +20,11 @@ use orogen_base::{
     Error, ErrorKind, FileNo, InternalIterator, ParsedInternalKey, PinnedValue, Result,
     UserComparator, ValueKind,
 };
+use orogen_blob::extents::dead_extents;
 use orogen_blob::format::HEADER_LEN;
 use orogen_blob::{
     AheadRead, BlobFileReader, BlobFileReaderOptions, BlobPointer, BlobRead, BlobReadahead,
-    Coalesce,
+    Coalesce, Extent,
 };
 use orogen_env::{Access, FileSystem, PerfTimer};
 use orogen_sst::{
@@ -158,6 +159,35 @@ impl FamilyTables {
         number: FileNo,
     ) -> Result<&'v Arc<BlobFileReader>> {
         self.reader_of(self.blob_file(version, number)?)
+    }
+
+    /// The stretches of a blob file of `version` that are dead where `live` is all that lives.
+    ///
+    /// # Errors
+    /// Those of [`Self::blob_reader`] and of [`dead_extents`]; `Corruption` if the MANIFEST says that there are padding and
+    /// meta records, and the end of the file does not lead to them.
+    pub(crate) fn dead_extents(
+        &self,
+        version: &Version,
+        number: FileNo,
+        live: &mut [Extent],
+    ) -> Result<Vec<Extent>> {
+        self.check_end(version, number)?;
+        dead_extents(self.blob_reader(version, number)?, live)
+    }
+
+    /// Looks whether the end of a blob file leads to meta records if the MANIFEST says that there are some.
+    ///
+    /// # Errors
+    /// Those of [`Self::blob_reader`]; `Corruption` if it does not.
+    pub(crate) fn check_end(&self, version: &Version, number: FileNo) -> Result<()> {
+        let reader = self.blob_reader(version, number)?;
+        let overhead = self.blob_file(version, number)?.addition.overhead_bytes;
+        if overhead == 0 || !reader.is_plain() {
+            return Ok(());
+        }
+        let error = Error::corruption("end of a blob file does not lead to its meta records");
+        Err(reader.locate(error.with("overhead_bytes", overhead), reader.records_end()))
     }
 
     /// A blob file of `version`.

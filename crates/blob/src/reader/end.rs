@@ -103,6 +103,12 @@ impl BlobFileReader {
         Ok(())
     }
 
+    /// True if nothing leads to meta records: the file is one of RocksDB, or has lost what did.
+    #[must_use]
+    pub fn is_plain(&self) -> bool {
+        matches!(self.end, End::Open | End::Plain)
+    }
+
     /// Where the meta records are; `None` if the file has none, as those of RocksDB.
     ///
     /// # Errors

@@ -13,7 +13,6 @@ use std::sync::Arc;
 use orogen_base::metrics::{HistogramKind, Ticker};
 use orogen_base::{Error, ErrorKind, FileNo, Result};
 use orogen_blob::Extent;
-use orogen_blob::extents::dead_extents;
 use orogen_env::{Metadata, threads};
 
 use crate::activity::{JobInfo, JobKind, JobState, Listed, RunningJob};
@@ -434,10 +433,7 @@ impl PunchJob {
                 self.leave(context, version, number, &told);
                 continue;
             };
-            let dead = tables
-                .blob_reader(version, number)
-                .and_then(|reader| dead_extents(reader, live));
-            let dead = match dead {
+            let dead = match tables.dead_extents(version, number, live) {
                 Ok(dead) => dead,
                 Err(e) => {
                     self.leave(context, version, number, &e);

@@ -5,6 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use orogen_base::ErrorKind;
+use orogen_base::metrics::Ticker;
 use orogen_base::sync::Mutex;
 use orogen_engine::backup::{BackupEngine, BackupOptions};
 use orogen_engine::{
@@ -345,6 +346,89 @@ fn a_damaged_dictionary_is_an_error_as_a_value() {
     assert_eq!(report.values_lost.len(), lost, "{report:?}");
     let db = Db::open("/new", &options).unwrap();
     assert_eq!(scan(&db, &db.default_column_family()).len(), whole);
+}
+
+/// Bytes from the locator on: with what zstd makes of nothing behind it, and the footer.
+const END_LEN: usize = 32 + 10 + 32;
+
+#[test]
+fn holes_leave_the_dictionary_alone_whichever_bit_of_the_end_is_wrong() {
+    let fs = MemFileSystem::new();
+    let options = with_dictionary(&fs);
+    let db = Db::open(DIR, &options).unwrap();
+    let (mut map, mut rng) = (Map::new(), Rng::new(8));
+    fill(&db, &mut map, &mut rng, 0..600);
+    // All around the dictionary, and before the records that lead to it.
+    for n in (0..200).chain(500..600) {
+        db.delete(&key(n)).unwrap();
+        map.remove(&key(n));
+    }
+    db.flush().unwrap();
+    compact(&db);
+    assert_eq!(files(&fs, &db), (1, 1));
+    let number = db.live_blob_files()[0].number;
+    db.close().unwrap();
+    drop(db);
+    let path = blob_path(DIR, number);
+    let whole = read_file(&fs, Path::new(&path)).unwrap();
+    let len_at = |at: usize| u64::from_le_bytes(whole[at..at + 8].try_into().unwrap()) as usize;
+    let dictionary = 30..30 + 32 + len_at(30) + len_at(38);
+    assert!(dictionary.len() > 4 << 10, "{dictionary:?}");
+    // How many holes there were, whether damage was told, and how many values were left.
+    let punch = |bad: &[u8]| {
+        let fs = fs.fork();
+        let mut options = options.clone();
+        options.db.fs = Arc::new(fs.clone());
+        write_file(&fs, Path::new(&path), bad).unwrap();
+        let db = Db::open(DIR, &options).unwrap();
+        let before = db.statistics().get(Ticker::BlobHoles);
+        let nothing_moved = CollectBlobGarbageOptions {
+            discardable_ratio: 1.0,
+            ..CollectBlobGarbageOptions::default()
+        };
+        db.collect_blob_garbage(&nothing_moved, &db.default_column_family())
+            .unwrap();
+        let holes = db.statistics().get(Ticker::BlobHoles) - before;
+        let told = db.damaged_blob_files();
+        assert!(told.iter().all(|d| d.number == number));
+        db.close().unwrap();
+        drop(db);
+        let after = read_file(&fs, Path::new(&path)).unwrap();
+        assert!(after[dictionary.clone()] == whole[dictionary.clone()]);
+        let db = Db::open(DIR, &options).unwrap();
+        db.put(b"more", b"is taken").unwrap();
+        let read = map.iter().filter(|(key, value)| match db.get(key) {
+            Ok(found) => found.as_deref() == Some(&value[..]),
+            Err(e) => {
+                assert_eq!(e.kind(), ErrorKind::Corruption, "{e}");
+                false
+            }
+        });
+        (holes, !told.is_empty(), read.count())
+    };
+    let (holes, told, read) = punch(&whole);
+    assert!(holes > 1 && !told && read == map.len(), "{holes}");
+    let end = whole.len() - END_LEN;
+    for bit in 0..END_LEN * 8 {
+        let (byte, is_magic) = (bit / 8, (20..28).contains(&(bit / 8)));
+        if !is_magic && bit % 7 > 0 {
+            continue;
+        }
+        let mut bad = whole.clone();
+        bad[end + byte] ^= 1 << (bit % 8);
+        let (holes, told, read) = punch(&bad);
+        assert_eq!((holes, told), (0, true), "bit {bit}");
+        let is_footer = byte >= 32 + 10;
+        assert_eq!(
+            read,
+            if is_footer {
+                map.keys().filter(|k| map[*k].len() < 100).count()
+            } else {
+                map.len()
+            },
+            "bit {bit}"
+        );
+    }
 }
 
 #[test]

@@ -13,8 +13,8 @@ use orogen_base::perf::{PerfContext, PerfCounter, PerfLevel};
 use orogen_engine::backup::{BackupEngine, BackupOptions};
 use orogen_engine::repair;
 use orogen_engine::{
-    BottommostLevelCompaction, ColumnFamily, CompactRangeOptions, Db, FlushOptions, JobKind,
-    JobState, Options, ReadOptions, VerifyOptions,
+    BottommostLevelCompaction, CollectBlobGarbageOptions, ColumnFamily, CompactRangeOptions, Db,
+    FlushOptions, JobKind, JobState, Options, ReadOptions, VerifyOptions,
 };
 use orogen_env::fs::{read_file, write_file};
 use orogen_env::{
@@ -977,4 +977,59 @@ fn a_damaged_table_makes_no_damage_of_the_blob_files_with_holes() {
     assert!(scrubbed.damaged_blob_files.is_empty());
     assert!(!scrubbed.unverified_blob_files.is_empty());
     assert!(db.damaged_blob_files().is_empty());
+}
+
+#[test]
+fn a_file_that_lost_what_leads_to_its_records_is_told_and_gets_no_holes() {
+    let fs = MemFileSystem::new();
+    let mut options = punching(&fs);
+    options.cf.blob_hole_punching = false;
+    options.cf.disable_auto_compactions = true;
+    let db = Db::open(DIR, &options).unwrap();
+    let (mut map, mut rng) = (Map::new(), Rng::new(5));
+    fill(&db, &mut map, &mut rng);
+    for n in (0..60).step_by(2) {
+        db.delete(&key(n)).unwrap();
+        map.remove(&key(n));
+    }
+    db.flush().unwrap();
+    compact_all(&db, &db.default_column_family());
+    let files = db.live_blob_files();
+    assert!(files.len() > 1);
+    let lost = files[0].number;
+    db.close().unwrap();
+    drop(db);
+    // Locator and footer are the last: with another magic number this is the end of a file of RocksDB.
+    let path = Path::new(DIR).join(format!("{lost:06}.blob"));
+    let mut bytes = read_file(&fs, &path).unwrap();
+    let magic = bytes.len() - 64 + 20;
+    bytes[magic + 3] ^= 16;
+    write_file(&fs, &path, &bytes).unwrap();
+    let db = Db::open(DIR, &options).unwrap();
+    let family = db.default_column_family();
+    let nothing_moved = CollectBlobGarbageOptions {
+        discardable_ratio: 1.0,
+        ..CollectBlobGarbageOptions::default()
+    };
+    db.collect_blob_garbage(&nothing_moved, &family).unwrap();
+    assert!(
+        db.statistics().get(Ticker::BlobHoles) > 0,
+        "the others have"
+    );
+    assert!(read_file(&fs, &path).unwrap() == bytes);
+    let told: Vec<u64> = db.damaged_blob_files().iter().map(|d| d.number).collect();
+    assert_eq!(told, [lost]);
+    let scrubbed = db.scrub(&VerifyOptions::default(), &mut |_, _| {}).unwrap();
+    assert_eq!(scrubbed.damaged_blob_files, [lost]);
+    let pairs: Vec<_> = map.iter().map(|(k, v)| (k.clone(), v.clone())).collect();
+    assert!(scan(&db, &family) == pairs);
+    // Its values are whole, and are moved.
+    let all = CollectBlobGarbageOptions {
+        discardable_ratio: 0.0,
+        ..CollectBlobGarbageOptions::default()
+    };
+    db.collect_blob_garbage(&all, &family).unwrap();
+    assert!(db.live_blob_files().iter().all(|f| f.number != lost));
+    assert!(db.damaged_blob_files().is_empty());
+    assert!(scan(&db, &family) == pairs);
 }
