@@ -82,8 +82,7 @@ impl Context {
         if version.blob_files().is_empty() {
             return false;
         }
-        // No compaction comes where damaged tables are in the way of all.
-        !(collect::level0_waits(&version, &options) && self.compacts_nothing(family))
+        !(collect::level0_waits(&version, &options) && self.leaves_level0(family))
     }
 
     /// True if somebody waits for all that there is to do.

@@ -70,6 +70,12 @@ impl Context {
         self.can_compact_nothing(&state, &options, &scores)
     }
 
+    /// True if no compaction takes what waits in level 0: none that is tried finds space, or damaged tables are in the way of
+    /// all.
+    pub(crate) fn leaves_level0(&self, family: &ColumnFamilyData) -> bool {
+        self.shortage.compaction.due_in(0).is_some() || self.compacts_nothing(family)
+    }
+
     /// True if values are moved, and writers slowed, to hold the family's blob files below `max_space_amp`. Who has turned off what
     /// empties files by itself wants neither.
     pub(crate) fn holds_ceiling(&self, options: &ColumnFamilyOptions) -> bool {

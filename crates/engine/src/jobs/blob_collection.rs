@@ -124,8 +124,7 @@ fn is_due_beside(context: &Context, family: &ColumnFamilyData, lull: Lull, is_fe
     if rules.after_holes && punch_due::is_busy(family, context, lull) {
         return false;
     }
-    // No compaction comes where damaged tables are in the way of all.
-    if collect::level0_waits(&version, &options) && !context.compacts_nothing(family) {
+    if collect::level0_waits(&version, &options) && !context.leaves_level0(family) {
         return false;
     }
     let is_chosen = || collect::choose(&version, &rules, &HashSet::new()).is_some();

@@ -19,7 +19,7 @@ use orogen_testkit::Rng;
 use crate::blobs::{
     Map, assert_exact, assert_holds, assert_no_strays, compact_all, key, separated,
 };
-use crate::steer::{settle, until};
+use crate::steer::{HookFileSystem, settle, until};
 use crate::support::DIR;
 
 /// When errors of the background were heard, whether writers were slowed, and how many steps of collections were done.
@@ -372,6 +372,63 @@ fn garbage_is_collected_beside_a_damaged_table_of_level_0() {
         .unwrap();
     until(|| garbage_bytes(&db) == 0 && !is_slowed(&db));
     assert_eq!(db.live_files().iter().filter(|f| f.level == 0).count(), 3);
+}
+
+/// Level 0 has as many tables as a compaction waits for, and each that is tried finds no space: what it lacks is in the garbage.
+/// It takes all tables that there are below, and both are tried again at the same moments.
+#[test]
+fn garbage_is_collected_where_compactions_of_level_0_find_no_space() {
+    let clock = Arc::new(ManualClock::new());
+    let is_full = Arc::new(AtomicBool::new(false));
+    let full = is_full.clone();
+    let fs = HookFileSystem::new(&MemFileSystem::new(), |_, _| {}).creating(move |path| {
+        let is_compaction = || {
+            let own = std::thread::current();
+            own.name().is_some_and(|name| name.starts_with("orogen-bg"))
+        };
+        let is_table = path.extension().is_some_and(|e| e == "sst");
+        if full.load(Ordering::SeqCst) && is_table && is_compaction() {
+            return Err(Error::new(ErrorKind::NoSpace, "on purpose"));
+        }
+        Ok(())
+    });
+    let it = garbage(|options| {
+        options.db.fs = Arc::new(fs);
+        options.db.clock = clock.clone();
+        options.db.bgerror_resume_retry_interval = 160_000;
+        options.cf.level0_file_num_compaction_trigger = 4;
+        options.db.max_background_gc = 0;
+    });
+    for _ in 0..4 {
+        for n in [0, 59] {
+            it.db.put(&key(n), &[b'l'; 90]).unwrap();
+        }
+        it.db.flush().unwrap();
+    }
+    let level0 = || {
+        let files = it.db.live_files();
+        files.iter().filter(|f| f.level == 0).count()
+    };
+    assert_eq!(level0(), 4);
+    is_full.store(true, Ordering::SeqCst);
+    it.go();
+    until(|| it.errors.heard() > 0);
+    it.db.set_db_options(&[("max_background_gc", "1")]).unwrap();
+    assert!(garbage_bytes(&it.db) > 10_000);
+    // So little time that flushes are said to come still.
+    let mut passed = 0;
+    until(|| {
+        clock.advance(Duration::from_micros(200));
+        passed += 200;
+        garbage_bytes(&it.db) == 0
+    });
+    assert!(passed < 1_900_000, "{passed}");
+    assert_eq!(level0(), 4);
+    is_full.store(false, Ordering::SeqCst);
+    until(|| {
+        clock.advance(Duration::from_millis(1));
+        level0() == 0
+    });
 }
 
 #[test]

@@ -169,6 +169,7 @@ type Hook = Arc<dyn Fn(Op, &Path) + Send + Sync>;
 type Opened = Arc<dyn Fn(Arc<dyn RandomAccessFile>) -> Arc<dyn RandomAccessFile> + Send + Sync>;
 
 type Shown = Arc<dyn Fn(Metadata) -> Metadata + Send + Sync>;
+type Creating = Arc<dyn Fn(&Path) -> Result<()> + Send + Sync>;
 type Links = Arc<dyn Fn(&Path) -> bool + Send + Sync>;
 
 /// A file system in memory that calls a closure before it works.
@@ -179,6 +180,7 @@ pub(crate) struct HookFileSystem {
     opened: Opened,
     shown: Shown,
     links: Links,
+    creating: Creating,
 }
 
 impl HookFileSystem {
@@ -192,6 +194,7 @@ impl HookFileSystem {
             opened: Arc::new(|file| file),
             shown: Arc::new(|metadata| metadata),
             links: Arc::new(|_| true),
+            creating: Arc::new(|_| Ok(())),
         }
     }
 
@@ -221,6 +224,17 @@ impl HookFileSystem {
     pub(crate) fn linking(self, links: impl Fn(&Path) -> bool + Send + Sync + 'static) -> Self {
         Self {
             links: Arc::new(links),
+            ..self
+        }
+    }
+
+    /// Files are made only where `creating` lets them.
+    pub(crate) fn creating(
+        self,
+        creating: impl Fn(&Path) -> Result<()> + Send + Sync + 'static,
+    ) -> Self {
+        Self {
+            creating: Arc::new(creating),
             ..self
         }
     }
@@ -262,6 +276,7 @@ impl WritableFile for HookFile {
 
 impl FileSystem for HookFileSystem {
     fn create(&self, path: &Path) -> Result<Box<dyn WritableFile>> {
+        (self.creating)(path)?;
         Ok(self.wrap(self.below.create(path)?, path))
     }
     fn open_append(&self, path: &Path) -> Result<Box<dyn WritableFile>> {
