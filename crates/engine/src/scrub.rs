@@ -129,12 +129,9 @@ impl<'a> BlobVerifier<'a> {
     /// The first damage, with file and offset; `Io`; those of `goes_on`.
     pub(crate) fn verify(&mut self, number: FileNo, advance: &mut dyn FnMut(u64)) -> Result<()> {
         self.verify_records(number, advance)?;
-        self.tables.check_end(self.version, number)?;
-        // What the header says, and has no checksum for, is said here, too.
-        match self.tables.blob_reader(self.version, number)?.properties() {
-            Err(e) if e.kind() == ErrorKind::NotSupported => Ok(()),
-            told => told.map(drop),
-        }
+        let reader = self.tables.blob_reader(self.version, number)?;
+        let blob = self.version.blob_files().get(&number);
+        reader.check_meta(blob.map_or(0, |blob| blob.addition().overhead_bytes))
     }
 
     fn verify_records(&mut self, number: FileNo, advance: &mut dyn FnMut(u64)) -> Result<()> {

@@ -172,22 +172,9 @@ impl FamilyTables {
         number: FileNo,
         live: &mut [Extent],
     ) -> Result<Vec<Extent>> {
-        self.check_end(version, number)?;
-        dead_extents(self.blob_reader(version, number)?, live)
-    }
-
-    /// Looks whether the end of a blob file leads to meta records if the MANIFEST says that there are some.
-    ///
-    /// # Errors
-    /// Those of [`Self::blob_reader`]; `Corruption` if it does not.
-    pub(crate) fn check_end(&self, version: &Version, number: FileNo) -> Result<()> {
         let reader = self.blob_reader(version, number)?;
-        let overhead = self.blob_file(version, number)?.addition.overhead_bytes;
-        if overhead == 0 || !reader.is_plain() {
-            return Ok(());
-        }
-        let error = Error::corruption("end of a blob file does not lead to its meta records");
-        Err(reader.locate(error.with("overhead_bytes", overhead), reader.records_end()))
+        reader.check_end(self.blob_file(version, number)?.addition.overhead_bytes)?;
+        dead_extents(reader, live)
     }
 
     /// A blob file of `version`.

@@ -1,6 +1,6 @@
 //! The end of a file, and what it leads to: meta records.
 
-use orogen_base::{Error, Result, memory};
+use orogen_base::{Error, ErrorKind, Result, memory};
 use orogen_codec::{CompressionType, Dictionary};
 
 use super::{BlobFileReader, End};
@@ -107,6 +107,31 @@ impl BlobFileReader {
     #[must_use]
     pub fn is_plain(&self) -> bool {
         matches!(self.end, End::Open | End::Plain)
+    }
+
+    /// Looks whether the end leads to meta records, where a MANIFEST says that padding and meta records take `overhead_bytes`.
+    ///
+    /// # Errors
+    /// `Corruption` if they are more than 0 and it does not.
+    pub fn check_end(&self, overhead_bytes: u64) -> Result<()> {
+        if overhead_bytes == 0 || !self.is_plain() {
+            return Ok(());
+        }
+        let error = Error::corruption("end of a blob file does not lead to its meta records");
+        let error = error.with("overhead_bytes", overhead_bytes);
+        Err(self.locate(error, self.records_end()))
+    }
+
+    /// As [`Self::check_end`], and whether the header, which has no checksum, says what the properties say.
+    ///
+    /// # Errors
+    /// `Corruption` if not; `Io`.
+    pub fn check_meta(&self, overhead_bytes: u64) -> Result<()> {
+        self.check_end(overhead_bytes)?;
+        match self.properties() {
+            Err(e) if e.kind() == ErrorKind::NotSupported => Ok(()),
+            told => told.map(drop),
+        }
     }
 
     /// Where the meta records are; `None` if the file has none, as those of RocksDB.

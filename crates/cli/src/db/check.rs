@@ -198,6 +198,7 @@ impl Check<'_> {
         let options = BlobFileReaderOptions {
             file_number: file.number,
             column_family_id: Some(family),
+            is_listed: true,
             ..BlobFileReaderOptions::default()
         };
         let reader = BlobFileReader::open(opened, size, options)?;
@@ -223,6 +224,11 @@ impl Check<'_> {
                     .with("bytes", found.record_bytes)
                     .with("expected_bytes", file.total_blob_bytes),
             );
+        }
+        if damages.is_empty()
+            && let Err(e) = reader.check_meta(file.overhead_bytes)
+        {
+            damages.push(e);
         }
         if damages.is_empty() && !self.quick {
             self.file_checksum(path, blob.checksum().as_ref())?;
