@@ -576,7 +576,7 @@ impl Engine {
     ///
     /// # Errors
     /// `Corruption` if an entry that is to be moved cannot be read, or a group is [fenced](Self::fenced_groups); those of the file system.
-    /// Nothing is lost, and the next call goes on where this one ended; but after a failed sync it
+    /// Nothing is lost, files that nothing needs are deleted all the same, and the next call goes on where this one ended; but after a failed sync it
     /// fails with `ReadOnly` until the directory is opened again. Where the entry is in the rewrite queue, the append queue is
     /// purged first, and calls tell of it again when the rewrite queue has twice as much. The groups that such a call has found are
     /// returned by the next one that succeeds.
@@ -628,12 +628,10 @@ impl Engine {
     /// anew for that, of the append queue nothing is moved. Waits for a purge that runs.
     ///
     /// # Errors
-    /// As [`Self::purge_expired_files`].
+    /// As [`Self::purge_expired_files`]; what can be deleted is all the same.
     pub fn purge_all_stale(&self) -> Result<()> {
         let mut purge = self.purge.lock();
-        self.purging(&mut purge)?.rewrite_rewrite_queue()?;
-        self.purging(&mut purge)?
-            .rewrite_append_queue(None, false, true)
+        self.purging(&mut purge)?.purge_all_stale()
     }
 
     fn meters(&self) -> &Meters {

@@ -3,7 +3,7 @@
 //! ```text
 //! append queue:   those to empty, whose entries move | those in which many entries are too many | newer ones
 //! one step:       look at groups -> sync appends -> (read blocks -> write and sync -> memory knows), several times
-//! a purge:        tombstones -> entries and keys -> which files are needed -> sync -> delete
+//! a purge:        tombstones, synced -> entries and keys -> which files are needed -> sync -> delete
 //! rewrite queue:  dead files at its beginning -> sync -> delete; or all of it, if that is not enough and much is garbage
 //! ```
 //! Files go from the oldest on: of a queue with a gap in its numbers only what is behind the gap is read. So there is no choice
@@ -21,15 +21,17 @@
 //! 2. Memory points into the rewrite queue, and counts on its tombstones, only after their sync.
 //! 3. No file of the append queue is deleted that was the newest when tombstones were collected, or is
 //!    newer, or holds an entry or a key that lives there. Nor is one that cuts off a shadow's end: there is
-//!    no tombstone for that, only an entry at the same index.
+//!    no tombstone for that, only an entry at the same index. None is deleted before all tombstones that were collected are
+//!    written and synced. Which files are left then is asked of memory, so it does not matter how much of what was to be moved was.
 //! 4. When the rewrite queue itself is written anew, all that it shows of a group is replaced
 //!    at once: by one record that begins with the group's removal, or by an atomic group of such. No part of an atomic group
 //!    goes before the rest of it.
 //! 5. No lock is held over a call to the file system but the one that makes this the only purge: writers do not wait
 //!    while it syncs what they have appended.
 //!
-//! A purge that fails leaves records that are true, and more files than are needed. Damage in the rewrite queue does not keep the
-//! append queue from being purged, and all is not written anew before the queue has twice as much. The groups that a failed purge has
+//! A purge that fails leaves records that are true, and more files than are needed. What cannot be moved keeps its file and those behind it,
+//! not the dead ones before it, whose space may be all that there is. Nor does an error of the rewrite queue keep the append queue from being
+//! purged. After damage in it all is not written anew before the queue has twice as much. The groups that a failed purge has
 //! found for its caller are returned by the next one, and count as asked then.
 //!
 //! Groups are taken in the order of their numbers, so that what the rewrite queue holds of one lies
@@ -137,14 +139,11 @@ impl Run<'_> {
     pub(crate) fn purge(mut self) -> Result<Vec<u64>> {
         let meters = self.meters();
         self.purge.new_files.dirs.probe(&*self.purge.new_files.fs);
-        let mut groups = BTreeSet::new();
-        let asked = match self.purge_queues(&meters, &mut groups) {
-            Ok(asked) => asked,
-            Err(e) => {
-                self.purge.untold.append(&mut groups);
-                return Err(e);
-            }
-        };
+        let (mut groups, mut asked) = (BTreeSet::new(), None);
+        if let Err(e) = self.purge_queues(&meters, &mut groups, &mut asked) {
+            self.purge.untold.append(&mut groups);
+            return Err(e);
+        }
         if let Some(asked) = asked {
             self.purge.asked = asked;
         }
@@ -155,41 +154,68 @@ impl Run<'_> {
         Ok(groups.into_iter().collect())
     }
 
-    /// Purges both queues. How often the caller will have been asked for groups of the append queue once it is, if that was long enough.
+    /// Purges both queues, the append queue whatever became of the other; the first error. `asked` gets how often the caller will have been asked
+    /// for groups of the append queue once it is, if that was long enough.
     fn purge_queues(
         &mut self,
         meters: &Meters,
         groups: &mut BTreeSet<u64>,
-    ) -> Result<Option<HashMap<u64, u32>>> {
+        asked: &mut Option<HashMap<u64, u32>>,
+    ) -> Result<()> {
         let mut is_short = true;
-        let mut damage = None;
-        if self.is_longer(Queue::Rewrite, self.options.rewrite_threshold()) {
-            self.delete_dead_rewritten()?;
-        }
-        if self.is_longer(Queue::Rewrite, self.options.rewrite_threshold()) && self.has_garbage() {
-            is_short = false;
-            let _timed = meters.rewrite_rewrite.time();
-            match self.rewrite_rewritten(groups) {
-                Err(e) if e.kind() == ErrorKind::Corruption => {
-                    self.purge.in_vain_below = self.items().saturating_mul(2);
-                    damage = Some(e);
-                }
-                other => other?,
+        let purged = self.as_space_comes(|run| {
+            let rewritten = run.purge_rewritten(meters, groups, &mut is_short);
+            let mut appended = Ok(());
+            if run.is_longer(Queue::Append, run.options.purge_threshold) {
+                is_short = false;
+                let _timed = meters.rewrite_append.time();
+                appended = run.rewrite_appended(groups, asked);
             }
-        }
-        let mut asked = None;
-        if self.is_longer(Queue::Append, self.options.purge_threshold) {
-            is_short = false;
-            let _timed = meters.rewrite_append.time();
-            asked = self.rewrite_appended(groups)?;
-        }
+            rewritten.and(appended)
+        });
         if is_short {
             meters.skipped(Skip::Short);
         }
-        match damage {
-            Some(damage) => Err(damage),
-            None => Ok(asked),
+        purged
+    }
+
+    /// Does `task` again as long as that finds no space and has files of the append queue deleted: whoever is told that there is none finds
+    /// no spare file either.
+    fn as_space_comes(&mut self, mut task: impl FnMut(&mut Self) -> Result<()>) -> Result<()> {
+        loop {
+            let before = self.table.span(Queue::Append);
+            let done = task(self);
+            let is_full = done.as_ref().is_err_and(|e| e.kind() == ErrorKind::NoSpace);
+            let first = |span: Option<(u64, u64)>| span.map(|(first, _)| first);
+            if !is_full || first(before) == first(self.table.span(Queue::Append)) {
+                return done;
+            }
         }
+    }
+
+    /// Makes the rewrite queue shorter if that is long enough. What cannot be deleted is not written anew either: it would be each time.
+    fn purge_rewritten(
+        &mut self,
+        meters: &Meters,
+        groups: &mut BTreeSet<u64>,
+        is_short: &mut bool,
+    ) -> Result<()> {
+        if self.is_longer(Queue::Rewrite, self.options.rewrite_threshold()) {
+            self.delete_dead_rewritten()?;
+        }
+        if !self.is_longer(Queue::Rewrite, self.options.rewrite_threshold()) || !self.has_garbage()
+        {
+            return Ok(());
+        }
+        *is_short = false;
+        let _timed = meters.rewrite_rewrite.time();
+        let rewritten = self.rewrite_rewritten(groups);
+        if let Err(e) = &rewritten
+            && e.kind() == ErrorKind::Corruption
+        {
+            self.purge.in_vain_below = self.items().saturating_mul(2);
+        }
+        rewritten
     }
 
     /// Whether a group still has entries for which the caller is asked.
@@ -344,13 +370,15 @@ impl Run<'_> {
         parts.into_iter().map(|what| Part { group, what }).collect()
     }
 
-    /// Moves what lives in old files of the append queue. How often the caller will have been asked for each group.
+    /// Moves what lives in old files of the append queue, and deletes those that nothing needs. `asked` gets how often the caller will have been asked
+    /// for each group.
     fn rewrite_appended(
         &mut self,
         groups: &mut BTreeSet<u64>,
-    ) -> Result<Option<HashMap<u64, u32>>> {
+        asked: &mut Option<HashMap<u64, u32>>,
+    ) -> Result<()> {
         let Some((first, active)) = self.table.span(Queue::Append) else {
-            return Ok(None);
+            return Ok(());
         };
         let count = active - first + 1;
         let rewrite_mark = (first + count * 7 / 10).min(active - 1);
@@ -366,18 +394,24 @@ impl Run<'_> {
         let wanted = oldest_wanted(&self.purge.new_files.listeners);
         let mut batch = self.batch(marks.rewrite);
         let slots = self.memtables.slots();
-        self.add_tombstones(&slots, &mut batch)?;
-        let mut asked = HashMap::new();
+        self.write_tombstones(&slots, &mut batch)?;
+        let asked = asked.insert(HashMap::new());
+        let mut moved = Ok(());
         for (group, slot) in slots {
-            if let Some(limit) = self.moves_up_to(group, &slot, &marks, groups, &mut asked) {
-                self.move_group(group, limit, &mut batch)?;
-                self.purge.new_files.meters.moved_group();
+            // Who is to compact is found whether there is space or not: it may be what makes some.
+            if let Some(limit) = self.moves_up_to(group, &slot, &marks, groups, asked)
+                && moved.is_ok()
+            {
+                moved = self.move_group(group, limit, &mut batch);
+                if moved.is_ok() {
+                    self.purge.new_files.meters.moved_group();
+                }
             }
         }
-        self.write(&mut batch)?;
+        let moved = moved.and_then(|()| self.write(&mut batch));
         let end = wanted.map_or(active, |wanted| wanted.min(active));
-        self.delete_unneeded(end, &batch)?;
-        Ok(Some(asked))
+        let deleted = self.delete_unneeded(end, &batch);
+        moved.and(deleted)
     }
 
     /// The last file to empty of `count` from `first` on: those above the threshold, and some more, at least one.
@@ -388,8 +422,9 @@ impl Run<'_> {
         first + count.saturating_sub(stay).max(1) - 1
     }
 
-    /// Adds what takes away from the rewrite queue what is there no more.
-    fn add_tombstones(&mut self, slots: &[(u64, Arc<Slot>)], batch: &mut Batch) -> Result<()> {
+    /// Writes, and syncs, what takes away from the rewrite queue what is there no more: apart, as files may go for it although others cannot be
+    /// emptied.
+    fn write_tombstones(&mut self, slots: &[(u64, Arc<Slot>)], batch: &mut Batch) -> Result<()> {
         for (group, slot) in slots {
             let (tombstones, cut) = {
                 let found = slot.read();
@@ -409,7 +444,7 @@ impl Run<'_> {
             }
             self.write_if_full(batch)?;
         }
-        Ok(())
+        self.write(batch)
     }
 
     /// Moves all that lives in the append queue, in the files up to number `watermark` if it is given, whatever there is; with `moves` false
@@ -420,15 +455,21 @@ impl Run<'_> {
         moves: bool,
         deletes: bool,
     ) -> Result<()> {
-        let newest = |table: &Table| table.span(Queue::Append).map(|(_, newest)| newest);
-        let Some(last) = newest(self.table) else {
+        let Some((_, last)) = self.table.span(Queue::Append) else {
             return Ok(());
         };
         let watermark = watermark.map_or(last, |watermark| watermark.min(last));
-        if watermark == last {
-            self.writes.start_file()?;
+        self.as_space_comes(|run| run.rewrite_appended_up_to(watermark, moves, deletes))
+    }
+
+    fn rewrite_appended_up_to(&mut self, watermark: u64, moves: bool, deletes: bool) -> Result<()> {
+        let newest = |table: &Table| table.span(Queue::Append).map(|(_, newest)| newest);
+        let mut begun = Ok(());
+        if newest(self.table) == Some(watermark) {
+            // Without it the newest file stays.
+            begun = self.writes.start_file();
         }
-        let active = newest(self.table).unwrap_or(last);
+        let active = newest(self.table).unwrap_or(watermark);
         // The newest file is written meanwhile: what is newer than the look must lie behind the limit. It is still the newest if it
         // has no record yet.
         let watermark = watermark.min(active.saturating_sub(1));
@@ -436,29 +477,64 @@ impl Run<'_> {
         let wanted = oldest_wanted(&self.purge.new_files.listeners);
         let mut batch = self.batch(limit);
         let slots = self.memtables.slots();
-        self.add_tombstones(&slots, &mut batch)?;
+        self.write_tombstones(&slots, &mut batch)?;
+        let mut moved = Ok(());
         if moves {
-            for (group, slot) in slots {
-                let oldest = || slot.read().oldest_append_file();
-                if slot.is_present() && oldest().is_some_and(|file| file <= watermark) {
-                    self.move_group(group, limit, &mut batch)?;
-                }
-            }
+            moved = self.move_groups(slots, limit, &mut batch);
         }
-        self.write(&mut batch)?;
+        let moved = begun.and(moved);
         if !deletes {
-            return Ok(());
+            return moved;
         }
         let end = wanted.map_or(active, |wanted| wanted.min(active));
-        self.delete_unneeded(end, &batch)
+        let deleted = self.delete_unneeded(end, &batch);
+        moved.and(deleted)
     }
 
-    /// Writes the rewrite queue anew, whatever it holds.
-    pub(crate) fn rewrite_rewrite_queue(mut self) -> Result<()> {
+    /// Moves all that lies in files of the append queue up to `limit`.
+    fn move_groups(
+        &mut self,
+        slots: Vec<(u64, Arc<Slot>)>,
+        limit: FileId,
+        batch: &mut Batch,
+    ) -> Result<()> {
+        for (group, slot) in slots {
+            let oldest = || slot.read().oldest_append_file();
+            if slot.is_present() && oldest().is_some_and(|file| file <= limit.seq) {
+                self.move_group(group, limit, batch)?;
+            }
+        }
+        self.write(batch)
+    }
+
+    /// Writes the rewrite queue anew, whatever it holds. If that fails, those files go in which nothing lives.
+    pub(crate) fn rewrite_rewrite_queue(&mut self) -> Result<()> {
         if self.table.span(Queue::Rewrite).is_none() {
             return Ok(());
         }
-        self.rewrite_rewritten(&mut BTreeSet::new())
+        let rewritten = self.rewrite_rewritten(&mut BTreeSet::new());
+        if rewritten.is_err() {
+            // The first error is told.
+            let _ = self.delete_dead_rewritten();
+        }
+        rewritten
+    }
+
+    /// Writes the rewrite queue anew, and deletes the files of the append queue that nothing needs, each whatever becomes of the other.
+    pub(crate) fn purge_all_stale(mut self) -> Result<()> {
+        let Some((_, last)) = self.table.span(Queue::Append) else {
+            return self.rewrite_rewrite_queue();
+        };
+        let mut is_rewritten = false;
+        self.as_space_comes(|run| {
+            let mut rewritten = Ok(());
+            if !is_rewritten {
+                rewritten = run.rewrite_rewrite_queue();
+                is_rewritten = rewritten.is_ok();
+            }
+            let appended = run.rewrite_appended_up_to(last, false, true);
+            rewritten.and(appended)
+        })
     }
 
     /// Up to which file a group's entries and keys are to be moved, if they are; whether the caller is to compact it.

@@ -4,7 +4,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use orogen_env::{Clock as _, FileSystem, ManualClock, MemFileSystem, PowerCut};
+use orogen_base::ErrorKind;
+use orogen_env::{
+    Clock as _, Fault, FaultFileSystem, FileSystem, ManualClock, MemFileSystem, OpKind, PowerCut,
+};
 use orogen_raftlog::raw::{Command, Engine, LogBatch, Options, Queue, RewriteSteps};
 
 use crate::model::{Model, content, dir, disk, open_with, options};
@@ -134,6 +137,38 @@ fn dead_files_of_the_rewrite_queue_go_and_nothing_is_written_for_it() {
     drop(engine);
     let engine = open_with(&fs, &only_drops()).unwrap();
     assert_eq!(content(&engine), model);
+}
+
+#[test]
+fn a_dead_file_that_cannot_be_deleted_does_not_keep_the_append_queue() {
+    for kind in [OpKind::Remove, OpKind::Sync] {
+        let (fs, mut model) = with_dead_files();
+        let fs = FaultFileSystem::over_memory(fs);
+        let arc: Arc<dyn FileSystem> = Arc::new(fs.clone());
+        let engine = Engine::open(&arc, dir(), only_drops()).unwrap();
+        let first = first_file(&engine, Queue::Append);
+        // Nothing but the last one lives, and is in the newest file.
+        for _ in 0..12 {
+            fill(&engine, FILLER..FILLER + 1);
+        }
+        let expected = content(&engine);
+        fs.faults()
+            .add(Fault::io().on(&[kind]).path_with(".rewrite").forever());
+        let error = engine.purge_expired_files().unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Io);
+        let is_purged = first_file(&engine, Queue::Append) > first + 3;
+        // After a failed sync nobody knows what the rewrite queue has.
+        assert_eq!(is_purged, kind == OpKind::Remove);
+        assert_eq!(content(&engine), expected);
+        drop(engine);
+        fs.faults().clear();
+        let engine = Engine::open(&arc, dir(), only_drops()).unwrap();
+        let mut found = content(&engine);
+        assert_eq!(found, expected);
+        found.remove(&FILLER);
+        model.remove(&FILLER);
+        assert_eq!(found, model);
+    }
 }
 
 #[test]

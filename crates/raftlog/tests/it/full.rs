@@ -3,11 +3,12 @@
 use std::sync::Arc;
 
 use orogen_base::{Error, ErrorKind, Result};
-use orogen_env::{FileSystem, MemFileSystem, PowerCut};
-use orogen_raftlog::raw::{Command, Engine, LogBatch, Options, RewriteSteps};
+use orogen_env::{Fault, FaultFileSystem, FileSystem, MemFileSystem, OpKind, PowerCut};
+use orogen_raftlog::raw::{Command, Engine, LogBatch, Options, Queue, RewriteSteps};
 use orogen_testkit::rng::Rng;
 
 use crate::model::{Model, content, dir, disk, options, random_batch};
+use crate::purge::first_file;
 
 const FILE: usize = 16 << 10;
 
@@ -100,6 +101,124 @@ fn a_purge_takes_the_space_of_spare_files() {
         .unwrap();
     assert!(spares(&fs) < before);
     assert_survives(&engine, &fs);
+}
+
+/// Appends entries to group 1 that take away all before them.
+fn append_alone(engine: &Engine, indexes: std::ops::RangeInclusive<u64>) {
+    for index in indexes {
+        let mut batch = put(1, index, FILE / 4);
+        batch.add_command(1, Command::Compact { index });
+        engine.write(&mut batch, false).expect("there is space");
+    }
+}
+
+/// A log without spare files, and the oldest of its files that something living is in: a key, and nothing else but in the newest.
+fn with_dead_files(fs: &MemFileSystem) -> (Engine, u64) {
+    let engine = open(fs, larger()).expect("there is space");
+    append_alone(&engine, 1..=16);
+    put_key(&engine);
+    let (_, file) = engine.file_span(Queue::Append).expect("it is there");
+    assert!(file > 3, "{file}");
+    append_alone(&engine, 17..=60);
+    engine.sync().expect("there is space");
+    assert_eq!(spares(fs), 0);
+    (engine, file)
+}
+
+fn put_key(engine: &Engine) {
+    let mut batch = LogBatch::default();
+    batch
+        .put(2, b"key".to_vec(), b"value".to_vec())
+        .expect("it is short");
+    engine.write(&mut batch, false).expect("there is space");
+}
+
+#[test]
+fn dead_files_go_where_there_is_no_space_to_move_what_lives_behind_them() {
+    let fs = disk();
+    let (engine, file) = with_dead_files(&fs);
+    leave(&fs, 0);
+    engine.purge_expired_files().unwrap();
+    assert!(first_file(&engine, Queue::Append) > file, "it was moved");
+    assert_survives(&engine, &fs);
+}
+
+#[test]
+fn dead_files_go_where_there_is_no_space_for_a_new_one() {
+    let fs = disk();
+    let (engine, file) = with_dead_files(&fs);
+    leave(&fs, 0);
+    engine.purge_all_stale().unwrap();
+    assert_eq!(first_file(&engine, Queue::Append), file);
+    assert_survives(&engine, &fs);
+    append_alone(&engine, 61..=70);
+    engine.sync().unwrap();
+    assert_survives(&engine, &fs);
+}
+
+#[test]
+fn dead_files_go_although_what_lives_can_never_be_moved() {
+    let mem = disk();
+    let (engine, file) = with_dead_files(&mem);
+    drop(engine);
+    let fs = FaultFileSystem::over_memory(mem.clone());
+    let engine = Engine::open(
+        &(Arc::new(fs.clone()) as Arc<dyn FileSystem>),
+        dir(),
+        larger(),
+    );
+    let engine = engine.unwrap();
+    let full = Fault::no_space()
+        .on(&[OpKind::Append])
+        .path_with(".rewrite");
+    fs.faults().add(full.forever());
+    for _ in 0..3 {
+        let error = engine.purge_expired_files().unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::NoSpace);
+        assert_eq!(first_file(&engine, Queue::Append), file);
+        assert_survives(&engine, &mem);
+    }
+    fs.faults().clear();
+    engine.purge_expired_files().unwrap();
+    assert!(first_file(&engine, Queue::Append) > file);
+    assert_survives(&engine, &mem);
+}
+
+#[test]
+fn files_stay_whose_removals_find_no_space() {
+    let mem = disk();
+    let (engine, _) = with_dead_files(&mem);
+    engine
+        .rewrite_append_queue(None, RewriteSteps::All)
+        .unwrap();
+    drop(engine);
+    let fs = FaultFileSystem::over_memory(mem.clone());
+    let engine = Engine::open(
+        &(Arc::new(fs.clone()) as Arc<dyn FileSystem>),
+        dir(),
+        larger(),
+    );
+    let engine = engine.unwrap();
+    let mut batch = LogBatch::default();
+    batch.delete(2, b"key".to_vec());
+    engine.write(&mut batch, false).unwrap();
+    let first = first_file(&engine, Queue::Append);
+    append_alone(&engine, 61..=120);
+    let full = Fault::no_space()
+        .on(&[OpKind::Append])
+        .path_with(".rewrite");
+    fs.faults().add(full.forever());
+    for _ in 0..3 {
+        let error = engine.purge_expired_files().unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::NoSpace);
+        engine.purge_all_stale().unwrap_err();
+        assert_eq!(first_file(&engine, Queue::Append), first);
+        assert_survives(&engine, &mem);
+    }
+    fs.faults().clear();
+    engine.purge_expired_files().unwrap();
+    assert!(first_file(&engine, Queue::Append) > first);
+    assert_survives(&engine, &mem);
 }
 
 fn is_told_rightly(fs: &MemFileSystem, told: &Error) {

@@ -496,6 +496,37 @@ fn an_entry_that_cannot_be_read_stops_a_purge_and_loses_nothing() {
     assert_eq!(engine.last_index(1), Some(5));
 }
 
+#[test]
+fn no_space_to_write_the_rewrite_queue_anew_does_not_keep_the_append_queue() {
+    let (fs, _) = full_of_garbage();
+    let open = |fs: Arc<dyn FileSystem>, ratio| {
+        let options = Options {
+            purge_rewrite_garbage_ratio: ratio,
+            ..options()
+        };
+        Engine::open(&fs, dir(), options).unwrap()
+    };
+    // Nothing is to be written for the append queue from here on.
+    let engine = open(Arc::new(fs.clone()), 1.0);
+    push_out(&engine);
+    drop(engine);
+    let fs = FaultFileSystem::over_memory(fs);
+    let engine = open(Arc::new(fs.clone()), 0.3);
+    let first = first_file(&engine, Queue::Append);
+    for _ in 0..12 {
+        put(&engine, FILLER, &"k".repeat(700));
+    }
+    let expected = content(&engine);
+    let fault = Fault::no_space()
+        .on(&[OpKind::Create])
+        .path_with(".rewrite");
+    fs.faults().add(fault.forever());
+    let error = engine.purge_expired_files().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NoSpace);
+    assert!(first_file(&engine, Queue::Append) > first + 3);
+    assert_eq!(content(&engine), expected);
+}
+
 /// Damages the second entry of group 2 wherever it lies in the rewrite queue.
 fn damage_group_2(fs: &MemFileSystem, engine: &Engine) {
     let (first, last) = engine.file_span(Queue::Rewrite).unwrap();
