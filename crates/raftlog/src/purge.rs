@@ -30,7 +30,8 @@
 //!    while it syncs what they have appended.
 //!
 //! A purge that fails leaves records that are true, and more files than are needed. What cannot be moved keeps its file and those behind it,
-//! not the dead ones before it, whose space may be all that there is. Nor does an error of the rewrite queue keep the append queue from being
+//! not the dead ones before it, whose space may be all that there is; nor do entries that cannot be read keep more than those of
+//! their group behind them. Nor does an error of the rewrite queue keep the append queue from being
 //! purged. After damage in it all is not written anew before the queue has twice as much. The groups that a failed purge has
 //! found for its caller are returned by the next one, and count as asked then.
 //!
@@ -411,7 +412,7 @@ impl Run<'_> {
         let moved = moved.and_then(|()| self.write(&mut batch));
         let end = wanted.map_or(active, |wanted| wanted.min(active));
         let deleted = self.delete_unneeded(end, &batch);
-        moved.and(deleted)
+        moved.and_then(|()| batch.check()).and(deleted)
     }
 
     /// The last file to empty of `count` from `first` on: those above the threshold, and some more, at least one.
@@ -482,7 +483,7 @@ impl Run<'_> {
         if moves {
             moved = self.move_groups(slots, limit, &mut batch);
         }
-        let moved = begun.and(moved);
+        let moved = begun.and(moved).and_then(|()| batch.check());
         if !deletes {
             return moved;
         }
@@ -575,12 +576,15 @@ impl Run<'_> {
                 let found = slot.read();
                 let index = found.index();
                 let first = index.span().first;
-                let pieces = index.pieces(
-                    from.max(first + found.rewritten()),
-                    limit,
-                    self.record_bytes(),
-                    batch.room(),
-                );
+                let pieces = match batch.is_unread(group) {
+                    true => Vec::new(),
+                    false => index.pieces(
+                        from.max(first + found.rewritten()),
+                        limit,
+                        self.record_bytes(),
+                        batch.room(),
+                    ),
+                };
                 let end = first + index.count_up_to(limit);
                 let is_all = pieces.last().is_none_or(|piece| piece.next() >= end);
                 let pairs = if is_all {

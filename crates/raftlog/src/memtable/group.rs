@@ -423,7 +423,10 @@ impl Group {
             Written::Tombstone(..) => {}
             Written::Entries(piece) => {
                 self.shadow.append(piece.first, piece.next());
+                let end = self.index.span().first + self.rewritten;
                 if let Some(next) = self.index.relocate(piece, limit) {
+                    // Else those between would go with their file.
+                    assert!(piece.first <= end, "entries move from the front on");
                     let count = next - self.index.span().first;
                     self.rewritten = self.rewritten.max(count);
                 }

@@ -1,8 +1,9 @@
 //! What purge writes: parts of groups, put together into records, and written several at once.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
+use std::iter;
 
-use orogen_base::{Result, memory};
+use orogen_base::{Error, ErrorKind, Result, memory};
 
 use super::Run;
 use crate::blocks::Blocks;
@@ -82,6 +83,28 @@ pub(super) struct Batch {
     limit: FileId,
     /// Files that cut off what the rewrite queue shows of groups, by group.
     pub(super) cuts: HashMap<u64, u64>,
+    /// Their entries are not written any more: they move from the front of a group on, none behind one that stays.
+    unread: Unread,
+}
+
+/// Groups of which an entry that is to be moved cannot be read.
+#[derive(Default)]
+struct Unread {
+    groups: BTreeSet<u64>,
+    /// The first error.
+    error: Option<Error>,
+}
+
+impl Unread {
+    /// Whether a part is to stay where it is.
+    fn has(&self, part: &Part) -> bool {
+        matches!(part.what, What::Entries(_)) && self.groups.contains(&part.group)
+    }
+
+    fn add(&mut self, group: u64, e: Error) {
+        self.groups.insert(group);
+        self.error.get_or_insert_with(|| e.with("group", group));
+    }
 }
 
 impl Batch {
@@ -111,6 +134,20 @@ impl Batch {
         let has_room = |draft: &Draft| draft.size + size <= self.record_bytes;
         if !self.drafts.last().is_some_and(has_room) {
             self.drafts.push(Draft::default());
+        }
+    }
+
+    /// Whether an entry of a group could not be read.
+    pub(super) fn is_unread(&self, group: u64) -> bool {
+        self.unread.groups.contains(&group)
+    }
+
+    /// # Errors
+    /// `Corruption` if an entry could not be read.
+    pub(super) fn check(&self) -> Result<()> {
+        match &self.unread.error {
+            None => Ok(()),
+            Some(e) => Err(e.clone()),
         }
     }
 
@@ -181,6 +218,7 @@ impl Run<'_> {
             look_bytes: file.saturating_mul(2).clamp(1, LOOK_BYTES) as usize,
             limit,
             cuts: HashMap::new(),
+            unread: Unread::default(),
         }
     }
 
@@ -191,7 +229,8 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Writes all that was added and tells memory.
+    /// Writes all that was added and tells memory. Entries of the append queue that cannot be read are left where they are, and so are those of
+    /// their group that were to be written with them, or later.
     pub(super) fn write(&mut self, batch: &mut Batch) -> Result<()> {
         let drafts = batch.take();
         if drafts.is_empty() {
@@ -200,7 +239,7 @@ impl Run<'_> {
         self.sync_appends()?;
         let mut rest = drafts.as_slice();
         while let Some(drafts) = split(&mut rest, batch.write_bytes) {
-            let records = self.write_drafts(drafts, batch.limit.queue)?;
+            let records = self.write_drafts(drafts, batch)?;
             self.tell(records, batch);
         }
         Ok(())
@@ -229,7 +268,7 @@ impl Run<'_> {
         let mut all = Records::default();
         let mut rest = drafts.as_slice();
         while let Some(drafts) = split(&mut rest, batch.write_bytes) {
-            let records = self.write_drafts(drafts, batch.limit.queue)?;
+            let records = self.write_drafts(drafts, batch)?;
             all.files.extend(records.files);
             all.written.extend(records.written);
         }
@@ -261,17 +300,31 @@ impl Run<'_> {
     }
 
     /// Makes records of what is in files of a queue and writes them; what memory is to know.
-    fn write_drafts(&mut self, drafts: &[Draft], from: Queue) -> Result<Records> {
+    fn write_drafts(&mut self, drafts: &[Draft], batch: &mut Batch) -> Result<Records> {
+        let from = batch.limit.queue;
         if let Some(limiter) = &self.purge.limiter {
             let bytes = drafts.iter().map(|draft| draft.size as u64).sum();
             limiter.request(bytes);
         }
-        let blocks = self.read(drafts)?;
+        let blocks = loop {
+            let before = batch.unread.groups.len();
+            let blocks = self.read(drafts, &mut batch.unread)?;
+            if batch.unread.groups.len() == before {
+                break blocks;
+            }
+            if from == Queue::Rewrite {
+                // It is written anew as a whole or in vain.
+                batch.check()?;
+            }
+        };
         let mut made = Vec::with_capacity(drafts.len());
         for (draft, block) in drafts.iter().zip(&blocks) {
-            made.push(make(draft, block, self.options.lz4())?);
+            made.extend(make(draft, block, &batch.unread, self.options.lz4())?);
         }
         drop(blocks);
+        if made.is_empty() {
+            return Ok(Records::default());
+        }
         let rewriter = self.rewriter()?;
         rewriter.rotate_if_full()?;
         rewriter.find_space(true, |rewriter| append(rewriter, &mut made))?;
@@ -309,15 +362,16 @@ impl Run<'_> {
         Ok(all)
     }
 
-    /// The entries of each draft, one behind the other. Each block is read once, in the order of the files.
-    fn read(&self, drafts: &[Draft]) -> Result<Vec<Vec<u8>>> {
+    /// The entries of each draft, one behind the other, but for those of groups that are unread, among which come those of which one is damaged. Each
+    /// block is read once, in the order of the files.
+    fn read(&self, drafts: &[Draft], unread: &mut Unread) -> Result<Vec<Vec<u8>>> {
         let mut out: Vec<Vec<u8>> = Vec::with_capacity(drafts.len());
         let mut pieces = Vec::new();
         for (d, draft) in drafts.iter().enumerate() {
             let mut at = 0;
-            for part in &draft.parts {
+            for part in draft.parts.iter().filter(|part| !unread.has(part)) {
                 if let What::Entries(piece) = &part.what {
-                    pieces.push((piece, d, at));
+                    pieces.push((piece, part, d, at));
                     at += piece.bytes();
                 }
             }
@@ -328,16 +382,35 @@ impl Run<'_> {
             block.resize(at, 0);
             out.push(block);
         }
-        pieces.sort_unstable_by_key(|(piece, _, _)| (piece.block.file, piece.block.offset));
+        pieces.sort_unstable_by_key(|(piece, ..)| (piece.block.file, piece.block.offset));
         // What is moved is read once, and is the oldest.
         let mut blocks = Blocks::new(self.table, None);
-        for (n, (piece, d, at)) in pieces.iter().enumerate() {
-            let ahead = pieces[n + 1..].iter().map(|(piece, _, _)| piece.block);
-            let found = blocks.get(piece.block, ahead)?;
-            let found = found.ok_or_else(|| gone(piece.block.file))?;
-            let end = piece.ends.last().map_or(piece.start, |end| *end);
-            let found = found.entry(piece.start, end)?;
-            out[*d][*at..*at + found.len()].copy_from_slice(found);
+        for (n, (piece, part, d, at)) in pieces.iter().enumerate() {
+            if unread.has(part) {
+                continue;
+            }
+            let mut read = |ahead: &mut dyn Iterator<Item = Block>| {
+                let found = blocks.get(piece.block, ahead)?;
+                let found = found.ok_or_else(|| gone(piece.block.file))?;
+                let end = piece.ends.last().map_or(piece.start, |end| *end);
+                let found = found.entry(piece.start, end)?;
+                out[*d][*at..*at + found.len()].copy_from_slice(found);
+                Ok(())
+            };
+            let is_damaged = |read: &Result<()>| {
+                let error = read.as_ref().err();
+                error.is_some_and(|e| e.kind() == ErrorKind::Corruption)
+            };
+            let ahead = pieces[n + 1..].iter().map(|(piece, ..)| piece.block);
+            let mut found = read(&mut ahead.into_iter());
+            if is_damaged(&found) {
+                // A file that ends too early may be read up to there.
+                found = read(&mut iter::empty());
+            }
+            match found {
+                Err(e) if e.kind() == ErrorKind::Corruption => unread.add(part.group, e),
+                found => found?,
+            }
         }
         Ok(out)
     }
@@ -373,12 +446,17 @@ fn append(rewriter: &mut Appender, made: &mut [Made]) -> Result<()> {
     appended
 }
 
-/// Makes a record of parts and the block of their entries.
-fn make(draft: &Draft, block: &[u8], policy: format::Lz4Policy) -> Result<Made> {
+/// Makes a record of parts, but for entries of groups that are unread, and the block of those entries; none of nothing.
+fn make(
+    draft: &Draft,
+    block: &[u8],
+    unread: &Unread,
+    policy: format::Lz4Policy,
+) -> Result<Option<Made>> {
     let mut items: Vec<Item> = Vec::with_capacity(draft.parts.len() + 1);
     let mut at = 0;
     let mut written: Vec<(u64, Written)> = Vec::with_capacity(draft.parts.len());
-    for part in &draft.parts {
+    for part in draft.parts.iter().filter(|part| !unread.has(part)) {
         let group = part.group;
         let (op, known) = match &part.what {
             What::Tombstone(op) => {
@@ -424,16 +502,19 @@ fn make(draft: &Draft, block: &[u8], policy: format::Lz4Policy) -> Result<Made> 
         items.push(Item { group, op });
         written.push((group, known));
     }
+    if items.is_empty() {
+        return Ok(None);
+    }
     let weight = items.iter().map(Item::weight).sum();
     if let Some((group, part)) = draft.mark {
         let (key, value) = (RESERVED_KEY.to_vec(), vec![part as u8]);
         let op = Op::Put { key, value };
         items.push(Item { group, op });
     }
-    Ok(Made {
+    Ok(Some(Made {
         record: encode_record(block, &items, policy)?,
         written,
         items: weight,
         at: 0,
-    })
+    }))
 }

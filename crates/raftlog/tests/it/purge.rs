@@ -10,7 +10,7 @@ use orogen_env::{Fault, FaultFileSystem, FileSystem, MemFileSystem, OpKind, Powe
 use orogen_raftlog::raw::{Command, Engine, LogBatch, Options, Queue, RecoveryMode, RewriteSteps};
 use orogen_testkit::rng::Rng;
 
-use crate::model::{content, dir, disk, open, options, random_batch};
+use crate::model::{content, dir, disk, open, open_with, options, random_batch};
 
 pub(crate) fn first_file(engine: &Engine, queue: Queue) -> u64 {
     engine.file_span(queue).map_or(0, |(first, _)| first)
@@ -494,6 +494,127 @@ fn an_entry_that_cannot_be_read_stops_a_purge_and_loses_nothing() {
     engine.purge_expired_files().unwrap();
     assert!(first_file(&engine, Queue::Append) > 1);
     assert_eq!(engine.last_index(1), Some(5));
+}
+
+/// Changes bytes wherever they first stand in files of a queue, or changes them back; the numbers of those files.
+fn change(fs: &MemFileSystem, engine: &Engine, queue: Queue, wanted: &[u8], to: &[u8]) -> Vec<u64> {
+    assert_eq!(wanted.len(), to.len());
+    let (first, last) = engine.file_span(queue).unwrap();
+    let extension = match queue {
+        Queue::Append => "raftlog",
+        Queue::Rewrite => "rewrite",
+    };
+    let mut changed = Vec::new();
+    for seq in first..=last {
+        let path = dir().join(format!("{seq:016}.{extension}"));
+        let mut bytes = read_file(fs, &path).unwrap();
+        let mut found = bytes.windows(wanted.len());
+        if let Some(at) = found.position(|found| found == wanted) {
+            bytes[at..at + to.len()].copy_from_slice(to);
+            write_file(fs, &path, &bytes).unwrap();
+            changed.push(seq);
+        }
+    }
+    changed
+}
+
+#[test]
+fn an_entry_that_cannot_be_read_keeps_no_other_group_and_no_older_file() {
+    let fs = disk();
+    let engine = open(&fs).unwrap();
+    for _ in 0..4 {
+        put(&engine, FILLER, &"k".repeat(700));
+    }
+    for group in 1..4 {
+        entries(&engine, group, 1, 5);
+    }
+    put(&engine, 2, "a");
+    let (_, file) = engine.file_span(Queue::Append).unwrap();
+    assert_eq!(file, 5);
+    for _ in 0..8 {
+        put(&engine, FILLER, &"k".repeat(700));
+    }
+    let expected = content(&engine);
+    assert_eq!(
+        change(&fs, &engine, Queue::Append, b"1-11-2", b"1-11-3").len(),
+        1
+    );
+    for _ in 0..3 {
+        let error = engine.purge_expired_files().unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Corruption);
+        assert_eq!(first_file(&engine, Queue::Append), file);
+    }
+    assert_eq!(
+        change(&fs, &engine, Queue::Rewrite, b"2-12-2", b"2-12-2").len(),
+        1
+    );
+    assert_eq!(
+        change(&fs, &engine, Queue::Rewrite, b"3-13-2", b"3-13-2").len(),
+        1
+    );
+    assert_eq!(
+        change(&fs, &engine, Queue::Append, b"1-11-3", b"1-11-2").len(),
+        1
+    );
+    assert_eq!(content(&engine), expected);
+    let after = open(&fs.crash(PowerCut::DropUnsynced)).unwrap();
+    assert_eq!(content(&after), expected);
+    engine.purge_expired_files().unwrap();
+    assert!(first_file(&engine, Queue::Append) > file);
+    assert_eq!(content(&engine), expected);
+}
+
+#[test]
+fn of_a_group_that_cannot_be_read_what_lies_behind_stays_too() {
+    let options = Options {
+        batch_compression_threshold: 0,
+        ..options()
+    };
+    let open = |fs: &MemFileSystem| open_with(fs, &options).unwrap();
+    for damaged in 0..12 {
+        let fs = disk();
+        let engine = open(&fs);
+        for round in 0..12 {
+            for group in 1..4 {
+                entries(&engine, group, 1001 + 30 * round, 30);
+                put(&engine, group, &format!("key {round}"));
+            }
+        }
+        let expected = content(&engine);
+        let first = 1001 + 30 * damaged;
+        let good = format!("2-{first}2-{}", first + 1);
+        let bad = format!("2-{first}3-{}", first + 1);
+        let (good, bad) = (good.as_bytes(), bad.as_bytes());
+        let files = change(&fs, &engine, Queue::Append, good, bad);
+        assert_eq!(files.len(), 1);
+        let error = engine
+            .rewrite_append_queue(None, RewriteSteps::All)
+            .unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Corruption);
+        for (group, is_moved) in [(1, true), (3, true), (2, damaged > 7)] {
+            let entry = format!("{group}-1239{group}-1240");
+            let entry = entry.as_bytes();
+            let moved = change(&fs, &engine, Queue::Rewrite, entry, entry);
+            assert_eq!(!moved.is_empty(), is_moved, "{damaged}: {group}");
+        }
+        // What was to be written together with it stays, too.
+        let first = first_file(&engine, Queue::Append);
+        assert!(
+            (files[0] - 1..=files[0]).contains(&first),
+            "{files:?} {first}"
+        );
+        for disk in [fs.fork(), fs.crash(PowerCut::DropUnsynced)] {
+            let engine = open(&disk);
+            assert_eq!(change(&disk, &engine, Queue::Append, bad, good).len(), 1);
+            assert_eq!(content(&engine), expected, "{damaged}");
+            engine
+                .rewrite_append_queue(None, RewriteSteps::All)
+                .unwrap();
+            assert_eq!(content(&engine), expected, "{damaged}");
+            let engine = open(&disk.crash(PowerCut::DropUnsynced));
+            assert_eq!(content(&engine), expected, "{damaged}");
+        }
+    }
 }
 
 #[test]
