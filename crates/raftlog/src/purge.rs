@@ -33,7 +33,8 @@
 //! not the dead ones before it, whose space may be all that there is; nor do entries that cannot be read keep more than those of
 //! their group behind them. Nor does an error of the rewrite queue keep the append queue from being
 //! purged. After damage in it all is not written anew before the queue has twice as much. The groups that a failed purge has
-//! found for its caller are returned by the next one, and count as asked then.
+//! found for its caller are returned by the next one, and count as asked then; of several in a row that find damage, or no space, each second one
+//! returns them in place of the error, as that may last until they are compacted.
 //!
 //! Groups are taken in the order of their numbers, so that what the rewrite queue holds of one lies
 //! together. When this acts, and by which marks it finds the groups that it returns: as raft-engine does; but a group also counts as old if
@@ -95,6 +96,8 @@ pub(crate) struct Purge {
     asked: HashMap<u64, u32>,
     /// Groups that the caller should compact, found by purges which failed.
     untold: BTreeSet<u64>,
+    /// What the last purge has told of.
+    told: Option<ErrorKind>,
     /// Number of the next atomic group.
     atomic: u64,
 }
@@ -112,6 +115,7 @@ impl Purge {
             in_vain_below: 0,
             asked: HashMap::new(),
             untold: BTreeSet::new(),
+            told: None,
             atomic: 0,
         }
     }
@@ -141,16 +145,24 @@ impl Run<'_> {
         let meters = self.meters();
         self.purge.new_files.dirs.probe(&*self.purge.new_files.fs);
         let (mut groups, mut asked) = (BTreeSet::new(), None);
-        if let Err(e) = self.purge_queues(&meters, &mut groups, &mut asked) {
-            self.purge.untold.append(&mut groups);
-            return Err(e);
+        let purged = self.purge_queues(&meters, &mut groups, &mut asked);
+        let mut untold = std::mem::take(&mut self.purge.untold);
+        untold.retain(|group| self.has_many(*group));
+        groups.append(&mut untold);
+        let told = self.purge.told.take();
+        if let Err(e) = purged {
+            let kind = e.kind();
+            // Who compacts may be what ends it, and has to know which groups.
+            let may_wait = matches!(kind, ErrorKind::Corruption | ErrorKind::NoSpace);
+            if groups.is_empty() || told != Some(kind) || !may_wait {
+                self.purge.untold = groups;
+                self.purge.told = Some(kind);
+                return Err(e);
+            }
         }
         if let Some(asked) = asked {
             self.purge.asked = asked;
         }
-        let mut untold = std::mem::take(&mut self.purge.untold);
-        untold.retain(|group| self.has_many(*group));
-        groups.append(&mut untold);
         meters.asked(groups.len());
         Ok(groups.into_iter().collect())
     }

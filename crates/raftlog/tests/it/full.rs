@@ -8,7 +8,7 @@ use orogen_raftlog::raw::{Command, Engine, LogBatch, Options, Queue, RewriteStep
 use orogen_testkit::rng::Rng;
 
 use crate::model::{Model, content, dir, disk, options, random_batch};
-use crate::purge::first_file;
+use crate::purge::{entries, first_file};
 
 const FILE: usize = 16 << 10;
 
@@ -219,6 +219,30 @@ fn files_stay_whose_removals_find_no_space() {
     engine.purge_expired_files().unwrap();
     assert!(first_file(&engine, Queue::Append) > first);
     assert_survives(&engine, &mem);
+}
+
+#[test]
+fn who_is_to_compact_is_told_although_the_disk_is_full() {
+    let fs = disk();
+    let engine = open(&fs, larger()).unwrap();
+    put_key(&engine);
+    entries(&engine, 3, 1, 40);
+    append_alone(&engine, 1..=60);
+    leave(&fs, 0);
+    let (mut told, mut asked) = (0, 0);
+    for _ in 0..6 {
+        match engine.purge_expired_files() {
+            Ok(groups) => {
+                assert_eq!(groups, [3]);
+                asked += 1;
+            }
+            Err(e) => {
+                is_told_rightly(&fs, &e);
+                told += 1;
+            }
+        }
+    }
+    assert_eq!((told, asked), (3, 3));
 }
 
 fn is_told_rightly(fs: &MemFileSystem, told: &Error) {

@@ -618,6 +618,41 @@ fn of_a_group_that_cannot_be_read_what_lies_behind_stays_too() {
 }
 
 #[test]
+fn who_is_to_compact_is_told_although_an_entry_cannot_be_read() {
+    let fs = disk();
+    let engine = open(&fs).unwrap();
+    entries(&engine, 1, 1, 5);
+    entries(&engine, 5, 1, 40);
+    for _ in 0..12 {
+        put(&engine, FILLER, &"k".repeat(700));
+    }
+    assert_eq!(
+        change(&fs, &engine, Queue::Append, b"1-11-2", b"1-11-3").len(),
+        1
+    );
+    let is_moved = |engine: &Engine| {
+        engine.file_span(Queue::Rewrite).is_some()
+            && !change(&fs, engine, Queue::Rewrite, b"5-15-2", b"5-15-2").is_empty()
+    };
+    let (mut told, mut asked) = (0, 0);
+    while !is_moved(&engine) {
+        match engine.purge_expired_files() {
+            Ok(groups) => {
+                assert_eq!(groups, [5]);
+                asked += 1;
+            }
+            Err(e) => {
+                assert_eq!(e.kind(), ErrorKind::Corruption);
+                told += 1;
+            }
+        }
+        assert!(told + asked < 30, "{told} {asked}");
+    }
+    assert_eq!((told, asked), (10, 9), "nine times before it is moved");
+    assert_eq!(first_file(&engine, Queue::Append), 1);
+}
+
+#[test]
 fn no_space_to_write_the_rewrite_queue_anew_does_not_keep_the_append_queue() {
     let (fs, _) = full_of_garbage();
     let open = |fs: Arc<dyn FileSystem>, ratio| {
