@@ -32,7 +32,7 @@
 //! A purge that fails leaves records that are true, and more files than are needed. What cannot be moved keeps its file and those behind it,
 //! not the dead ones before it, whose space may be all that there is; nor do entries that cannot be read keep more than those of
 //! their group behind them. Nor does an error of the rewrite queue keep the append queue from being
-//! purged. After damage in it all is not written anew before the queue has twice as much. The groups that a failed purge has
+//! purged. After damage in it all is not written anew before the damaged file has gone, or the queue has twice as much. The groups that a failed purge has
 //! found for its caller are returned by the next one, and count as asked then; of several in a row that find damage, or no space, each second one
 //! returns them in place of the error, as that may last until they are compacted.
 //!
@@ -77,6 +77,14 @@ struct Marks {
     empty: FileId,
 }
 
+/// Damage was met in the rewrite queue.
+struct InVain {
+    /// As long as this file is there.
+    file: u64,
+    /// With fewer items it is not tried again.
+    below: u64,
+}
+
 /// What one purge leaves to the next.
 pub(crate) struct Purge {
     new_files: NewFiles,
@@ -90,8 +98,8 @@ pub(crate) struct Purge {
     /// Files of the rewrite queue below this number are not counted on any more.
     first_rewritten: u64,
     limiter: Option<RateLimiter>,
-    /// With fewer of them it is not written anew: damage was met there.
-    in_vain_below: u64,
+    /// It cannot be written anew.
+    in_vain: Option<InVain>,
     /// How often in a row the caller was asked to compact a group.
     asked: HashMap<u64, u32>,
     /// Groups that the caller should compact, found by purges which failed.
@@ -112,7 +120,7 @@ impl Purge {
             together: found.together,
             first_rewritten: 0,
             limiter,
-            in_vain_below: 0,
+            in_vain: None,
             asked: HashMap::new(),
             untold: BTreeSet::new(),
             told: None,
@@ -222,13 +230,7 @@ impl Run<'_> {
         }
         *is_short = false;
         let _timed = meters.rewrite_rewrite.time();
-        let rewritten = self.rewrite_rewritten(groups);
-        if let Err(e) = &rewritten
-            && e.kind() == ErrorKind::Corruption
-        {
-            self.purge.in_vain_below = self.items().saturating_mul(2);
-        }
-        rewritten
+        self.rewrite_rewritten(groups)
     }
 
     /// Whether a group still has entries for which the caller is asked.
@@ -257,7 +259,9 @@ impl Run<'_> {
     fn has_garbage(&self) -> bool {
         let items = self.items();
         let garbage = items.saturating_sub(self.memtables.rewritten());
-        items >= self.purge.in_vain_below
+        let first = self.table.span(Queue::Rewrite).map(|(first, _)| first);
+        let is_in_vain = |found: &InVain| first <= Some(found.file) && items < found.below;
+        !self.purge.in_vain.as_ref().is_some_and(is_in_vain)
             && garbage as f64 > self.options.purge_rewrite_garbage_ratio * items as f64
     }
 
@@ -332,6 +336,12 @@ impl Run<'_> {
         Ok(())
     }
 
+    /// Damage was met in a file of the rewrite queue.
+    fn note_damage(&mut self, file: u64) {
+        let below = self.items().saturating_mul(2);
+        self.purge.in_vain = Some(InVain { file, below });
+    }
+
     /// Writes the rewrite queue anew.
     fn rewrite_rewritten(&mut self, groups: &mut BTreeSet<u64>) -> Result<()> {
         let rewriter = self.rewriter()?;
@@ -352,7 +362,7 @@ impl Run<'_> {
         }
         self.write(&mut batch)?;
         self.delete_rewritten(first)?;
-        self.purge.in_vain_below = 0;
+        self.purge.in_vain = None;
         Ok(())
     }
 

@@ -93,6 +93,8 @@ struct Unread {
     groups: BTreeSet<u64>,
     /// The first error.
     error: Option<Error>,
+    /// The newest file in which damage was met.
+    file: u64,
 }
 
 impl Unread {
@@ -101,8 +103,9 @@ impl Unread {
         matches!(part.what, What::Entries(_)) && self.groups.contains(&part.group)
     }
 
-    fn add(&mut self, group: u64, e: Error) {
+    fn add(&mut self, group: u64, file: FileId, e: Error) {
         self.groups.insert(group);
+        self.file = self.file.max(file.seq);
         self.error.get_or_insert_with(|| e.with("group", group));
     }
 }
@@ -314,6 +317,7 @@ impl Run<'_> {
             }
             if from == Queue::Rewrite {
                 // It is written anew as a whole or in vain.
+                self.note_damage(batch.unread.file);
                 batch.check()?;
             }
         };
@@ -408,7 +412,9 @@ impl Run<'_> {
                 found = read(&mut iter::empty());
             }
             match found {
-                Err(e) if e.kind() == ErrorKind::Corruption => unread.add(part.group, e),
+                Err(e) if e.kind() == ErrorKind::Corruption => {
+                    unread.add(part.group, piece.block.file, e);
+                }
                 found => found?,
             }
         }

@@ -683,6 +683,32 @@ fn no_space_to_write_the_rewrite_queue_anew_does_not_keep_the_append_queue() {
     assert_eq!(content(&engine), expected);
 }
 
+#[test]
+fn the_rewrite_queue_is_written_anew_again_once_damaged_files_are_gone() {
+    let (fs, _) = full_of_garbage();
+    let engine = open(&fs).unwrap();
+    damage_group_2(&fs, &engine);
+    let (_, last) = engine.file_span(Queue::Rewrite).unwrap();
+    let error = engine.purge_expired_files().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Corruption);
+    // All that lives in the old files.
+    command(&engine, 2, Command::Clean);
+    command(&engine, 3, Command::Clean);
+    push_out(&engine);
+    assert!(first_file(&engine, Queue::Rewrite) > last);
+    let written = || engine.metrics().background_rewrite_bytes.count();
+    let before = written();
+    for round in 0..6 {
+        for group in 10..110 {
+            put(&engine, group, "of short life");
+        }
+        // So that none of the files is dead.
+        put(&engine, 200 + round, "of long life");
+        push_out(&engine);
+    }
+    assert!(written() > before);
+}
+
 /// Damages the second entry of group 2 wherever it lies in the rewrite queue.
 fn damage_group_2(fs: &MemFileSystem, engine: &Engine) {
     let (first, last) = engine.file_span(Queue::Rewrite).unwrap();
