@@ -124,7 +124,7 @@ impl Purge {
             asked: HashMap::new(),
             untold: BTreeSet::new(),
             told: None,
-            atomic: 0,
+            atomic: found.next_atomic,
         }
     }
 }

@@ -308,6 +308,9 @@ pub(crate) struct Found {
     pub(crate) items: BTreeMap<u64, u64>,
     /// From which file up to which an atomic group goes, of those that lie in several.
     pub(crate) together: Vec<Range<u64>>,
+    /// A number that no atomic group has, complete or not: what a process that died has begun is not to be ended by another. Of the rewrite
+    /// queue only.
+    pub(crate) next_atomic: u64,
     /// Files whose records were read, and not their digests.
     pub(crate) files_read: u64,
     /// The newest file was not looked at, but for its end: it is not to be written on. Of the append queue only.
@@ -350,6 +353,9 @@ pub(crate) fn read_rewrite_queue(
             options,
             |mut items, block| {
                 let mark = take_mark(&mut items)?;
+                if let Some((id, _)) = &mark {
+                    found.next_atomic = found.next_atomic.max(id.wrapping_add(1));
+                }
                 let last = block.file.seq;
                 for (items, block) in atomic.take(mark, items, block) {
                     let (seq, weight) =

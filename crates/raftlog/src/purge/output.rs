@@ -257,7 +257,7 @@ impl Run<'_> {
         let last = drafts.len().saturating_sub(1);
         if last > 0 {
             let id = self.purge.atomic;
-            self.purge.atomic += 1;
+            self.purge.atomic = id.wrapping_add(1);
             for (at, draft) in drafts.iter_mut().enumerate() {
                 let part = match at {
                     0 => format::Part::Begin,

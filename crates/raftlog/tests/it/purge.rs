@@ -709,6 +709,62 @@ fn the_rewrite_queue_is_written_anew_again_once_damaged_files_are_gone() {
     assert!(written() > before);
 }
 
+#[test]
+fn a_rewriting_of_the_rewrite_queue_does_not_end_what_another_process_began() {
+    let (fs, model) = full_of_garbage();
+    let open_as = |fs: Arc<dyn FileSystem>, recovery_mode| {
+        let options = Options {
+            recovery_mode,
+            ..options()
+        };
+        Engine::open(&fs, dir(), options).unwrap()
+    };
+    let mode = RecoveryMode::TolerateAnyCorruption;
+    let newest = |engine: &Engine| engine.file_span(Queue::Rewrite).unwrap().1;
+    let mut cut = 0;
+    for calls in 0.. {
+        // One dies when it has begun.
+        let disk = fs.fork();
+        let engine = open_as(Arc::new(disk.clone()), mode);
+        let before = newest(&engine);
+        disk.crash_after(calls);
+        let is_done = engine.rewrite_rewrite_queue().is_ok();
+        drop(engine);
+        if is_done {
+            break;
+        }
+        // The next one writes all, and dies before it deletes what was there.
+        let disk = disk.crash(PowerCut::KeepAll);
+        let faulty = FaultFileSystem::over_memory(disk.clone());
+        let engine = open_as(Arc::new(faulty.clone()), mode);
+        let begun = newest(&engine);
+        let fault = Fault::io().on(&[OpKind::Remove, OpKind::Rename]);
+        faulty.faults().add(fault.forever());
+        engine.rewrite_rewrite_queue().unwrap_err();
+        assert_eq!(content(&engine), model);
+        drop(engine);
+        if begun == before {
+            continue;
+        }
+        // And its first record is damaged.
+        for seq in begun..=begun + 1 {
+            let path = dir().join(format!("{seq:016}.rewrite"));
+            let disk = disk.fork();
+            let mut bytes = read_file(&disk, &path).unwrap();
+            if seq == begun && bytes.len() > 200 || bytes.len() < 100 {
+                continue;
+            }
+            bytes[80] ^= 1;
+            bytes[90] ^= 1;
+            write_file(&disk, &path, &bytes).unwrap();
+            let engine = open_as(Arc::new(disk), mode);
+            assert_eq!(content(&engine), model, "{calls} {before} {begun} {seq}");
+            cut += 1;
+        }
+    }
+    assert!(cut > 3, "{cut}");
+}
+
 /// Damages the second entry of group 2 wherever it lies in the rewrite queue.
 fn damage_group_2(fs: &MemFileSystem, engine: &Engine) {
     let (first, last) = engine.file_span(Queue::Rewrite).unwrap();
