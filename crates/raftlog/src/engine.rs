@@ -154,10 +154,8 @@ impl Engine {
         let rate = options.purge_rate_bytes_per_sec;
         let limiter = (rate > 0).then(|| RateLimiter::new(rate, clock));
         let purge = Purge::new(new_files.clone(), rewritten, limiter);
-        let mut appender = Appender::open(new_files, Arc::clone(&table), Queue::Append, newest)?;
-        if is_unread {
-            appender.seal();
-        }
+        let queue = Queue::Append;
+        let appender = Appender::open(new_files, Arc::clone(&table), queue, newest, is_unread)?;
         Ok(Self {
             options,
             dir: dir.to_owned(),

@@ -274,6 +274,7 @@ impl Run<'_> {
                 Arc::clone(self.table),
                 Queue::Rewrite,
                 purge.newest.clone(),
+                false,
             )?,
         };
         Ok(purge.rewriter.insert(rewriter))

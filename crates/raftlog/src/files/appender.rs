@@ -103,18 +103,22 @@ pub(crate) struct Appender {
 }
 
 impl Appender {
-    /// Goes on behind `newest`, a file of the table and where it ends, or makes the first one.
+    /// Goes on behind `newest`, a file of the table and where it ends, or makes the first one. One that `is_sealed` is to stay as it is, and so
+    /// is its digest; what is in it was synced.
     pub(crate) fn open(
         new_files: NewFiles,
         table: Arc<Table>,
         queue: Queue,
         newest: Option<(Arc<LogFile>, u64)>,
+        is_sealed: bool,
     ) -> Result<Self> {
         let (mut room, mut unfinished) = (0, None);
         let (file, writer, len, header) = match newest {
             Some((file, len)) => {
                 let mut writer = new_files.fs.open_append(file.reader.path())?;
-                new_files.reserve(&mut *writer, len);
+                if !is_sealed {
+                    new_files.reserve(&mut *writer, len);
+                }
                 let mut header = Vec::new();
                 file.reader.append_at(0, FILE_HEADER_LEN_MAX, &mut header)?;
                 let place = |e: Error| e.with("file", file.id.name());
@@ -140,7 +144,7 @@ impl Appender {
             alignment: header.alignment_kept(),
             writer: Some(writer),
             // A process that died may have left bytes that were read and not synced.
-            is_dirty: true,
+            is_dirty: !is_sealed,
             room,
             zeroed: room,
             is_zeroed: false,
@@ -152,15 +156,9 @@ impl Appender {
             has_looked: false,
             unfinished,
             failed_sync: None,
-            is_sealed: false,
+            is_sealed,
             is_closed: false,
         })
-    }
-
-    /// The newest file is to stay as it is, and so is its digest; what is in it was synced.
-    pub(crate) fn seal(&mut self) {
-        self.is_sealed = true;
-        self.is_dirty = false;
     }
 
     /// Where the records of the newest file end.
@@ -254,7 +252,9 @@ impl Appender {
             Some(writer) => writer,
             None => {
                 let mut writer = self.cut_off()?;
-                self.new_files.reserve(&mut *writer, self.len);
+                if !self.is_sealed {
+                    self.new_files.reserve(&mut *writer, self.len);
+                }
                 self.room = 0;
                 self.zeroed = 0;
                 writer
@@ -618,7 +618,7 @@ mod tests {
                 meters: Arc::new(Meters::new()),
             };
             let table = Arc::new(Table::default());
-            let mut appender = Appender::open(files, table, Queue::Append, None).unwrap();
+            let mut appender = Appender::open(files, table, Queue::Append, None, false).unwrap();
             let path = appender.file.reader.path().to_owned();
             let size = || fs.metadata(&path).unwrap().size;
             for _ in 0..SYNCS_SHOWING {

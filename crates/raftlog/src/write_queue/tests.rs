@@ -90,7 +90,7 @@ fn queue_in(
         meters: Arc::new(Meters::new()),
     };
     let table = Arc::new(Table::default());
-    WriteQueue::new(Appender::open(files, table, FileQueue::Append, None).unwrap())
+    WriteQueue::new(Appender::open(files, table, FileQueue::Append, None, false).unwrap())
 }
 
 fn batch(group: u64, first: u64, len: usize) -> LogBatch {

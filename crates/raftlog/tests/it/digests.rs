@@ -369,3 +369,29 @@ fn what_is_written_behind_damage_that_a_digest_hides_is_not_lost() {
         assert_eq!(open(&fs).last_index(1), Some(39));
     }
 }
+
+#[test]
+fn no_room_is_reserved_behind_a_file_that_is_not_written_on() {
+    for (entries, expected) in [(3, 1), (30, 0)] {
+        let large = Options {
+            target_file_size: 20_000,
+            purge_threshold: 20_000,
+            ..digesting()
+        };
+        let fs = FaultFileSystem::over_memory(disk());
+        let arc: Arc<dyn FileSystem> = Arc::new(fs.clone());
+        let open = || Engine::open(&arc, dir(), large.clone()).unwrap();
+        let engine = open();
+        for at in 1..=entries {
+            let mut batch = LogBatch::default();
+            let entry = Rng::new(at).bytes(300);
+            batch.add_entries(1, at, &[entry]).unwrap();
+            engine.write(&mut batch, true).unwrap();
+        }
+        engine.close().unwrap();
+        let before = fs.faults().count(OpKind::Preallocate);
+        let engine = open();
+        assert_eq!(engine.files_read_at_open(), 0);
+        assert_eq!(fs.faults().count(OpKind::Preallocate) - before, expected);
+    }
+}
