@@ -850,6 +850,87 @@ fn a_purge_that_failed_has_asked_nobody() {
     assert_eq!(asked, 10, "the last time it is moved, too");
 }
 
+/// A directory after a random history, with tombstones due and entries that were written over, and what it holds.
+fn with_history(seed: u64) -> (MemFileSystem, crate::model::Model) {
+    let fs = disk();
+    let options = Options {
+        purge_rewrite_garbage_ratio: 1.0,
+        ..options()
+    };
+    let engine = open_with(&fs, &options).unwrap();
+    let mut rng = Rng::new(seed);
+    let mut model = crate::model::Model::new();
+    for step in 0..150 {
+        let mut batch = random_batch(&mut rng, &mut model, 0);
+        engine.write(&mut batch, false).unwrap();
+        if step % 50 == 49 && step < 149 {
+            engine
+                .rewrite_append_queue(None, RewriteSteps::All)
+                .unwrap();
+        }
+    }
+    engine.close().unwrap();
+    (fs, model)
+}
+
+#[test]
+fn a_purge_that_can_write_only_so_much_loses_nothing() {
+    let (mut tried, mut shortened) = (0, 0);
+    let mut try_with =
+        |(disk, model): &(MemFileSystem, crate::model::Model), call, fault: Fault, n| {
+            let mem = disk.fork();
+            let fs = FaultFileSystem::over_memory(mem.clone());
+            let arc: Arc<dyn FileSystem> = Arc::new(fs.clone());
+            let engine = Engine::open(&arc, dir(), options()).unwrap();
+            fs.faults()
+                .add(fault.path_with(".rewrite").nth(n).forever());
+            let first = first_file(&engine, Queue::Append);
+            let purged = match call {
+                0 => engine.purge_expired_files().map(drop),
+                1 => engine.rewrite_append_queue(None, RewriteSteps::All),
+                _ => engine.purge_all_stale(),
+            };
+            if fs.faults().injected() == 0 {
+                purged.unwrap();
+                return false;
+            }
+            tried += 1;
+            shortened += u64::from(first_file(&engine, Queue::Append) > first);
+            assert_eq!(&content(&engine), model, "{purged:?}");
+            drop(engine);
+            for cut in [
+                PowerCut::KeepAll,
+                PowerCut::DropUnsynced,
+                PowerCut::Torn { seed: n },
+                PowerCut::Names { seed: n },
+            ] {
+                let mem = mem.crash(cut);
+                for _ in 0..2 {
+                    let engine = open(&mem).unwrap();
+                    assert_eq!(&content(&engine), model, "{purged:?} {cut:?}");
+                    engine.purge_expired_files().unwrap();
+                    assert_eq!(&content(&engine), model, "{purged:?} {cut:?}");
+                }
+            }
+            true
+        };
+    for seed in 0..6 {
+        let history = with_history(Rng::seed_or(91) + seed);
+        for fault in [
+            Fault::no_space().on(&[OpKind::Append]).short(9),
+            Fault::io().on(&[OpKind::Append, OpKind::Create]),
+            Fault::io().on(&[OpKind::Sync]).after_effect(),
+        ] {
+            for call in 0..3 {
+                let last = (1..).find(|n| !try_with(&history, call, fault.clone(), *n));
+                assert!(last.is_some());
+            }
+        }
+    }
+    println!("{tried} purges failed, {shortened} of them deleted files");
+    assert!(tried > 200 && shortened > 50, "{tried} {shortened}");
+}
+
 /// Counts a thread that has ended, however it did.
 struct Done<'a>(&'a AtomicU64);
 
