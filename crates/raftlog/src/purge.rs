@@ -3,7 +3,7 @@
 //! ```text
 //! append queue:   those to empty, whose entries move | those in which many entries are too many | newer ones
 //! one step:       look at groups -> sync appends -> (read blocks -> write and sync -> memory knows), several times
-//! a purge:        tombstones, synced -> entries and keys -> which files are needed -> sync -> delete
+//! a purge:        tombstones -> entries and keys -> which files are needed -> sync -> delete; of entries that cannot be moved: tombstones apart -> ..
 //! rewrite queue:  dead files at its beginning -> sync -> delete; or all of it, if that is not enough and much is garbage
 //! ```
 //! Files go from the oldest on: of a queue with a gap in its numbers only what is behind the gap is read. So there is no choice
@@ -418,15 +418,14 @@ impl Run<'_> {
         let wanted = oldest_wanted(&self.purge.new_files.listeners);
         let mut batch = self.batch(marks.rewrite);
         let slots = self.memtables.slots();
-        self.write_tombstones(&slots, &mut batch)?;
+        let mut moved = self.add_tombstones(&slots, &mut batch);
         let asked = asked.insert(HashMap::new());
-        let mut moved = Ok(());
-        for (group, slot) in slots {
+        for (group, slot) in &slots {
             // Who is to compact is found whether there is space or not: it may be what makes some.
-            if let Some(limit) = self.moves_up_to(group, &slot, &marks, groups, asked)
+            if let Some(limit) = self.moves_up_to(*group, slot, &marks, groups, asked)
                 && moved.is_ok()
             {
-                moved = self.move_group(group, limit, &mut batch);
+                moved = self.move_group(*group, limit, &mut batch);
                 if moved.is_ok() {
                     self.purge.new_files.meters.moved_group();
                 }
@@ -434,6 +433,27 @@ impl Run<'_> {
         }
         let moved = moved.and_then(|()| self.write(&mut batch));
         let end = wanted.map_or(active, |wanted| wanted.min(active));
+        self.finish_appended(moved, &slots, batch, end)
+    }
+
+    /// Deletes files of the append queue below `end` that nothing needs once `batch` was written, or `moved` tells why not; the first error.
+    fn finish_appended(
+        &mut self,
+        moved: Result<()>,
+        slots: &[(u64, Arc<Slot>)],
+        mut batch: Batch,
+        end: u64,
+    ) -> Result<()> {
+        if moved.is_err() {
+            // Tombstones were to be written with what was not. Those that were are not due any more.
+            batch = self.batch(batch.limit);
+            let written = self
+                .add_tombstones(slots, &mut batch)
+                .and_then(|()| self.write(&mut batch));
+            if written.is_err() {
+                return moved;
+            }
+        }
         let deleted = self.delete_unneeded(end, &batch);
         moved.and_then(|()| batch.check()).and(deleted)
     }
@@ -446,9 +466,8 @@ impl Run<'_> {
         first + count.saturating_sub(stay).max(1) - 1
     }
 
-    /// Writes, and syncs, what takes away from the rewrite queue what is there no more: apart, as files may go for it although others cannot be
-    /// emptied.
-    fn write_tombstones(&mut self, slots: &[(u64, Arc<Slot>)], batch: &mut Batch) -> Result<()> {
+    /// Adds what takes away from the rewrite queue what is there no more.
+    fn add_tombstones(&mut self, slots: &[(u64, Arc<Slot>)], batch: &mut Batch) -> Result<()> {
         for (group, slot) in slots {
             let (tombstones, cut) = {
                 let found = slot.read();
@@ -468,7 +487,7 @@ impl Run<'_> {
             }
             self.write_if_full(batch)?;
         }
-        self.write(batch)
+        Ok(())
     }
 
     /// Moves all that lives in the append queue, in the files up to number `watermark` if it is given, whatever there is; with `moves` false
@@ -501,34 +520,33 @@ impl Run<'_> {
         let wanted = oldest_wanted(&self.purge.new_files.listeners);
         let mut batch = self.batch(limit);
         let slots = self.memtables.slots();
-        self.write_tombstones(&slots, &mut batch)?;
-        let mut moved = Ok(());
-        if moves {
-            moved = self.move_groups(slots, limit, &mut batch);
+        let mut moved = self.add_tombstones(&slots, &mut batch);
+        if moves && moved.is_ok() {
+            moved = self.move_groups(&slots, limit, &mut batch);
         }
-        let moved = begun.and(moved).and_then(|()| batch.check());
+        let moved = moved.and_then(|()| self.write(&mut batch));
         if !deletes {
-            return moved;
+            return begun.and(moved).and_then(|()| batch.check());
         }
         let end = wanted.map_or(active, |wanted| wanted.min(active));
-        let deleted = self.delete_unneeded(end, &batch);
-        moved.and(deleted)
+        let finished = self.finish_appended(moved, &slots, batch, end);
+        begun.and(finished)
     }
 
     /// Moves all that lies in files of the append queue up to `limit`.
     fn move_groups(
         &mut self,
-        slots: Vec<(u64, Arc<Slot>)>,
+        slots: &[(u64, Arc<Slot>)],
         limit: FileId,
         batch: &mut Batch,
     ) -> Result<()> {
         for (group, slot) in slots {
             let oldest = || slot.read().oldest_append_file();
             if slot.is_present() && oldest().is_some_and(|file| file <= limit.seq) {
-                self.move_group(group, limit, batch)?;
+                self.move_group(*group, limit, batch)?;
             }
         }
-        self.write(batch)
+        Ok(())
     }
 
     /// Writes the rewrite queue anew, whatever it holds. If that fails, those files go in which nothing lives.

@@ -80,7 +80,7 @@ pub(super) struct Batch {
     write_bytes: usize,
     look_bytes: usize,
     /// Entries in files up to this one have moved when they are written.
-    limit: FileId,
+    pub(super) limit: FileId,
     /// Files that cut off what the rewrite queue shows of groups, by group.
     pub(super) cuts: HashMap<u64, u64>,
     /// Their entries are not written any more: they move from the front of a group on, none behind one that stays.
