@@ -62,8 +62,8 @@ pub(crate) struct FamilyState {
     pub(crate) holes: Holes,
     /// Blob files that somebody has asked to be looked at for them.
     pub(crate) holes_asked: BTreeSet<FileNo>,
-    /// Those that wait do so for long: files that were made since are left to who moves values.
-    pub(crate) holes_wait_long: bool,
+    /// Those that wait do so for long: files of this version that were made since are left to who moves values.
+    pub(crate) holes_wait_long: Option<Weak<Version>>,
 }
 
 /// For what nothing in blob files was found that could be collected.
@@ -213,7 +213,7 @@ impl ColumnFamilyData {
                 jobs_ended: 0,
                 holes: Holes::Idle,
                 holes_asked: BTreeSet::new(),
-                holes_wait_long: false,
+                holes_wait_long: None,
             }),
             current: ArcSwap::from_pointee(current),
             clock,

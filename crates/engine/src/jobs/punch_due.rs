@@ -127,7 +127,14 @@ pub(crate) fn note_long_waits(context: &Context, family: &ColumnFamilyData) {
         }
         Holes::Idle | Holes::Running => None,
     };
-    if made_since.is_none() && !state.holes_wait_long {
+    let version = Arc::downgrade(&state.version);
+    let was_noted = match (&state.holes_wait_long, made_since) {
+        (None, None) => true,
+        // Writers wait for the lock: it is gone over once for each version. What is held weakly is not given out anew.
+        (Some(noted), Some(_)) => noted.ptr_eq(&version),
+        _ => false,
+    };
+    if was_noted {
         return;
     }
     let mut changes = false;
@@ -139,7 +146,7 @@ pub(crate) fn note_long_waits(context: &Context, family: &ColumnFamilyData) {
             changes = true;
         }
     }
-    state.holes_wait_long = made_since.is_some();
+    state.holes_wait_long = made_since.map(|_| version);
     if changes {
         state.nothing_to_collect = None;
     }
