@@ -576,7 +576,8 @@ impl Engine {
     /// `Corruption` if an entry that is to be moved cannot be read, or a group is [fenced](Self::fenced_groups); those of the file system.
     /// Nothing is lost, files that nothing needs are deleted all the same, and the next call goes on where this one ended; but after a failed sync it
     /// fails with `ReadOnly` until the directory is opened again. Where the entry is in the rewrite queue, the append queue is
-    /// purged first, and calls tell of it again when the rewrite queue has twice as much, or the file has gone and another is damaged. The groups that such a call has found are
+    /// purged first, and calls tell of it again when the rewrite queue has twice as much, or the file has gone and another is damaged. Where
+    /// there is no space to write the rewrite queue anew, that is tried again once as many files of the append queue have gone as it has. The groups that such a call has found are
     /// returned by the next one that succeeds, or that would tell of damage, or of no space, as the last one did.
     pub fn purge_expired_files(&self) -> Result<Vec<u64>> {
         let _timed = self.meters().purge.time();

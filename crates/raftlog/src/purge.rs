@@ -32,7 +32,8 @@
 //! A purge that fails leaves records that are true, and more files than are needed. What cannot be moved keeps its file and those behind it,
 //! not the dead ones before it, whose space may be all that there is; nor do entries that cannot be read keep more than those of
 //! their group behind them. Nor does an error of the rewrite queue keep the append queue from being
-//! purged. After damage in it all is not written anew before the damaged file has gone, or the queue has twice as much. The groups that a failed purge has
+//! purged. After damage in it all is not written anew before the damaged file has gone, or the queue has twice as much; where there was no space for it, not before as many files of the append queue
+//! have gone as it has. The groups that a failed purge has
 //! found for its caller are returned by the next one, and count as asked then; of several in a row that find damage, or no space, each second one
 //! returns them in place of the error, as that may last until they are compacted.
 //!
@@ -77,12 +78,17 @@ struct Marks {
     empty: FileId,
 }
 
-/// Damage was met in the rewrite queue.
-struct InVain {
-    /// As long as this file is there.
-    file: u64,
-    /// With fewer items it is not tried again.
-    below: u64,
+/// Why the rewrite queue is not written anew.
+enum InVain {
+    /// There was damage, and this file is there still; with fewer items it is not tried again.
+    Damage { file: u64, below: u64 },
+    /// There was no space, and there is not until so many files of the append queue have gone as it has: else what is written again, as far as it goes,
+    /// takes all that comes free.
+    NoSpace { first_append: u64 },
+}
+
+fn is_full(done: &Result<()>) -> bool {
+    done.as_ref().is_err_and(|e| e.kind() == ErrorKind::NoSpace)
 }
 
 /// What one purge leaves to the next.
@@ -184,34 +190,40 @@ impl Run<'_> {
         asked: &mut Option<HashMap<u64, u32>>,
     ) -> Result<()> {
         let mut is_short = true;
-        let purged = self.as_space_comes(|run| {
-            let rewritten = run.purge_rewritten(meters, groups, &mut is_short);
-            let mut appended = Ok(());
-            if run.is_longer(Queue::Append, run.options.purge_threshold) {
-                is_short = false;
-                let _timed = meters.rewrite_append.time();
-                appended = run.rewrite_appended(groups, asked);
+        let rewritten = self.purge_rewritten(meters, groups, &mut is_short);
+        let before = self.first_append();
+        let appended = self.as_space_comes(|run| {
+            if !run.is_longer(Queue::Append, run.options.purge_threshold) {
+                return Ok(());
             }
-            rewritten.and(appended)
+            is_short = false;
+            let _timed = meters.rewrite_append.time();
+            run.rewrite_appended(groups, asked)
         });
         if is_short {
             meters.skipped(Skip::Short);
         }
-        purged
+        if is_full(&rewritten) && self.first_append() != before {
+            // There is some now.
+            return appended;
+        }
+        rewritten.and(appended)
     }
 
     /// Does `task` again as long as that finds no space and has files of the append queue deleted: whoever is told that there is none finds
     /// no spare file either.
     fn as_space_comes(&mut self, mut task: impl FnMut(&mut Self) -> Result<()>) -> Result<()> {
         loop {
-            let before = self.table.span(Queue::Append);
+            let before = self.first_append();
             let done = task(self);
-            let is_full = done.as_ref().is_err_and(|e| e.kind() == ErrorKind::NoSpace);
-            let first = |span: Option<(u64, u64)>| span.map(|(first, _)| first);
-            if !is_full || first(before) == first(self.table.span(Queue::Append)) {
+            if !is_full(&done) || self.first_append() == before {
                 return done;
             }
         }
+    }
+
+    fn first_append(&self) -> Option<u64> {
+        self.table.span(Queue::Append).map(|(first, _)| first)
     }
 
     /// Makes the rewrite queue shorter if that is long enough. What cannot be deleted is not written anew either: it would be each time.
@@ -230,7 +242,17 @@ impl Run<'_> {
         }
         *is_short = false;
         let _timed = meters.rewrite_rewrite.time();
-        self.rewrite_rewritten(groups)
+        let rewritten = self.rewrite_rewritten(groups);
+        if is_full(&rewritten) {
+            let files = self.table.count_of(Queue::Rewrite);
+            let first = self.first_append().unwrap_or(0);
+            self.purge.in_vain = Some(InVain::NoSpace {
+                first_append: first.saturating_add(files),
+            });
+            // Some may be all of what was moved. The first error is told.
+            let _ = self.delete_dead_rewritten();
+        }
+        rewritten
     }
 
     /// Whether a group still has entries for which the caller is asked.
@@ -260,7 +282,10 @@ impl Run<'_> {
         let items = self.items();
         let garbage = items.saturating_sub(self.memtables.rewritten());
         let first = self.table.span(Queue::Rewrite).map(|(first, _)| first);
-        let is_in_vain = |found: &InVain| first <= Some(found.file) && items < found.below;
+        let is_in_vain = |found: &InVain| match *found {
+            InVain::Damage { file, below } => first <= Some(file) && items < below,
+            InVain::NoSpace { first_append } => self.first_append() < Some(first_append),
+        };
         !self.purge.in_vain.as_ref().is_some_and(is_in_vain)
             && garbage as f64 > self.options.purge_rewrite_garbage_ratio * items as f64
     }
@@ -340,7 +365,7 @@ impl Run<'_> {
     /// Damage was met in a file of the rewrite queue.
     fn note_damage(&mut self, file: u64) {
         let below = self.items().saturating_mul(2);
-        self.purge.in_vain = Some(InVain { file, below });
+        self.purge.in_vain = Some(InVain::Damage { file, below });
     }
 
     /// Writes the rewrite queue anew.
@@ -567,16 +592,9 @@ impl Run<'_> {
         let Some((_, last)) = self.table.span(Queue::Append) else {
             return self.rewrite_rewrite_queue();
         };
-        let mut is_rewritten = false;
-        self.as_space_comes(|run| {
-            let mut rewritten = Ok(());
-            if !is_rewritten {
-                rewritten = run.rewrite_rewrite_queue();
-                is_rewritten = rewritten.is_ok();
-            }
-            let appended = run.rewrite_appended_up_to(last, false, true);
-            rewritten.and(appended)
-        })
+        // First what needs no space.
+        let appended = self.as_space_comes(|run| run.rewrite_appended_up_to(last, false, true));
+        self.rewrite_rewrite_queue().and(appended)
     }
 
     /// Up to which file a group's entries and keys are to be moved, if they are; whether the caller is to compact it.
