@@ -25,7 +25,8 @@ use orogen_sst::CompressionType;
 use orogen_testkit::Rng;
 use parking_lot::Mutex;
 
-use crate::blob_faults::{assert_damaged, assert_lives_on, damaged_value, put};
+use crate::blob_damage::{assert_damaged, assert_lives_on, damaged_value};
+use crate::blob_faults::put;
 use crate::blobs::{
     Map, assert_exact, assert_holds, assert_no_strays, compact_all, key, separated, value, w,
     write_some,

@@ -22,7 +22,8 @@ use orogen_sst::CompressionType;
 use orogen_testkit::Rng;
 use parking_lot::Mutex;
 
-use crate::blob_faults::{assert_damaged, damaged_value, get, put};
+use crate::blob_damage::{assert_damaged, damaged_value};
+use crate::blob_faults::{get, put};
 use crate::blobs::{
     Map, assert_exact, assert_holds, assert_no_strays, compact_all, key, separated, w, write_some,
 };

@@ -8,7 +8,8 @@ use orogen_engine::{BlobRunMode, CollectBlobGarbageOptions, Db, Options};
 use orogen_env::fs::{read_file, write_file};
 use orogen_env::{FileSystem, MemFileSystem};
 
-use crate::blob_faults::{assert_damaged, assert_lives_on, damaged_value, get, put};
+use crate::blob_damage::{assert_damaged, assert_lives_on, damaged_value};
+use crate::blob_faults::{get, put};
 use crate::blobs::{assert_exact, assert_no_strays, compact_all, separated};
 use crate::support::{DIR, scan};
 

@@ -11,6 +11,7 @@ mod blob_ceiling;
 mod blob_collection;
 mod blob_collectors;
 mod blob_conversion;
+mod blob_damage;
 mod blob_dictionary;
 mod blob_events;
 mod blob_faults;
