@@ -108,26 +108,27 @@ fn files_made_since_are_emptied_while_holes_wait_for_a_reader() {
     let mut options = automatic(&fs);
     options.db.clock = clock.clone();
     let db = Db::open(DIR, &options).unwrap();
-    churn(&db, 0);
-    db.flush().unwrap();
     let family = db.default_column_family();
+    let write = |letter: u8, is_chosen: &dyn Fn(usize) -> bool| {
+        for n in (0..300).filter(|n| is_chosen(*n)) {
+            db.put(&key(n), &[letter ^ n as u8; 9000]).unwrap();
+        }
+        db.flush().unwrap();
+        db.compact_range(&Default::default(), &family, None, None)
+            .unwrap();
+    };
+    write(0, &|_| true);
     let mut iter = db.iter(&ReadOptions::default(), &family).unwrap();
     iter.seek_to_first();
     let before: Vec<_> = (0..300).map(key).collect();
     // Garbage is marked, and waits for the iterator.
-    churn(&db, 1);
+    write(1, &|n| n % 2 == 0);
     let waits = |job: &JobInfo| job.kind == JobKind::HolePunching && job.reason == "readers";
     until(|| db.jobs().iter().any(waits));
     let last = db.live_blob_files().iter().map(|f| f.number).max();
     // Each tenth value lives on in files of which all else is written over.
     for round in 0..10 {
-        for n in (0..300).filter(|n| n % 10 >= round) {
-            let value = [n as u8 ^ round as u8; 9000];
-            db.put(&key(n), &value).unwrap();
-        }
-        db.flush().unwrap();
-        db.compact_range(&Default::default(), &family, None, None)
-            .unwrap();
+        write(2 + round as u8, &|n| n % 10 >= round);
     }
     clock.advance(Duration::from_secs(60));
     let made_since = || {
@@ -146,12 +147,7 @@ fn files_made_since_are_emptied_while_holes_wait_for_a_reader() {
     drop(iter);
     // Holes are looked for in them again once there is nobody to wait for.
     until(|| !db.jobs().iter().any(waits));
-    for n in (0..300).step_by(2) {
-        db.put(&key(n), &[1; 9000]).unwrap();
-    }
-    db.flush().unwrap();
-    db.compact_range(&Default::default(), &family, None, None)
-        .unwrap();
+    write(100, &|n| n % 2 == 0);
     until(|| made_since().iter().any(|f| f.given_up_bytes > Some(0)));
     assert_exact(&db, &family);
     assert_no_strays(&fs, &db);
