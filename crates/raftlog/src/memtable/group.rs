@@ -424,9 +424,10 @@ impl Group {
             Written::Entries(piece) => {
                 self.shadow.append(piece.first, piece.next());
                 let end = self.index.span().first + self.rewritten;
-                if let Some(next) = self.index.relocate(piece, limit) {
-                    // Else those between would go with their file.
-                    assert!(piece.first <= end, "entries move from the front on");
+                // Entries move from the front on. Behind one that stays they stay, too: as only the front is counted, it would go with its file.
+                if piece.first <= end
+                    && let Some(next) = self.index.relocate(piece, limit)
+                {
                     let count = next - self.index.span().first;
                     self.rewritten = self.rewritten.max(count);
                 }
