@@ -58,11 +58,13 @@ pub enum Event {
     LostHead,
     /// A lock was not there at once.
     Waited,
+    /// A writer looked which of the freed pieces can be used again.
+    Looked,
 }
 
 impl Event {
     /// How many there are.
-    pub const COUNT: usize = Self::Waited as usize + 1;
+    pub const COUNT: usize = Self::Looked as usize + 1;
 
     /// All of them, in the order of their numbers.
     pub const ALL: [Self; Self::COUNT] = [
@@ -92,6 +94,7 @@ impl Event {
         Self::LostSlot,
         Self::LostHead,
         Self::Waited,
+        Self::Looked,
     ];
 
     pub(crate) fn grown(from: u32, to: u32) -> Self {

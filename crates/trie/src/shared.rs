@@ -269,7 +269,7 @@ impl Trie {
     }
 
     #[inline]
-    fn taken(&self) -> u64 {
+    pub(crate) fn taken(&self) -> u64 {
         self.taken.load(Ordering::Relaxed)
     }
 

@@ -23,8 +23,16 @@ use crate::view::{Ref, View, WORD};
 
 /// Writers that can be at work at a time; others wait.
 const LANES: usize = if cfg!(orogen_shuttle) { 2 } else { 16 };
-/// Freed pieces that a lane gathers before it looks which can be used again.
-const BATCH: usize = if cfg!(orogen_shuttle) { 1 } else { 64 };
+/// Words that a lane lets wait before it looks which can be used again: so many, or a share of what the map has taken if
+/// that is more. Where all threads are fenced for it, that takes as long as hundreds of inserts on some machines.
+const LOOK_WORDS: u64 = if cfg!(orogen_shuttle) {
+    1
+} else {
+    (16 << 10) / WORD as u64
+};
+const LOOK_SHARE: u64 = 128;
+/// Pieces that there is room for at least to remember.
+const BATCH: usize = 64;
 
 /// A piece that somebody may still read.
 struct Waiting {
@@ -33,14 +41,27 @@ struct Waiting {
     tag: u64,
 }
 
+impl Waiting {
+    /// Words that one takes beside those it is about.
+    const WORDS: u64 = (size_of::<Self>() / WORD) as u64;
+}
+
 /// What one writer at a time has.
 struct LaneState {
     pieces: Pieces,
     waiting: VecDeque<Waiting>,
     waiting_words: u64,
-    /// Look again when so many wait.
-    look_at: usize,
+    /// Look again when so many words are held.
+    look_at: u64,
     events: [u64; Event::COUNT],
+}
+
+impl LaneState {
+    /// Words that wait, and those to remember them.
+    #[inline(always)]
+    fn held_words(&self) -> u64 {
+        self.waiting_words + self.waiting.len() as u64 * Waiting::WORDS
+    }
 }
 
 /// Words of a lane, as its last writer left them.
@@ -75,7 +96,7 @@ impl Lanes {
                 pieces: Pieces::new(),
                 waiting: VecDeque::new(),
                 waiting_words: 0,
-                look_at: BATCH,
+                look_at: LOOK_WORDS,
                 events: [0; Event::COUNT],
             }),
             usage: LaneUsage::default(),
@@ -204,9 +225,7 @@ impl<'a> Writer<'a> {
         let inside = trie.enter();
         let added = insert(self, root, key, seed);
         drop(inside);
-        if self.state.waiting.len() >= self.state.look_at {
-            self.look_what_is_free();
-        }
+        self.look_at_times();
         let (cell, is_new) = added?;
         let cell = trie.memory_view().words(cell, trie.words_of_cell());
         Ok((Cell(cell), is_new))
@@ -255,9 +274,7 @@ impl<'a> Writer<'a> {
     pub unsafe fn retire(&mut self, at: u32, words: u32) -> Result<()> {
         self.make_room_to_wait()?;
         Host::retire(self, at, words.max(1));
-        if self.state.waiting.len() >= self.state.look_at {
-            self.look_what_is_free();
-        }
+        self.look_at_times();
         Ok(())
     }
 
@@ -280,8 +297,16 @@ impl<'a> Writer<'a> {
         Ok(())
     }
 
+    #[inline(always)]
+    fn look_at_times(&mut self) {
+        if self.state.held_words() >= self.state.look_at {
+            self.look_what_is_free();
+        }
+    }
+
     #[cold]
     fn look_what_is_free(&mut self) {
+        self.count(Event::Looked);
         let epochs = self.trie.epochs();
         let first = self.state.waiting.front().map(|w| w.tag);
         if first == Some(epochs.now()) {
@@ -294,7 +319,8 @@ impl<'a> Writer<'a> {
             state.waiting_words -= u64::from(waiting.words);
             state.pieces.free(view, waiting.at, waiting.words);
         }
-        state.look_at = state.waiting.len() + BATCH;
+        let share = self.trie.taken() / LOOK_SHARE;
+        state.look_at = state.held_words() + share.max(LOOK_WORDS);
     }
 }
 
