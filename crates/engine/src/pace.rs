@@ -12,9 +12,9 @@
 //!   pause            = that - what the last step took without its pause
 //! ```
 //!
-//! A step is a 64th of that half, or 64 entries where these are more, but an eighth at most: where one thread writes values of up to
-//! some 64 KiB, one by one, 99 of 100 writes wait for nothing, and the others somewhat longer. Pauses of half a millisecond behind each 16th value of
-//! 32 KiB would be what 3 of 100 writes take. Steps are shorter where a pause would be longer than the longest.
+//! A step is a 64th of that half, or 64 entries where these are more, but an eighth at most: where one thread writes values, one by one, 99 of
+//! 100 writes wait for nothing, and the others somewhat longer. Of long entries it is 256 entries, a quarter at most: of each memtable few are written, and
+//! half a millisecond behind each 16th value of 32 KiB would be what 3 of 100 writes take. Steps are shorter where a pause would be longer than the longest.
 //!
 //! Of entries that long a memtable gets full somewhat *after* the flush is done, so that the next one has the memory of the one that
 //! was flushed: a new huge page, which the writer would fill with zeros, is met by one of 100 writes then, or more.
@@ -31,11 +31,11 @@ use std::sync::Arc;
 use orogen_base::sync::Mutex;
 use orogen_env::memory::HUGE_PAGE_LEN;
 
-/// Steps that the paced half of a memtable is divided into, at most and at least.
+/// Steps that the paced half of a memtable is divided into, at most.
 const STEPS: u64 = 64;
-const STEPS_MIN: u64 = 8;
-/// Entries of a step, unless these are fewer steps than that.
-const STEP_ENTRIES: u64 = 64;
+/// Entries of a step, and steps that there are at least; the same of long entries.
+const STEP_ENTRIES: (u64, u64) = (64, 8);
+const STEP_LONG_ENTRIES: (u64, u64) = (256, 4);
 /// A shorter pause is not worth a sleep.
 const PAUSE_MICROS_MIN: u64 = 100;
 /// However long the flush still takes, one pause is no longer. Steps get shorter before pauses are cut.
@@ -54,13 +54,21 @@ pub(crate) fn first_look(full_at: u64) -> u64 {
     full_at / 2
 }
 
+fn is_long(entry_bytes: u64) -> bool {
+    entry_bytes >= HUGE_PAGE_LEN as u64 / LONG_ENTRIES
+}
+
 /// Bytes between two looks, where an entry takes `entry_bytes`, and `left` are written until a flush is done that still
 /// takes `flush` microseconds: fewer where pauses would be too long else.
 fn step(full_at: u64, entry_bytes: u64, left: u64, flush: u64) -> u64 {
     let paced = full_at / 2;
+    let (entries, steps_min) = match is_long(entry_bytes) {
+        true => STEP_LONG_ENTRIES,
+        false => STEP_ENTRIES,
+    };
     let coarse = entry_bytes
-        .saturating_mul(STEP_ENTRIES)
-        .clamp(paced / STEPS, paced / STEPS_MIN);
+        .saturating_mul(entries)
+        .clamp(paced / STEPS, paced / steps_min);
     let of_longest_pause = left.saturating_mul(PAUSE_MICROS_MAX) / flush.max(1);
     coarse.min(of_longest_pause.max(paced / STEPS)).max(1)
 }
@@ -91,7 +99,7 @@ impl Look {
     pub(crate) fn new(used: u64, entries: u64, full_at: u64, took: u64, flush: FlushLeft) -> Self {
         let left = full_at.saturating_sub(used);
         let entry_bytes = used / entries.max(1);
-        let margin = match entry_bytes >= HUGE_PAGE_LEN as u64 / LONG_ENTRIES {
+        let margin = match is_long(entry_bytes) {
             true => flush.margin,
             false => 0,
         };
@@ -319,10 +327,21 @@ mod tests {
             progress.begin(entries(flush_took), began);
             let flush = progress.left(began).unwrap();
             assert_eq!((flush.micros, flush.margin), (flush_took, margin));
-            let used = full_at / 2;
+            // Of a writer that takes no time itself.
             let until_full = |entry_bytes| {
-                let look = Look::new(used, used / entry_bytes, full_at, 0, flush);
-                look.pause() * (look.left / look.step)
+                let (mut used, mut paused) = (first_look(full_at), 0);
+                while used < full_at {
+                    let left = flush.micros.saturating_sub(paused);
+                    let late = paused - paused.min(flush.micros);
+                    let flush = FlushLeft {
+                        micros: left,
+                        margin: flush.margin.saturating_sub(late),
+                    };
+                    let look = Look::new(used, used / entry_bytes, full_at, 0, flush);
+                    paused += look.pause();
+                    used = look.next_at(used);
+                }
+                paused
             };
             let waits = |entry_bytes, micros: u64| {
                 let until_full = until_full(entry_bytes);
@@ -356,10 +375,11 @@ mod tests {
         assert_eq!(steps(100), STEPS);
         assert_eq!(steps(4 << 10), STEPS);
         assert_eq!(steps(8 << 10), STEPS);
-        assert_eq!(steps(16 << 10), 32);
-        assert_eq!(steps(32 << 10), 16);
-        assert_eq!(steps(64 << 10), STEPS_MIN);
-        assert_eq!(steps(1 << 20), STEPS_MIN);
+        assert_eq!(steps(15 << 10), 35);
+        assert_eq!(steps(16 << 10), 8);
+        assert_eq!(steps(32 << 10), 4);
+        assert_eq!(steps(64 << 10), 4);
+        assert_eq!(steps(1 << 20), 4);
     }
 
     #[test]
