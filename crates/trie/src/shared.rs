@@ -268,6 +268,11 @@ impl Trie {
         self.number = map_number();
     }
 
+    /// At least one, once somebody has written.
+    pub(crate) fn lanes_in_use(&self) -> u64 {
+        self.lanes.count_used()
+    }
+
     #[inline]
     pub(crate) fn taken(&self) -> u64 {
         self.taken.load(Ordering::Relaxed)

@@ -23,7 +23,7 @@ use crate::view::{Ref, View, WORD};
 
 /// Writers that can be at work at a time; others wait.
 const LANES: usize = if cfg!(orogen_shuttle) { 2 } else { 16 };
-/// Words that a lane lets wait before it looks which can be used again: so many, or a share of what the map has taken if
+/// Words that a lane lets wait before it looks which can be used again: so many, or its part of a share of what the map has taken if
 /// that is more. Where all threads are fenced for it, that takes as long as hundreds of inserts on some machines.
 const LOOK_WORDS: u64 = if cfg!(orogen_shuttle) {
     1
@@ -136,6 +136,11 @@ impl Lanes {
             usage.uncut += bytes(&lane.usage.uncut);
             usage.waiting += bytes(&lane.usage.waiting);
         }
+    }
+
+    /// Lanes that were written with.
+    pub(crate) fn count_used(&self) -> u64 {
+        u64::from(self.used.load(Ordering::Relaxed).count_ones())
     }
 
     /// Words that lanes have and have not cut.
@@ -319,7 +324,7 @@ impl<'a> Writer<'a> {
             state.waiting_words -= u64::from(waiting.words);
             state.pieces.free(view, waiting.at, waiting.words);
         }
-        let share = self.trie.taken() / LOOK_SHARE;
+        let share = self.trie.taken() / (LOOK_SHARE * self.trie.lanes_in_use());
         state.look_at = state.held_words() + share.max(LOOK_WORDS);
     }
 }

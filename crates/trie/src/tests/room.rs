@@ -176,6 +176,24 @@ fn what_is_freed_is_used_again_and_told() {
 }
 
 #[test]
+fn many_writers_let_no_more_wait_than_one() {
+    let map = Trie::new(256 << 20, 0, 1).unwrap();
+    // Values, which are most of a map.
+    map.writer().allocate(16 << 20).unwrap();
+    let mut random = Random::new(3);
+    for _ in 0..400 {
+        let mut writers: Vec<_> = (0..8).map(|_| map.writer()).collect();
+        for i in 0..1000 {
+            let key = super::keys::Shape::Random.draw(&mut random, i);
+            writers[i % 8].insert(ROOT, &key, &[]).unwrap();
+        }
+        drop(writers);
+        let usage = map.usage();
+        assert!(usage.waiting <= usage.taken / 100, "{usage:?}");
+    }
+}
+
+#[test]
 fn growth_is_told_to_the_byte() {
     let map = Arc::new(Trie::new(8 << 20, 0, 1).unwrap());
     let told = Arc::new(AtomicUsize::new(map.held()));
