@@ -268,7 +268,7 @@ impl Trie {
         self.number = map_number();
     }
 
-    /// At least one, once somebody has written.
+    /// Lanes that were written with.
     pub(crate) fn lanes_in_use(&self) -> u64 {
         self.lanes.count_used()
     }

@@ -23,14 +23,14 @@ use crate::view::{Ref, View, WORD};
 
 /// Writers that can be at work at a time; others wait.
 const LANES: usize = if cfg!(orogen_shuttle) { 2 } else { 16 };
-/// Words that a lane lets wait before it looks which can be used again: so many, or its part of a share of what the map has taken if
-/// that is more. Where all threads are fenced for it, that takes as long as hundreds of inserts on some machines.
-const LOOK_WORDS: u64 = if cfg!(orogen_shuttle) {
-    1
-} else {
-    (16 << 10) / WORD as u64
-};
+/// Words that lanes let wait before they look which can be used again: so many together, or a share of what the map has taken if
+/// that is more, within bounds for each. Where all threads are fenced for it, a look takes as long as hundreds of inserts on some
+/// machines; the most is what one insert may have to free.
+const LOOK_WORDS: u64 = (16 << 10) / WORD as u64;
 const LOOK_SHARE: u64 = 128;
+/// The same of one lane, at least and at most.
+const LOOK_LANE_MIN: u64 = (4 << 10) / WORD as u64;
+const LOOK_LANE_MAX: u64 = (512 << 10) / WORD as u64;
 /// Pieces that there is room for at least to remember.
 const BATCH: usize = 64;
 
@@ -54,6 +54,15 @@ struct LaneState {
     /// Look again when so many words are held.
     look_at: u64,
     events: [u64; Event::COUNT],
+}
+
+/// Words that one of so many lanes lets wait, of a map that has taken so many.
+fn look_words(taken: u64, lanes: u64) -> u64 {
+    if cfg!(orogen_shuttle) {
+        return 1;
+    }
+    let together = (taken / LOOK_SHARE).max(LOOK_WORDS);
+    (together / lanes.max(1)).clamp(LOOK_LANE_MIN, LOOK_LANE_MAX)
 }
 
 impl LaneState {
@@ -96,7 +105,7 @@ impl Lanes {
                 pieces: Pieces::new(),
                 waiting: VecDeque::new(),
                 waiting_words: 0,
-                look_at: LOOK_WORDS,
+                look_at: look_words(0, 1),
                 events: [0; Event::COUNT],
             }),
             usage: LaneUsage::default(),
@@ -296,8 +305,11 @@ impl<'a> Writer<'a> {
         let waiting = &mut self.state.waiting;
         if waiting.len() == waiting.capacity() {
             let more = waiting.len().max(BATCH);
-            let refused = |_| memory::refused("trie", more * size_of::<Waiting>());
-            waiting.try_reserve(more).map_err(refused)?;
+            if waiting.try_reserve(more).is_err() {
+                // What waits may be free by now, and then there is room.
+                self.state.look_at = 0;
+                return Err(memory::refused("trie", more * size_of::<Waiting>()));
+            }
         }
         Ok(())
     }
@@ -324,8 +336,8 @@ impl<'a> Writer<'a> {
             state.waiting_words -= u64::from(waiting.words);
             state.pieces.free(view, waiting.at, waiting.words);
         }
-        let share = self.trie.taken() / (LOOK_SHARE * self.trie.lanes_in_use());
-        state.look_at = state.held_words() + share.max(LOOK_WORDS);
+        state.look_at =
+            state.held_words() + look_words(self.trie.taken(), self.trie.lanes_in_use());
     }
 }
 
