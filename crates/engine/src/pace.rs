@@ -12,10 +12,10 @@
 //!   pause            = that - what the last step took without its pause
 //! ```
 //!
-//! A step is a 64th of that half, or 64 entries where these are more, but an eighth at most: where one thread writes values, one by one, 99 of
+//! A step is a 64th of that half, or 64 entries where these are more, but an eighth at most: where one thread writes values of up to some 128 KiB into 64 MiB, one by one, 99 of
 //! 100 writes wait for nothing, and the others somewhat longer. Of long entries it is 256 entries, a quarter at most: of each memtable few are written, and
-//! half a millisecond behind each 16th value of 32 KiB would be what 3 of 100 writes take. Steps are shorter where a pause would be longer than the longest.
-//!
+//! half a millisecond behind each 16th value of 32 KiB would be what 3 of 100 writes take. Steps are shorter where a pause would be longer than the longest, and
+//! a 64th where there is nothing to pause for: what begins then is to be met soon.
 //! Of entries that long a memtable gets full somewhat *after* the flush is done, so that the next one has the memory of the one that
 //! was flushed: a new huge page, which the writer would fill with zeros, is met by one of 100 writes then, or more.
 //!
@@ -62,6 +62,10 @@ fn is_long(entry_bytes: u64) -> bool {
 /// takes `flush` microseconds: fewer where pauses would be too long else.
 fn step(full_at: u64, entry_bytes: u64, left: u64, flush: u64) -> u64 {
     let paced = full_at / 2;
+    if flush == 0 {
+        // Nobody pauses, and one may begin.
+        return (paced / STEPS).max(1);
+    }
     let (entries, steps_min) = match is_long(entry_bytes) {
         true => STEP_LONG_ENTRIES,
         false => STEP_ENTRIES,
@@ -119,8 +123,8 @@ impl Look {
 
     /// Microseconds to pause now.
     pub(crate) fn pause(&self) -> u64 {
-        let steps_left = (self.left / self.step).max(1);
-        match (self.flush / steps_left).saturating_sub(self.took) {
+        let share = self.step.min(self.left) as f64 / self.left.max(1) as f64;
+        match ((self.flush as f64 * share) as u64).saturating_sub(self.took) {
             ..PAUSE_MICROS_MIN => 0,
             pause => pause.min(PAUSE_MICROS_MAX),
         }
@@ -363,15 +367,18 @@ mod tests {
     #[test]
     fn steps_are_fewer_where_values_are_long() {
         let full_at = 64 << 20;
-        let steps = |entry_bytes: u64| {
+        let steps_beside = |entry_bytes: u64, flush| {
             let mut used = first_look(full_at);
             let looks = std::iter::from_fn(|| {
-                let look = Look::new(used, used / entry_bytes, full_at, 0, FlushLeft::default());
+                let look = Look::new(used, used / entry_bytes, full_at, 0, flush);
                 used = look.next_at(used);
                 (used < full_at).then_some(())
             });
             1 + looks.count() as u64
         };
+        // What begins behind a look is seen by the next one.
+        assert_eq!(steps_beside(1 << 20, FlushLeft::default()), STEPS);
+        let steps = |entry_bytes| steps_beside(entry_bytes, without_margin(10_000));
         assert_eq!(steps(100), STEPS);
         assert_eq!(steps(4 << 10), STEPS);
         assert_eq!(steps(8 << 10), STEPS);
@@ -380,6 +387,29 @@ mod tests {
         assert_eq!(steps(32 << 10), 4);
         assert_eq!(steps(64 << 10), 4);
         assert_eq!(steps(1 << 20), 4);
+    }
+
+    /// A leader looks when an entry has passed the bound.
+    #[test]
+    fn entries_that_pass_the_bounds_do_not_shorten_the_last_step() {
+        let (full_at, flush_done) = (64 << 20, 75_000_u64);
+        for entry_bytes in [4 << 10, 16 << 10, 33_000, 40_000, 65_600, 131_200] {
+            let entries_until = |bytes: u64| bytes.div_ceil(entry_bytes) * entry_bytes;
+            let (mut used, mut now) = (entries_until(first_look(full_at)), 0);
+            let (mut resumed, mut longest) = (0, 0);
+            while used < full_at {
+                let flush = without_margin(flush_done.saturating_sub(now));
+                let look = Look::new(used, used / entry_bytes, full_at, now - resumed, flush);
+                let pause = look.pause();
+                longest = longest.max(pause);
+                resumed = now + pause;
+                let next = entries_until(look.next_at(used)).max(used + entry_bytes);
+                now = resumed + (next - used) / 1200;
+                used = next;
+            }
+            assert!(now.abs_diff(flush_done) < 1500, "{entry_bytes}: {now}");
+            assert!(longest <= PAUSE_MICROS_MAX, "{entry_bytes}: {longest}");
+        }
     }
 
     #[test]
